@@ -1,0 +1,159 @@
+"""A model that says what it is told to: deterministic, free, shipped. For tests, documentation and examples.
+
+    scripted = ScriptedModel("- Sunscreen\\n- Towel\\n")
+
+It continues its script wherever the text so far has got to, and it is a real Scorer: every token has a score, most of
+them pseudo-random ones that depend on the whole path, so that masks, sampling and caches have something to bite on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.scores import mix
+from lmql_lite.errors import ModelError
+from lmql_lite.models.base import Piece, ScoreRequest, Wish
+
+WORDS = (
+    b"\n", b"\n\n", b"\n-", b"- ", b".\n", b"?\n", b".\n\n", b" the", b" a", b" and", b" is", b" of", b"the", b"ing",
+    b"er", b"on", b"an", b" S", b" T", b" to", b"Q:", b"A:", b" Why", b" Be", b"ca", b"use", b'"', b'":', b' "', b", ",
+    b"Option", b" Option", b" A", b" B", b" with", b"12", b" 1", "é".encode(), "😀".encode(), b"  ", b"    ",
+)  # fmt: skip
+"""Besides all single bytes. Several run past a line's end, as tokens of real models do."""
+
+Script = Callable[[bytes], bytes]
+"""The text so far -> what the model wants to say next; b"" means end-of-text."""
+
+
+class ScriptedTokenizer:
+    """Single bytes and a few words; the longest token that fits is the canonical one."""
+
+    bos = (0,)
+    eos = frozenset({1})
+
+    def __init__(self, words: Sequence[bytes] = WORDS) -> None:
+        self.vocabulary: tuple[bytes | None, ...] = (None, None, *(bytes([byte]) for byte in range(256)), *words)
+        self._ids = {data: token for token, data in enumerate(self.vocabulary) if data is not None}
+        self._longest = max(map(len, self._ids))
+
+    def encode(self, text: bytes) -> tuple[int, ...]:
+        ids = []
+        start = 0
+        while start < len(text):
+            token = self.first(text[start:])
+            ids.append(token)
+            start += len(self.vocabulary[token] or b"")
+        return tuple(ids)
+
+    def first(self, text: bytes) -> int:
+        """The longest token that `text` begins with."""
+        return next(self._ids[text[:length]] for length in range(self._longest, 0, -1) if text[:length] in self._ids)
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        return b"".join(self.vocabulary[token] or b"" for token in ids)
+
+
+class ScriptedModel:
+    """A Scorer over a script.
+
+    `script` is a text, spoken from wherever the text so far has reached in it (a text that has left it is answered
+    with end-of-text), or a function. `certainty` is how many nats the scripted token stands above the noise: 0 leaves
+    a random model. `levels` coarsens the noise so that ties happen.
+    """
+
+    context_length = 4096
+
+    def __init__(
+        self,
+        script: str | Script,
+        *,
+        seed: int = 0,
+        certainty: float = 20.0,
+        levels: int | None = None,
+        words: Sequence[bytes] = WORDS,
+        name: str = "scripted",
+    ) -> None:
+        self.name = name
+        self.tokenizer = ScriptedTokenizer(words)
+        self.script = spoken(script) if isinstance(script, str) else script
+        self.calls = 0
+        self.positions = 0
+        self._seed = seed
+        self._certainty = certainty
+        self._levels = levels
+        identity = script if isinstance(script, str) else getattr(script, "__qualname__", "function")
+        parts = repr((identity, seed, certainty, levels, tuple(words)))
+        self.fingerprint = f"scripted:{blake2b(parts.encode(), digest_size=16).hexdigest()}"
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
+        self.calls += 1
+        return [
+            [self._scores(request.prefix + request.new_ids[:position]) for position in request.positions]
+            for request in requests
+        ]
+
+    def _scores(self, ids: tuple[int, ...]) -> NDArray[np.float32]:
+        self.positions += 1
+        if len(ids) > self.context_length:
+            raise ModelError(f"the text is {len(ids)} tokens long, the scripted model reads {self.context_length}")
+        path = self._seed
+        for token in ids:
+            path = mix(path, token)
+        logits = np.random.default_rng(path).random(len(self.tokenizer.vocabulary)) * 8
+        if self._levels is not None:
+            logits = np.floor(logits * self._levels / 8)
+        if self._certainty:
+            wanted = self.script(self.tokenizer.decode(ids))
+            logits[self.tokenizer.first(wanted) if wanted else 1] += self._certainty
+        logits -= logits.max()
+        logprobs: NDArray[np.float32] = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+        return logprobs
+
+
+class ScriptedCompleter:
+    """A Completer over the same scripts: token by token, obeying `stops` and `max_tokens` as servers do."""
+
+    def __init__(self, script: str | Script, *, words: Sequence[bytes] = WORDS, name: str = "scripted-server") -> None:
+        self.name = name
+        self.script = spoken(script) if isinstance(script, str) else script
+        self.requests = 0
+        self._tokenizer = ScriptedTokenizer(words)
+        self.fingerprint = f"{name}:{blake2b(repr(script).encode(), digest_size=16).hexdigest()}"
+
+    async def stream(self, prompt: bytes, wish: Wish) -> AsyncIterator[Piece]:
+        self.requests += 1
+        said = b""
+        for _ in range(wish.max_tokens):
+            wanted = self.script(prompt + said)
+            if not wanted:
+                yield Piece(b"", finish="stop")
+                return
+            token = self._tokenizer.first(wanted)
+            data = self._tokenizer.vocabulary[token] or b""
+            ends = [at for stop in wish.stops if (at := (said + data).find(stop.encode())) >= 0]
+            if ends:
+                yield Piece((said + data)[: min(ends)][len(said) :], finish="stop")
+                return
+            said += data
+            yield Piece(data, token)
+        yield Piece(b"", finish="length")
+
+
+def spoken(text: str) -> Script:
+    """The script of a fixed text: find the longest end of what was said that lies in it, and go on from there."""
+    data = text.encode()
+
+    def script(said: bytes) -> bytes:
+        if data.startswith(said[-len(data) :]) and len(said) <= len(data):
+            return data[len(said) :]
+        for length in range(min(len(said), len(data)), 0, -1):
+            at = data.find(said[-length:])
+            if at >= 0:
+                return data[at + length :]
+        return data
+
+    return script

@@ -1,0 +1,77 @@
+"""What a run gives back: the text, the values, every token with its provenance, and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lmql_lite.constraints.matcher import Ending
+from lmql_lite.tokens import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The ledger. Counted, never estimated; None where a server did not report it (law 6).
+
+    `requests` counts calls to a Completer, `forward_passes` calls of a Scorer that this run took part in.
+    `completion_tokens` is every token that was decided for a hole, `wasted_tokens` those of them that do not stand in
+    the prompt. The `tokens_from_*`, `tokens_forced` and `draft_accepted` count what stands there:
+    `kept output = cache + model + draft accepted + forced`.
+    """
+
+    requests: int | None = 0
+    forward_passes: int | None = 0
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    tokens_from_cache: int | None = 0
+    tokens_from_model: int | None = 0
+    tokens_forced: int | None = 0
+    draft_accepted: int | None = 0
+    draft_rejected: int | None = 0
+    wasted_tokens: int | None = 0
+    provider_cached_tokens: int | None = None
+
+    def as_dict(self) -> dict[str, int | None]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run.
+
+    `prompt` is the whole text, program and model together; `variables` the last value of each hole; `value` what the
+    query returned (None without `return`). `endings` says how each hole ended last. `seed` repeats the run exactly.
+    """
+
+    prompt: str
+    variables: Mapping[str, str]
+    value: Any
+    tokens: tuple[Token, ...] = field(repr=False)
+    usage: Usage = field(repr=False)
+    endings: Mapping[str, Ending] = field(repr=False)
+    seed: int
+    model: str
+    notices: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> str:
+        return self.variables[name]
+
+    def check_ledger(self) -> None:
+        """Raises AssertionError unless the ledger adds up and the tokens spell the prompt (law 6)."""
+        kept = [token for token in self.tokens if token.fate == "kept"]
+        output = [token for token in kept if token.hole is not None]
+        usage = self.usage
+        counted = {
+            "cache": usage.tokens_from_cache,
+            "model": usage.tokens_from_model,
+            "draft": usage.draft_accepted,
+            "forced": usage.tokens_forced,
+        }
+        for source, count in counted.items():
+            found = sum(token.source == source for token in output)
+            assert found == count, f"{found} kept output tokens come from {source}, the ledger says {count}"
+        assert len(output) == sum(count or 0 for count in counted.values()), "kept output does not add up"
+        assert usage.prompt_tokens == len(kept) - len(output), "the program's own tokens do not add up"
+        text = b"".join(token.data for token in kept)
+        assert text == self.prompt.encode(), f"the tokens spell {text!r}, the prompt is {self.prompt!r}"

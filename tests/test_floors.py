@@ -1,0 +1,61 @@
+"""The house of DESIGN.md section 3: a file imports its own room or a lower floor, never sideways, never up."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "lmql_lite"
+FLOORS = [
+    {"errors", "tokens", "assets"},
+    {"lang", "constraints", "store"},
+    {"cache", "program"},
+    {"models"},
+    {"runtime"},
+    {"query"},
+    {"apps", "integrations"},
+]
+LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+FACES = {"__init__", "__main__"}
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("grammar", "demo"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module of the package that a file imports, nested and TYPE_CHECKING ones too."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if (node.module or "").split(".")[0] == "lmql_lite":
+                yield node.module or ""
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.split(".")[0] == "lmql_lite" for alias in node.names), f"{path}: import module"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_imports_only_downwards(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for module in imports(path):
+        if room in FACES:
+            continue
+        assert module != "lmql_lite", f"{room} may not import the package's face"
+        other = module.split(".")[1]
+        assert other == room or LEVEL[other] < LEVEL[room], f"{room} may not import {other}"
+
+
+def test_no_circles_within_a_room() -> None:
+    graph = {}
+    for path in FILES:
+        name = ".".join(("lmql_lite", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        graph[name] = set(imports(path))
+    tuple(TopologicalSorter(graph).static_order())
+
+
+def test_no_file_is_much_over_400_lines() -> None:
+    long = {
+        str(path.relative_to(PACKAGE)): n for path in FILES if (n := len(path.read_text("utf-8").splitlines())) > 420
+    }
+    assert not long
