@@ -1,1 +1,83 @@
-"""lmql_lite: a prompt-programming language whose runtime never pays for the same token twice."""
+"""lmql_lite: a prompt-programming language whose runtime never pays for the same token twice.
+
+    import lmql_lite as lq
+
+    result = lq.run_sync("examples/01_packing_list.lq")
+    print(result.prompt)
+
+Names are loaded when they are first used: importing the package loads neither numpy nor a model.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lmql_lite.errors import (
+    BudgetError,
+    CacheError,
+    ConstraintError,
+    InputError,
+    LmqlLiteError,
+    ModelError,
+    QueryError,
+    Span,
+)
+
+if TYPE_CHECKING:
+    from lmql_lite.models.scripted import ScriptedModel
+    from lmql_lite.verbs import Options, Query, QueryFunction, compile, query, run, run_sync
+    from lmql_lite.runtime.result import Result, Usage
+    from lmql_lite.runtime.session import Session
+    from lmql_lite.tokens import Token
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Options": "lmql_lite.verbs",
+    "Query": "lmql_lite.verbs",
+    "QueryFunction": "lmql_lite.verbs",
+    "Result": "lmql_lite.runtime.result",
+    "ScriptedModel": "lmql_lite.models.scripted",
+    "Session": "lmql_lite.runtime.session",
+    "Token": "lmql_lite.tokens",
+    "Usage": "lmql_lite.runtime.result",
+    "compile": "lmql_lite.verbs",
+    "query": "lmql_lite.verbs",
+    "run": "lmql_lite.verbs",
+    "run_sync": "lmql_lite.verbs",
+}
+
+__all__ = [
+    "BudgetError",
+    "CacheError",
+    "ConstraintError",
+    "InputError",
+    "LmqlLiteError",
+    "ModelError",
+    "Options",
+    "Query",
+    "QueryError",
+    "QueryFunction",
+    "Result",
+    "ScriptedModel",
+    "Session",
+    "Span",
+    "Token",
+    "Usage",
+    "compile",
+    "query",
+    "run",
+    "run_sync",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'lmql_lite' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -13,7 +13,9 @@ A Python exception raised by the query's own code is the user's: it is never wra
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -71,6 +73,13 @@ def _columns(text: str) -> int:
         0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
         for character in text
     )
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """A hint that names the closest of `names`, also when only its case differs; None where none is close."""
+    candidates = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), candidates, n=1, cutoff=0.6)
+    return f"did you mean {candidates[close[0]]}?" if close else None
 
 
 class LmqlLiteError(Exception):

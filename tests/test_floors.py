@@ -16,7 +16,7 @@ FLOORS = [
     {"cache", "program"},
     {"models"},
     {"runtime"},
-    {"query"},
+    {"verbs"},
     {"apps", "integrations"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

@@ -43,6 +43,10 @@ class TokenTree(Protocol):
         """Adds a fact. The first one written stays; it is returned."""
         ...
 
+    def forget_scores(self) -> None:
+        """Drops every row of scores; nodes stay, and so do verdicts and draws."""
+        ...
+
     def verdict(self, node: Node, question: bytes) -> bytes | None:
         """The answer to a question that scores cannot decide: its digest -> the token or text answered (S1)."""
         ...

@@ -73,6 +73,12 @@ class Trie:
                     self._facts_bytes -= self._facts.popitem(last=False)[1].scores.nbytes
             return fact
 
+    def forget_scores(self) -> None:
+        """Drops every row; nodes stay."""
+        with self._lock:
+            self._facts.clear()
+            self._facts_bytes = 0
+
     def verdict(self, node: Node, question: bytes) -> bytes | None:
         return self._verdicts.get((node, question))
 

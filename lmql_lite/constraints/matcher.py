@@ -32,6 +32,11 @@ class Matcher(Protocol):
         """The value so far; once ended, cut where it ended. `text[len(value):]` is the surplus (S14)."""
         ...
 
+    @property
+    def certain(self) -> int:
+        """How many leading bytes of `text` will stand in the value however the hole ends: what may be shown (S33)."""
+        ...
+
     def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
         """The tokens that may be chosen now, shape (vocabulary,), not to be written to.
 

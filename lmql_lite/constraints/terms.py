@@ -1,0 +1,104 @@
+"""The algebra of `where` for one hole: boolean terms over atoms. Plain data; two equal terms share one automaton.
+
+Every value in a term is known: earlier holes and Python expressions were evaluated before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmql_lite.errors import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A condition that does not look at the hole."""
+
+    holds: bool
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """The number of Unicode code points lies in `at_least .. at_most` (no upper bound: None)."""
+
+    at_least: int
+    at_most: int | None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The text is one of these."""
+
+    options: tuple[bytes, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """The text has this phrase in it."""
+
+    phrase: bytes
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The hole ends where this phrase has been said and the rest of the condition holds (S13).
+
+    An observation, not a demand: the phrase need not occur, and a token may run past it (S14). `inclusive` tells
+    STOPS_AT (the value keeps the phrase) from STOPS_BEFORE.
+    """
+
+    phrase: bytes
+    inclusive: bool
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    term: Term
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    terms: tuple[Term, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    terms: tuple[Term, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+Atom = Constant | Length | Choice | Contains | Stop
+Term = Atom | Not | And | Or
+
+ANYTHING = And(())
+"""The term of a hole without conditions."""
+
+
+def conjunction(terms: tuple[Term, ...]) -> Term:
+    """All of them, flat: nested conjunctions become one."""
+    flat: list[Term] = []
+    for term in terms:
+        flat.extend(term.terms if isinstance(term, And) else (term,))
+    if len(flat) == 1:
+        return flat[0]
+    spans = [term.span for term in flat if term.span]
+    return And(tuple(flat), spans[0].to(spans[-1]) if spans and spans[0].text == spans[-1].text else None)
+
+
+def is_closed(term: Term) -> bool:
+    """Whether only listed texts can satisfy the term: then a token that continues none of them ends the hole (S18)."""
+    match term:
+        case Choice():
+            return True
+        case And(terms):
+            return any(is_closed(part) for part in terms)
+        case Or(terms):
+            return bool(terms) and all(is_closed(part) for part in terms)
+    return False

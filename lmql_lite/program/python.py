@@ -1,0 +1,49 @@
+"""Python inside a query, compiled: code objects that know the query's own file name and lines."""
+
+from __future__ import annotations
+
+import ast
+from types import CodeType
+
+from lmql_lite.errors import QueryError, Span
+
+
+def compile_expression(node: ast.expr, span: Span) -> CodeType:
+    """Code for `eval`; with `await` inside it gives a coroutine."""
+    return _compile(ast.Expression(node), span, "eval")
+
+
+def compile_statements(module: ast.Module, span: Span) -> CodeType:
+    """Code for `exec`; with a top-level `await` inside, evaluating it gives a coroutine."""
+    return _compile(module, span, "exec")
+
+
+def _compile(tree: ast.Expression | ast.Module, span: Span, mode: str) -> CodeType:
+    try:
+        # every query speaks for itself: no __future__ flags of this module
+        code: CodeType = compile(
+            ast.fix_missing_locations(tree),
+            span.name,
+            mode,
+            flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+            dont_inherit=True,
+        )
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else "this is nested too deeply or holds no valid text"
+        raise QueryError(reason, span=span) from None
+    return code
+
+
+def span_of(node: ast.expr, around: Span) -> Span:
+    """The place of a Python expression. Its columns count UTF-8 bytes, spans count code points."""
+    if node.end_lineno is None or node.end_col_offset is None:
+        return around
+    lines = around.text.split("\n")
+
+    def offset(line: int, column: int) -> int:
+        index = line - around.first_line
+        before = sum(len(text) + 1 for text in lines[:index])
+        return before + len(lines[index].encode("utf-8", "surrogatepass")[:column].decode("utf-8", "ignore"))
+
+    start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+    return Span(around.name, around.text, start, end, around.first_line)

@@ -1,0 +1,266 @@
+"""The loop over a program's ops: `op = program.ops[state.pc]`. Reads the tree through the frontier, writes nothing.
+
+Events stream up; the caller of `Run.stream` drives the run by reading them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
+from types import CodeType
+from typing import Any
+
+from lmql_lite.constraints.hole import Engine
+from lmql_lite.constraints.matcher import Ending, Matcher
+from lmql_lite.errors import ConstraintError, InputError, ModelError
+from lmql_lite.program.ops import (
+    ITEM,
+    Enter,
+    Hole,
+    Interpolated,
+    Jump,
+    JumpIf,
+    Let,
+    Next,
+    Program,
+    Return,
+    Text,
+)
+from lmql_lite.runtime import events
+from lmql_lite.runtime.decoders import pick
+from lmql_lite.runtime.frontier import Frontier
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.path import Path
+from lmql_lite.runtime.result import Result
+from lmql_lite.runtime.settings import Settings
+from lmql_lite.runtime.state import State, data_of
+from lmql_lite.tokens import Source
+
+Environment = dict[str, Any]
+
+
+def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
+    """The variables of one run. Raises InputError for a missing input and for one that the query does not read.
+
+    One dict is globals and locals of all Python in the query: functions and comprehensions see each variable as it is
+    when they run.
+    """
+    missing = [wanted for wanted in program.inputs if wanted.name not in inputs]
+    if missing:
+        first = missing[0]
+        others = ", ".join(wanted.name for wanted in missing[1:])
+        raise InputError(
+            f"the input {first.name!r} is missing" + (f", and so are {others}" if others else ""),
+            span=first.span,
+            hint=f"pass --var {first.name}=..., or inputs={{{first.name!r}: ...}} from Python",
+        )
+    return {"__builtins__": builtins, "__name__": "query", **inputs}
+
+
+async def evaluate(code: CodeType, environment: Environment) -> Any:
+    """An expression's value; an awaitable one is awaited."""
+    value = eval(code, environment)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def execute(code: CodeType, environment: Environment) -> None:
+    """Statements, with `await` at their top level or without."""
+    value = eval(code, environment)
+    if code.co_flags & inspect.CO_COROUTINE:
+        await value
+
+
+class Run:
+    """One run of one program by one model."""
+
+    def __init__(
+        self,
+        program: Program,
+        environment: Environment,
+        settings: Settings,
+        frontier: Frontier,
+        engine: Engine,
+        ledger: Ledger,
+        *,
+        isolated: bool,
+    ) -> None:
+        self._program = program
+        self._environment = environment
+        self._settings = settings
+        self._sampling = settings.sampling()
+        self._frontier = frontier
+        self._engine = engine
+        self._ledger = ledger
+        self._isolated = isolated
+        tokenizer = frontier.scorer.tokenizer
+        self._path = Path(frontier.tree, tokenizer, engine.vocabulary, ledger)
+        self._variables: dict[str, str] = {}
+        self._endings: dict[str, Ending] = {}
+
+    async def stream(self) -> AsyncIterator[events.Event]:
+        """Runs the program to its end; the last event carries the result."""
+        model, decoder = self._frontier.scorer.name, self._settings.decoder_name
+        yield events.Started(model, decoder, self._sampling.seed)
+        state = self._path.start()
+        while True:
+            op = self._program.ops[state.pc]
+            match op:
+                case Text():
+                    text = "".join([await self._part(part) for part in op.parts])
+                    state = replace(state.say(text), pc=state.pc + 1)
+                    yield events.Text(text)
+                case Hole():
+                    async for step in self._fill(op, state):
+                        if isinstance(step, State):
+                            state = step
+                        else:
+                            yield step
+                    state = replace(state, pc=state.pc + 1)
+                case Return():
+                    value = await evaluate(op.value, self._environment) if op.value else None
+                    state = self._path.settle(state, last=True)
+                    for event in self._news():
+                        yield event
+                    yield events.Finished(self._result(state, value))
+                    return
+                case _:
+                    state = replace(state, pc=await self._control(op, state.pc))
+
+    async def _control(self, op: Let | Jump | JumpIf | Enter | Next, pc: int) -> int:
+        """The ops that touch variables only; gives the next place in the program."""
+        environment = self._environment
+        match op:
+            case Let(_, code):
+                await execute(code, environment)
+            case Jump(_, target):
+                return target
+            case JumpIf(_, test, when, target):
+                if bool(await evaluate(test, environment)) == when:
+                    return target
+            case Enter(_, slot, iterable):
+                environment[slot] = iter(await evaluate(iterable, environment))
+            case Next(_, slot, assign, target):
+                try:
+                    environment[ITEM] = next(environment[slot])
+                except StopIteration:
+                    del environment[slot]
+                    return target
+                await execute(assign, environment)
+        return pc + 1
+
+    async def _part(self, part: str | Interpolated) -> str:
+        if isinstance(part, str):
+            return part
+        value = await evaluate(part.code, self._environment)
+        match part.conversion:
+            case "s":
+                value = str(value)
+            case "r":
+                value = repr(value)
+            case "a":
+                value = ascii(value)
+        return format(value, part.format)
+
+    # Holes -------------------------------------------------------------------------------------------------------
+
+    async def _fill(self, op: Hole, state: State) -> AsyncIterator[events.Event | State]:
+        """One hole, from opening to its value. The last thing given is the state after it."""
+        yield events.HoleOpened(op.name, op.span)
+        if self._isolated:
+            self._frontier.tree.forget_scores()
+        term = op.condition.bind(lambda code: eval(code, self._environment))
+        matcher: Matcher = self._engine.matcher(term, op.following, self._settings.limit, op.name, op.span)
+        state = replace(state, hole=op.name, matcher=matcher)
+        shown = 0
+        while matcher.ending is None:
+            forced = matcher.forced()
+            if forced:
+                matcher = matcher.advance(forced)
+                state = self._path.force(state, forced, op.name)
+            else:
+                state = await self._ask(op, self._path.settle(state), matcher)
+                matcher = state.matcher or matcher
+            state = replace(state, matcher=matcher)
+            for event in self._news():
+                yield event
+            # text that may still be cut, and a character that is not complete, wait (S33)
+            ready = matcher.text[shown : matcher.certain].decode("utf-8", "ignore")
+            if ready and matcher.ending is None:
+                shown += len(ready.encode())
+                yield events.Text(ready, op.name)
+        value = matcher.value.decode()
+        state = self._path.close(state, matcher)
+        self._environment[op.name] = self._variables[op.name] = value
+        self._endings[op.name] = matcher.ending
+        rest = matcher.value[shown:].decode()
+        if rest:
+            yield events.Text(rest, op.name)
+        yield events.HoleClosed(op.name, value, matcher.ending)
+        yield state
+
+    async def _ask(self, op: Hole, state: State, matcher: Matcher) -> State:
+        """One question to the tree or the model, and the token that it decides."""
+        held = data_of(state.held)
+        draft = self._frontier.scorer.tokenizer.encode(held) if held else ()
+        room = self._frontier.scorer.context_length - state.depth - len(draft)
+        left = min(self._settings.limit - state.used, room)
+        if left <= 0:
+            return self._stop_at_bound(op, state, matcher, room)
+        mask = matcher.allowed(held, left)
+        try:
+            fact = await self._frontier.fact(state.node, draft, self._ledger)
+        except ModelError as error:
+            raise ModelError(
+                f"[{op.name}] could not be filled: {error.message}", span=op.span, hint=error.hint
+            ) from error
+        token = pick(fact, mask, self._sampling, self._frontier.tree, state.node)
+        if token is None:
+            raise self._dead_end(op, matcher, room)
+        tokenizer = self._frontier.scorer.tokenizer
+        if token in tokenizer.eos:
+            return replace(state, matcher=matcher.end("end-of-text"))
+        data = self._engine.vocabulary.tokens[token] or b""
+        if len(data) <= len(held):
+            return self._path.take(state, token)
+        source: Source = "model" if fact.run == self._ledger.run else "cache"
+        state = self._path.choose(state, token, op.name, source, fact.scores.logprob(token))
+        return replace(state, matcher=matcher.advance(data[len(held) :]))
+
+    def _stop_at_bound(self, op: Hole, state: State, matcher: Matcher, room: int) -> State:
+        if matcher.allowed(b"", 1)[list(self._frontier.scorer.tokenizer.eos)].any():
+            return replace(state, matcher=matcher.end("bound"))
+        raise self._dead_end(op, matcher, room)
+
+    def _dead_end(self, op: Hole, matcher: Matcher, room: int) -> ConstraintError | ModelError:
+        model = self._frontier.scorer
+        if room <= self._settings.limit:
+            return ModelError(
+                f"[{op.name}] does not fit: {model.name} reads at most {model.context_length} tokens",
+                span=op.span,
+                hint="shorten the prompt, lower max_tokens or use a model with a longer context",
+            )
+        said = matcher.text.decode("utf-8", "replace")
+        return ConstraintError(
+            f"[{op.name}] cannot go on after {said!r}: no token of {model.name} fits its condition", span=op.span
+        )
+
+    # The end -----------------------------------------------------------------------------------------------------
+
+    def _news(self) -> Iterator[events.TokenAdded]:
+        news, self._ledger.news = self._ledger.news, []
+        for step in news:
+            yield events.TokenAdded(step.token, step.node, step.parent)
+
+    def _result(self, state: State, value: Any) -> Result:
+        return Result(
+            prompt=state.text,
+            variables=dict(self._variables),
+            value=value,
+            tokens=state.tokens(),
+            usage=self._ledger.usage(),
+            endings=dict(self._endings),
+            seed=self._sampling.seed,
+            model=self._frontier.scorer.name,
+        )

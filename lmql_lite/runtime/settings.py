@@ -1,0 +1,87 @@
+"""The wishes of one run: what the caller says, else what the query's header says, else the defaults."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lmql_lite.errors import InputError, Span
+from lmql_lite.runtime.decoders import DECODERS
+from lmql_lite.tokens import Sampling
+
+MAX_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """None means "not said". `cache`: True shares one tree among all runs, False asks the model every time (S7)."""
+
+    decoder: str | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    cache: bool | str | None = None
+
+    def over(self, header: Settings) -> Settings:
+        """These settings where they say something, the header's where they do not."""
+        mine = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(header, **{name: value for name, value in mine.items() if value is not None})
+
+    @property
+    def limit(self) -> int:
+        return MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    def sampling(self) -> Sampling:
+        """A seed is drawn where none was given, so that every result can be repeated."""
+        heat = self.temperature
+        if heat is None:
+            heat = 1.0 if self.decoder == "sample" else 0.0
+        seed = secrets.randbits(32) if self.seed is None else self.seed
+        top_p = 1.0 if self.top_p is None else self.top_p
+        return Sampling(heat, self.top_k, top_p, self.min_p or 0.0, seed)
+
+    @property
+    def decoder_name(self) -> str:
+        return self.decoder or ("sample" if self.temperature else "argmax")
+
+
+_NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
+    "n": (int, 1, 1, "only one result is available in this version: n=1"),
+    "temperature": (float, 0, 100, "temperature is a number from 0 (argmax) upwards"),
+    "top_k": (int, 1, 2**31, "top_k is a whole number of tokens, at least 1"),
+    "top_p": (float, 0, 1, "top_p is a share of the probability, from 0 to 1"),
+    "min_p": (float, 0, 1, "min_p is a share of the best token's probability, from 0 to 1"),
+    "seed": (int, 0, 2**64 - 1, "a seed is a whole number from 0 to 2**64 - 1"),
+    "max_tokens": (int, 1, 2**31, "max_tokens is a whole number, at least 1"),
+}
+
+
+def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) -> Settings:
+    """Settings from values that a user wrote. Raises InputError with the value's place, where it has one."""
+    spans = spans or {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name in _NUMBERS:
+            kind, low, high, sentence = _NUMBERS[name]
+            fits = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+            if not fits or not low <= value <= high:
+                raise InputError(f"{sentence}; this is {value!r}", span=spans.get(name))
+        elif name == "decoder" and value not in DECODERS:
+            raise InputError(f"no decoder is called {value!r}", hint=f"there are {' and '.join(DECODERS)}")
+        elif name == "cache" and not isinstance(value, bool | str):
+            raise InputError(f"cache is True, False or a file name; this is {value!r}", span=spans.get(name))
+    settings = Settings(**values)
+    if settings.decoder == "argmax" and settings.temperature:
+        raise InputError(
+            "argmax takes the best token and has no temperature",
+            span=spans.get("temperature"),
+            hint=f"write sample(temperature={settings.temperature})",
+        )
+    return settings

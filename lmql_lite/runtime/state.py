@@ -1,0 +1,97 @@
+"""Where one hypothesis stands: a frozen value, so that a fork is an assignment. Its variables live beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lmql_lite.cache.tree import Node
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.tokens import Source, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that is settled but not yet on the path, and whose it is."""
+
+    data: bytes
+    hole: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One token of the history, newest first. Dropped tokens stand in it too, with their fate."""
+
+    token: Token
+    parent: Node
+    node: Node
+    before: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overhang:
+    """The last tokens of a hole run past its end: by `surplus` bytes, which the following text may claim (S14).
+
+    `steps` are those tokens, oldest first; the first may lie across the end, with its first `kept` bytes before it.
+    """
+
+    steps: tuple[Step, ...]
+    kept: int
+    surplus: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`pending` is text said since the path's last token; `held` its end that was taken back for healing (S10)."""
+
+    pc: int
+    node: Node
+    pending: tuple[Piece, ...] = ()
+    held: tuple[Piece, ...] = ()
+    overhang: Overhang | None = None
+    hole: str | None = None
+    """The open hole."""
+    matcher: Matcher | None = None
+    history: Step | None = None
+    depth: int = 0
+    """Tokens on the path."""
+    used: int = 0
+    """Tokens of the open hole."""
+    score: float = 0.0
+    """Sum of the raw log-probabilities of the tokens that were chosen."""
+    text: str = ""
+    """The whole prompt so far."""
+
+    def say(self, text: str) -> State:
+        """The program's own text."""
+        return replace(self, text=self.text + text, pending=join(self.pending, Piece(text.encode(), None, "prompt")))
+
+    def tokens(self) -> tuple[Token, ...]:
+        tokens = []
+        step = self.history
+        while step is not None:
+            tokens.append(step.token)
+            step = step.before
+        return tuple(reversed(tokens))
+
+
+def join(pieces: tuple[Piece, ...], piece: Piece) -> tuple[Piece, ...]:
+    if not piece.data:
+        return pieces
+    if pieces and (pieces[-1].hole, pieces[-1].source) == (piece.hole, piece.source):
+        return (*pieces[:-1], replace(piece, data=pieces[-1].data + piece.data))
+    return (*pieces, piece)
+
+
+def data_of(pieces: tuple[Piece, ...]) -> bytes:
+    return b"".join(piece.data for piece in pieces)
+
+
+def without(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
+    """What is left of the pieces after their first `length` bytes."""
+    while pieces and length >= len(pieces[0].data):
+        length -= len(pieces[0].data)
+        pieces = pieces[1:]
+    if length:
+        pieces = (replace(pieces[0], data=pieces[0].data[length:]), *pieces[1:])
+    return pieces
