@@ -1,0 +1,41 @@
+"""Shared by all tests. The ledger of every run that finishes in this process is checked here, in one place (law 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmql_lite.runtime.interpreter import Run
+from lmql_lite.runtime.result import Result
+from lmql_lite.runtime.session import Session
+from lmql_lite.runtime.state import State
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def every_ledger_adds_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    finish = Run._result
+
+    def checked(run: Run, state: State, value: Any) -> Result:
+        result = finish(run, state, value)
+        result.check_ledger()
+        return result
+
+    monkeypatch.setattr(Run, "_result", checked)
+    yield
+
+
+@pytest.fixture
+def session() -> Session:
+    """A session of its own: nothing is known yet."""
+    return Session()
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The top of the checkout."""
+    return ROOT

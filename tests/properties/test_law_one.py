@@ -1,0 +1,146 @@
+"""Law 1: a cache may only be faster, never different (S1-S11). Random programs on a random model with ties."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import lmql_lite as lq
+from lmql_lite.cache.trie import Trie
+
+TEXTS = ["a", "\n", "\n-", "- ", "Q:", " the", "Option", "é", "😀", ".", "?\n", "b\n\n", "", " ", "c12"]
+CONDITIONS = [
+    'STOPS_AT({H}, "\\n")',
+    'STOPS_BEFORE({H}, "\\n")',
+    'STOPS_AT({H}, "e") and len({H}) < 9',
+    'STOPS_BEFORE({H}, "a") or len({H}) == 4',
+    "len({H}) < 6",
+    "len({H}) > 2 and len({H}) <= 5",
+    '{H} in ["Option A", "Option B", "Another"]',
+    '{H} in ["a", "ab", "abc", "the end"] and not {H} == "ab"',
+    'not "e" in {H} and len({H}) < 7',
+    '"12" in {H} and STOPS_AT({H}, ".")',
+    'len({H}) < 8 and (STOPS_AT({H}, ["?", "."]) or {H} in ["é", "ée"])',
+]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    """A query of a few prompts with holes, values of earlier holes, conditions, loops and branches."""
+    lines: list[str] = []
+    holes: list[str] = []
+    for number in range(draw(st.integers(1, 4))):
+        parts, clauses = [], []
+        for _ in range(draw(st.integers(1, 3))):
+            parts.append(draw(st.sampled_from(TEXTS)).replace("\n", "\\n"))
+            what = draw(st.integers(0, 3))
+            if what == 0 and holes:
+                parts.append("{" + draw(st.sampled_from(holes)) + "}")
+            elif what > 0:
+                name = f"H{number}_{len(clauses)}"
+                parts.append(f"[{name}]")
+                clauses.append(draw(st.sampled_from(CONDITIONS)).format(H=name))
+                holes.append(name)
+        parts.append(draw(st.sampled_from(TEXTS)).replace("\n", "\\n"))
+        where = f" where {' and '.join(f'({clause})' for clause in clauses)}" if clauses else ""
+        prompt = f'"{"".join(parts)}"{where}'
+        wrap = draw(st.integers(0, 5))
+        if wrap == 0:
+            lines += ["for item in range(2):", f"    {prompt}"]
+        elif wrap == 1 and holes and not clauses:
+            lines += [f"if len({holes[0]}) > 3:", f"    {prompt}", "else:", '    "other"']
+        else:
+            lines.append(prompt)
+    return "\n".join(lines)
+
+
+Seen = tuple[Any, ...]
+
+
+async def seen(program: lq.Query, session: lq.Session, model: lq.ScriptedModel, **options: Any) -> Seen:
+    """All of a run that the cache may not change: text, values, path, scores, endings. Sources may differ."""
+    try:
+        result = await program.run(session=session, model=model, max_tokens=12, **options)
+    except (lq.ConstraintError, lq.ModelError) as error:
+        return ("error", str(error))
+    path = [(token.id, token.hole, token.fate, token.logprob) for token in result.tokens]
+    return (result.prompt, dict(result.variables), path, dict(result.endings), result.seed)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    source=programs(),
+    decoder=st.sampled_from(["argmax", "sample"]),
+    seed=st.integers(0, 3),
+    levels=st.sampled_from([None, 2]),
+    certainty=st.sampled_from([0.0, 3.0]),
+)
+def test_cache_on_off_warm_evicted_and_concurrent_give_the_same_run(
+    source: str, decoder: str, seed: int, levels: int | None, certainty: float
+) -> None:
+    model = lq.ScriptedModel("a\n- Option A.\nthe end?\n", seed=seed, levels=levels, certainty=certainty)
+    program = lq.compile(source)
+    options = {"decoder": decoder, "seed": seed}
+
+    async def all_ways() -> dict[str, Seen]:
+        session, evicting, crowded = lq.Session(), lq.Session(), lq.Session()
+        evicting._trees[model.fingerprint] = Trie(scores_bytes=3000)
+        ways = {
+            "off": await seen(program, session, model, cache=False, **options),
+            "cold": await seen(program, session, model, **options),
+            "warm": await seen(program, session, model, **options),
+            "off, beside a warm tree": await seen(program, session, model, cache=False, **options),
+            "evicted": await seen(program, evicting, model, **options),
+        }
+        together = await asyncio.gather(
+            *(seen(program, crowded, model, **options) for _ in range(2)),
+            seen(program, crowded, model, decoder="sample", seed=seed + 1),
+        )
+        return ways | {"one of two at once": together[0], "other of two at once": together[1]}
+
+    ways = asyncio.run(all_ways())
+    for way, run in ways.items():
+        assert run == ways["off"], way
+
+
+def test_a_warm_run_asks_the_model_nothing(session: lq.Session) -> None:
+    model = lq.ScriptedModel("x", certainty=0, seed=3)
+    source = 'sample(seed=9)\n    "Say:[A]\\n[B]" \nwhere len(A) < 20 and len(B) < 20'
+    first = lq.run_sync(source, model=model, session=session)
+    calls = model.calls
+    second = lq.run_sync(source, model=model, session=session)
+    assert calls > 0 and model.calls == calls
+    assert second.prompt == first.prompt
+    assert second.usage.forward_passes == 0
+    assert second.usage.tokens_from_model == 0
+    assert second.usage.tokens_from_cache == first.usage.tokens_from_model
+
+
+def test_another_decoder_and_condition_reuse_the_same_facts_S1(session: lq.Session) -> None:
+    model = lq.ScriptedModel("hello world\n and more", seed=1)
+    lq.run_sync('"Say:[A]" where STOPS_AT(A, "\\n")', model=model, session=session)
+    calls = model.calls
+    narrower = lq.run_sync('"Say:[B]" where len(B) < 6', model=model, session=session)
+    assert model.calls == calls
+    assert narrower["B"] == "hello"
+
+
+@pytest.mark.parametrize("how_many", [2, 8])
+def test_equal_questions_in_flight_are_asked_once(session: lq.Session, how_many: int) -> None:
+    model = lq.ScriptedModel("one two three four\n")
+    query = lq.compile('"Count:[A]" where STOPS_AT(A, "\\n")')
+
+    async def crowd() -> list[lq.Result]:
+        return await asyncio.gather(*(query.run(model=model, session=session) for _ in range(how_many)))
+
+    alone = lq.run_sync('"Count:[A]" where STOPS_AT(A, "\\n")', model=lq.ScriptedModel("one two three four\n"))
+    results = asyncio.run(crowd())
+    assert {result.prompt for result in results} == {alone.prompt}
+    assert model.positions == len([token for token in alone.tokens if token.hole]) + 0 or model.calls <= (
+        alone.usage.forward_passes or 0
+    )
+    assert model.calls == alone.usage.forward_passes
