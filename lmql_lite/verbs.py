@@ -132,9 +132,7 @@ def run_sync(source: str | Path, inputs: Mapping[str, Any] | None = None, **opti
 
 def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
     """The one door from sync to async. Inside a running loop the work gets a thread and a loop of its own."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _inside_a_loop():
         return asyncio.run(work)
     answers: list[Answer] = []
     errors: list[BaseException] = []
@@ -151,6 +149,14 @@ def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
     if errors:
         raise errors[0]
     return answers[0]
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class QueryFunction:

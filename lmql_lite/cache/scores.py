@@ -97,9 +97,9 @@ def _truncate(heat: NDArray[np.float32], sampling: Sampling) -> NDArray[np.intp]
         order = order[: max(sampling.top_k, 1)]
     chances = np.exp(heat[order].astype(np.float64) - _log_sum_exp(heat[order]))
     before = np.cumsum(chances) - chances
-    # the best token always survives; one survives top_p while the mass before it is below p
-    order = order[(before < sampling.top_p) & (chances >= sampling.min_p * chances[0])]
-    return np.sort(order)
+    survives = (before < sampling.top_p) & (chances >= sampling.min_p * chances[0])
+    survives[0] = True
+    return np.sort(order[survives])
 
 
 def _log_sum_exp(values: NDArray[np.float32]) -> np.float32:

@@ -73,7 +73,10 @@ async def execute(code: CodeType, environment: Environment) -> None:
 
 
 class Run:
-    """One run of one program by one model."""
+    """One run of one program by one model.
+
+    `isolated` means cache=False: the frontier and its tree are this run's own, and each hole asks anew (S7).
+    """
 
     def __init__(
         self,
@@ -83,8 +86,8 @@ class Run:
         frontier: Frontier,
         engine: Engine,
         ledger: Ledger,
-        *,
         isolated: bool,
+        notices: tuple[str, ...],
     ) -> None:
         self._program = program
         self._environment = environment
@@ -94,6 +97,7 @@ class Run:
         self._engine = engine
         self._ledger = ledger
         self._isolated = isolated
+        self._notices = notices
         tokenizer = frontier.scorer.tokenizer
         self._path = Path(frontier.tree, tokenizer, engine.vocabulary, ledger)
         self._variables: dict[str, str] = {}
@@ -103,6 +107,8 @@ class Run:
         """Runs the program to its end; the last event carries the result."""
         model, decoder = self._frontier.scorer.name, self._settings.decoder_name
         yield events.Started(model, decoder, self._sampling.seed)
+        for notice in self._notices:
+            yield events.Notice(notice)
         state = self._path.start()
         while True:
             op = self._program.ops[state.pc]
@@ -263,4 +269,5 @@ class Run:
             endings=dict(self._endings),
             seed=self._sampling.seed,
             model=self._frontier.scorer.name,
+            notices=self._notices,
         )

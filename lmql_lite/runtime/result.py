@@ -42,6 +42,7 @@ class Result:
 
     `prompt` is the whole text, program and model together; `variables` the last value of each hole; `value` what the
     query returned (None without `return`). `endings` says how each hole ended last. `seed` repeats the run exactly.
+    `notices` are sentences that a user should read.
     """
 
     prompt: str

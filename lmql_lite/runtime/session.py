@@ -21,6 +21,10 @@ from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.settings import Settings, checked
 
 DEFAULT_MODEL = "demo"
+NO_CACHE_FILE = (
+    "the cache file {!r} is not written in this version: what is learned is shared by the runs of this process and "
+    "then forgotten"
+)
 
 
 class Session:
@@ -66,14 +70,10 @@ class Session:
         ledger = Ledger(next(self._runs))
         isolated = wishes.cache is False
         frontier = Frontier(scorer, Trie()) if isolated else self._frontier(scorer)
-        run = Run(program, environment, wishes, frontier, self._engine(scorer), ledger, isolated=isolated)
+        notices = (NO_CACHE_FILE.format(wishes.cache),) if isinstance(wishes.cache, str) else ()
+        run = Run(program, environment, wishes, frontier, self._engine(scorer), ledger, isolated, notices)
         async for event in run.stream():
             yield event
-            if isinstance(event, events.Started) and isinstance(wishes.cache, str):
-                yield events.Notice(
-                    f"the cache file {wishes.cache!r} is not written in this version: what is learned is shared by the "
-                    "runs of this process and then forgotten"
-                )
 
     def _frontier(self, scorer: Scorer) -> Frontier:
         frontiers = self._frontiers.setdefault(asyncio.get_running_loop(), {})

@@ -1,0 +1,144 @@
+"""Text between the quotes of a prompt string: how it is spelled, and what it says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import NamedTuple
+
+from lmql_lite.lang.problems import Problems
+from lmql_lite.lang.python import Spelling
+from lmql_lite.lang.source import Source
+
+OPENING = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')")
+
+ESCAPE = re.compile(
+    r"""
+      \\(?: (?P<line>\r?\n)
+          | (?P<octal>[0-7]{1,3})
+          | x(?P<x>[0-9a-fA-F]{2}) | u(?P<u>[0-9a-fA-F]{4}) | U(?P<U>[0-9a-fA-F]{8})
+          | (?P<name>N\{[^}]*\})
+          | (?P<torn>[xuUN])
+          | (?P<other>.)
+        )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+SIMPLE = {"\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+AFTER = {
+    "x": "two hexadecimal digits",
+    "u": "four hexadecimal digits",
+    "U": "eight hexadecimal digits",
+    "N": "a name in braces",
+}
+
+PIECE = re.compile(ESCAPE.pattern + r" | (?P<doubled>\[\[|\]\]|\{\{|\}\}) | (?P<newline>\r?\n)", ESCAPE.flags)
+RAW_PIECE = re.compile(r"(?P<doubled>\[\[|\]\]|\{\{|\}\})|(?P<newline>\r?\n)")
+
+
+class Literal(NamedTuple):
+    """One string literal of a prompt: where its text stands, and how to read it."""
+
+    start: int
+    end: int
+    prefix: str
+    quote: str
+
+    @staticmethod
+    def at(source: Source, start: int, end: int) -> Literal:
+        match = OPENING.match(source.text, start)
+        assert match is not None
+        prefix, quote = match.groups()
+        return Literal(match.end(), end - len(quote), prefix.lower(), quote)
+
+    @property
+    def raw(self) -> bool:
+        return "r" in self.prefix
+
+    @property
+    def triple(self) -> bool:
+        return len(self.quote) == 3
+
+
+class Decoder:
+    """Says what the spelling of a text means, as Python does, with the statement's own indentation removed."""
+
+    def __init__(self, source: Source, problems: Problems) -> None:
+        self.source = source
+        self.text = source.text
+        self.problems = problems
+
+    def decode(self, start: int, end: int, literal: Literal, indent: int) -> str:
+        """The text that `[start, end)` of the source stands for. `indent` columns leave each later line (S27)."""
+        spelled = self.text[start:end]
+        if not literal.raw and "\\" not in spelled and "\n" not in spelled:
+            return spelled.replace("[[", "[").replace("]]", "]").replace("{{", "{").replace("}}", "}")
+        pieces = []
+        position = start
+        pattern = RAW_PIECE if literal.raw else PIECE
+        while position < end:
+            match = pattern.search(self.text, position, end)
+            if match is None:
+                pieces.append(self.text[position:end])
+                break
+            pieces.append(self.text[position : match.start()])
+            position = match.end()
+            if match["doubled"]:
+                pieces.append(match["doubled"][0])
+                continue
+            newline = match["newline"] is not None
+            pieces.append("\n" if newline else self._escape(match))
+            if literal.triple and (newline or match["line"]):
+                position = self._skip_indent(position, end, indent)
+        return "".join(pieces)
+
+    def _skip_indent(self, position: int, end: int, indent: int) -> int:
+        column = 0
+        while position < end and column < indent and self.text[position] in " \t":
+            column = column + 1 if self.text[position] == " " else (column // 8 + 1) * 8
+            if column > indent:
+                break  # this tab reaches further: it is the text's own
+            position += 1
+        return position
+
+    def _escape(self, match: re.Match[str]) -> str:
+        if match["line"]:
+            return ""
+        if match["octal"]:
+            return chr(int(match["octal"], 8))
+        digits = match["x"] or match["u"] or match["U"]
+        if digits:
+            code = int(digits, 16)
+            if code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF:
+                return chr(code)
+            self._problem(match, "no character has this number", None)
+            return ""
+        if match["name"]:
+            try:
+                return str(ast.literal_eval(f'"{match.group()}"'))
+            except (SyntaxError, ValueError):
+                self._problem(match, "no character has this name", "see the Unicode names list")
+                return ""
+        if match["torn"]:
+            letter = match["torn"]
+            self._problem(match, f"'\\{letter}' must be followed by {AFTER[letter]}", r"write \\ for a plain backslash")
+            return ""
+        return SIMPLE.get(match["other"], match.group())
+
+    def _problem(self, match: re.Match[str], message: str, hint: str | None) -> None:
+        self.problems.add(message, self.source.span(match.start(), match.end()), hint)
+
+    def spelling(self, start: int, end: int) -> Spelling:
+        """Code in which quotes had to be escaped: its characters, and the place of each in the source."""
+        code: list[str] = []
+        offsets: list[int] = []
+        position = start
+        while position < end:
+            match = ESCAPE.match(self.text, position, end)
+            decoded = self._escape(match) if match else self.text[position]
+            code.append(decoded)
+            offsets.extend([position] * len(decoded))
+            position = match.end() if match else position + 1
+        return Spelling("".join(code), [*offsets, end])

@@ -1,0 +1,42 @@
+"""The words that mean something in a query: one table for parser, scope, compiler and editors.
+
+Only Python's own keywords are reserved. Every word here is soft: `where = 3` or `argmax = max` stay plain Python.
+"""
+
+from __future__ import annotations
+
+DECODERS = ("argmax", "sample", "beam", "beam_search", "beam_sample")
+"""What may stand in a header or before the name of a hole."""
+
+DECODERS_NOT_YET = ("var", "beam_var", "best_k", "bsseq", "incontext")
+"""Decoders of LMQL that this version does not have."""
+
+CLAUSES = ("from", "where", "distribution")
+INLINE_CLAUSES = ("where", "distribution")
+
+ROLES = ("system", "user", "assistant")
+"""What may stand in a tag: `{:user}`."""
+
+CONSTRAINTS = (
+    "STOPS_AT",
+    "STOPS_BEFORE",
+    "STARTS_WITH",
+    "ENDS_WITH",
+    "TOKENS",
+    "CHARS",
+    "WORDS",
+    "SENTENCES",
+    "INT",
+    "FLOAT",
+    "REGEX",
+    "DATE",
+    "ESCAPED",
+    "ERASE",
+)
+"""Functions of a `where` clause. Their first argument is a hole."""
+
+PROVIDED = ("context",)
+"""Names that every query can read without being given them."""
+
+TYPES = ("Literal", "Optional", "Union", "Annotated", "Any", "Enum", "date", "datetime")
+"""Names that the annotation of a hole can use without an import."""

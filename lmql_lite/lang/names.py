@@ -1,0 +1,116 @@
+"""Which names a piece of Python binds, and which it reads from around it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+@dataclass(slots=True)
+class Names:
+    """One scope of Python. Of the scopes inside it only what they take from outside arrives here."""
+
+    bound: set[str] = field(default_factory=set)
+    reads: list[ast.Name] = field(default_factory=list)
+    stars: list[ast.ImportFrom] = field(default_factory=list)
+    """`from module import *`: it binds what nobody can know beforehand."""
+
+    def scan(self, nodes: Iterable[ast.AST]) -> Names:
+        _Scope(self, self, is_class=False).scan(nodes)
+        return self
+
+
+class _Scope:
+    def __init__(self, names: Names, module: Names, *, is_class: bool, outer: _Scope | None = None) -> None:
+        self.names = names
+        self.module = module
+        self.is_class = is_class
+        self.outer = outer
+        self.elsewhere: set[str] = set()
+        """Declared `global` or `nonlocal`: bound, but not here."""
+
+    def scan(self, nodes: Iterable[ast.AST]) -> None:
+        stack = list(nodes)[::-1]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, ast.Name):
+                if isinstance(node.ctx, ast.Load):
+                    self.names.reads.append(node)
+                else:
+                    self._bind(node.id)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                stack.extend(self._function(node))
+            elif isinstance(node, ast.ClassDef):
+                self._bind(node.name)
+                stack.extend([*node.decorator_list, *node.bases, *node.keywords])
+                self._inside(node.body, _type_parameters(node), is_class=True)
+            elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+                stack.append(self._comprehension(node))
+            else:
+                self._bindings(node)
+                stack.extend(list(ast.iter_child_nodes(node))[::-1])
+
+    def _bind(self, name: str) -> None:
+        if name not in self.elsewhere:
+            self.names.bound.add(name)
+
+    def _bindings(self, node: ast.AST) -> None:
+        """Names that are bound by something other than an `ast.Name`."""
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            self.names.stars.append(node)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                self._bind(alias.asname or alias.name.partition(".")[0])
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+            self._bind(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            self._bind(node.rest)
+        elif isinstance(node, ast.Global):
+            self.elsewhere.update(node.names)
+            self.module.bound.update(node.names)
+        elif isinstance(node, ast.Nonlocal):
+            self.elsewhere.update(node.names)
+
+    def _function(self, node: Function) -> list[ast.AST]:
+        """Look into its body; the rest of it, which belongs to the scope around, is returned."""
+        given = node.args
+        parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        parameters.extend(each for each in (given.vararg, given.kwarg) if each)
+        around: list[ast.AST] = [*given.defaults, *(default for default in given.kw_defaults if default)]
+        around.extend(each.annotation for each in parameters if each.annotation)
+        body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+        if not isinstance(node, ast.Lambda):
+            self._bind(node.name)
+            around.extend(node.decorator_list)
+            around.extend([node.returns] if node.returns else [])
+        self._inside(body, {each.arg for each in parameters} | _type_parameters(node))
+        return around
+
+    def _comprehension(self, node: Comprehension) -> ast.AST:
+        """Its first iterable is read outside, and a `:=` inside it binds outside."""
+        first = node.generators[0]
+        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        inside: list[ast.AST] = [first.target, *first.ifs, *node.generators[1:], *results]
+        for each in inside:
+            for walrus in ast.walk(each):
+                if isinstance(walrus, ast.NamedExpr):
+                    self._bind(walrus.target.id)
+        self._inside(inside, set())
+        return first.iter
+
+    def _inside(self, nodes: Iterable[ast.AST], bound: set[str], *, is_class: bool = False) -> None:
+        inner = _Scope(Names(set(bound)), self.module, is_class=is_class, outer=self)
+        inner.scan(nodes)
+        # What a class binds is not seen from the functions in it.
+        target = self.outer if self.is_class and not is_class and self.outer else self
+        target.names.reads.extend(name for name in inner.names.reads if name.id not in inner.names.bound)
+        self.module.stars.extend(inner.names.stars)
+
+
+def _type_parameters(node: ast.AST) -> set[str]:
+    """`def f[T](x: T)`, Python 3.12."""
+    return {each.name for each in getattr(node, "type_params", ())}

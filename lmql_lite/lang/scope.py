@@ -1,0 +1,269 @@
+"""What every name of a query means, and whether its clauses speak of holes that exist."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from lmql_lite.errors import Span
+from lmql_lite.lang import nodes
+from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, PROVIDED, TYPES
+from lmql_lite.lang.names import Names
+from lmql_lite.lang.problems import Problems
+from lmql_lite.lang.python import Python
+from lmql_lite.lang.source import Source
+
+BUILTINS = frozenset(dir(builtins))
+
+
+@dataclass(frozen=True, slots=True)
+class FreeName:
+    """A name that the query reads and never binds; `span` is its first use."""
+
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    holes: tuple[str, ...]
+    """In the order of their first place in the source."""
+    inputs: tuple[FreeName, ...]
+    """Names that must be given from outside, in the order of their first use."""
+    locals: frozenset[str]
+    """Names that the query's own Python binds. A hole may be one of them, too."""
+    builtins: frozenset[str]
+    """Names of Python that the query uses and does not bind."""
+    constraints: frozenset[str]
+    """Constraint functions that its `where` clauses use."""
+
+
+def check(query: nodes.Query) -> Scope:
+    """Raises one QueryError for every clause that speaks of nothing."""
+    problems = Problems()
+    scope = _Check(query, problems).scope()
+    problems.raise_any()
+    return scope
+
+
+class _Check:
+    def __init__(self, query: nodes.Query, problems: Problems) -> None:
+        span = query.span
+        self.query = query
+        self.problems = problems
+        self.python = Python(Source(span.name, span.text, span.first_line), problems)
+        self.prompts = list(_prompts(query.body))
+        self.holes = dict.fromkeys(hole.name for prompt in self.prompts for hole in _holes(prompt))
+        self.names = Names().scan(_trees(query))
+        self.clauses = Names().scan(where.tree for where in self._wheres())
+        self.annotations = Names().scan(_annotations(self.prompts))
+        self.bound = self.names.bound | self.clauses.bound | self.annotations.bound
+
+    def scope(self) -> Scope:
+        for star in self.names.stars:
+            hint = "import the names that are used"
+            self.problems.add("'import *' hides which names the query needs", self.python.span(star), hint)
+        for prompt in self.prompts:
+            for hole in _holes(prompt):
+                if hole.name in CONSTRAINTS:
+                    hint = f"choose another name, for example {hole.name}_"
+                    self.problems.add(f"'{hole.name}' is a constraint and cannot name a hole", hole.span, hint)
+        for where in self._wheres():
+            self._where(where)
+        for prompt in self.prompts:
+            if prompt.where:
+                self._mentions(prompt.where, [hole.name for hole in _holes(prompt)], "of its string")
+            if prompt.distribution:
+                self._distribution(prompt.distribution, [prompt])
+        if self.query.where:
+            self._mentions(self.query.where, list(self.holes), "of the query")
+        if self.query.distribution:
+            self._distribution(self.query.distribution, self.prompts)
+        reads = self._reads()
+        known = self.bound | self.holes.keys() | set(PROVIDED)
+        free = [name for name in reads if name.id not in known]
+        first: dict[str, FreeName] = {}
+        for name in free:
+            if name.id not in BUILTINS:
+                first.setdefault(name.id, FreeName(name.id, self.python.span(name)))
+        return Scope(
+            tuple(self.holes),
+            tuple(first.values()),
+            frozenset(self.bound),
+            frozenset(name.id for name in free if name.id in BUILTINS),
+            frozenset(name.id for name in self.clauses.reads if self._is_constraint(name.id)),
+        )
+
+    def _reads(self) -> list[ast.Name]:
+        """Every name that is read as a value, in source order."""
+        reads = list(self.names.reads)
+        reads.extend(name for name in self.clauses.reads if not self._is_constraint(name.id))
+        reads.extend(name for name in self.annotations.reads if name.id not in TYPES or name.id in self.bound)
+        return sorted(reads, key=lambda name: (name.lineno, name.col_offset))
+
+    def _wheres(self) -> list[nodes.Expression]:
+        wheres = [prompt.where for prompt in self.prompts if prompt.where]
+        return [*wheres, self.query.where] if self.query.where else wheres
+
+    def _is_constraint(self, name: str) -> bool:
+        return name in CONSTRAINTS and name not in self.bound
+
+    # Clauses -----------------------------------------------------------------------------------------------------
+
+    def _where(self, where: nodes.Expression) -> None:
+        for node in ast.walk(where.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                self._call(node, node.func)
+            elif isinstance(node, ast.Name):
+                self._name(node)
+
+    def _call(self, call: ast.Call, function: ast.Name) -> None:
+        name = function.id
+        if self._is_constraint(name):
+            first = call.args[0] if call.args else None
+            if first is None:
+                self.problems.add(f"'{name}' names no hole", self.python.span(call), f"write {name}(HOLE, ...)")
+            elif not isinstance(first, ast.Name):
+                hint = "put the hole's name first"
+                self.problems.add(f"'{name}' begins with the name of a hole", self.python.span(first), hint)
+            elif first.id not in self.holes:
+                self._no_hole(first)
+        elif name.isupper() and len(name) > 1 and not self._is_known(name):
+            close = difflib.get_close_matches(name, CONSTRAINTS, 1)
+            hint = f"there are {', '.join(CONSTRAINTS)}"
+            message = f"no constraint is called '{name}'{_meant(close)}"
+            self.problems.add(message, self.python.span(function), None if close else hint)
+
+    def _name(self, name: ast.Name) -> None:
+        """`len(JOEK) < 9` reads an input called JOEK, or so it seems."""
+        if name.id.isupper() and not self._is_known(name.id) and name.id not in CONSTRAINTS and self._close(name.id):
+            self._no_hole(name)
+
+    def _no_hole(self, name: ast.Name) -> None:
+        close = self._close(name.id)
+        known = f"the holes are {', '.join(self.holes)}" if self.holes else None
+        if name.id in self.bound and not close:
+            known = f"'{name.id}' is a variable; {known}" if known else f"'{name.id}' is a variable"
+        hint = f"did you mean '{close}'?" if close else known
+        self.problems.add(f"no hole is called '{name.id}'", self.python.span(name), hint)
+
+    def _close(self, name: str) -> str | None:
+        """A hole whose name is this one in another case or with a slip."""
+        by_case = {hole.casefold(): hole for hole in self.holes}
+        close = difflib.get_close_matches(name.casefold(), by_case, 1, 0.7)
+        return by_case[close[0]] if close else None
+
+    def _is_known(self, name: str) -> bool:
+        return name in self.bound or name in self.holes or name in BUILTINS or name in PROVIDED
+
+    def _mentions(self, where: nodes.Expression, holes: list[str], whose: str) -> None:
+        names = [node for node in ast.walk(where.tree) if isinstance(node, ast.Name)]
+        if any(name.id in holes for name in names):
+            return
+        if not holes:
+            message = f"this 'where' has nothing to constrain: there is no hole {whose.replace('of its', 'in its')}"
+            self.problems.add(message.replace("of the", "in the"), where.span, "write a hole: [NAME]")
+            return
+        hint = f"{'its holes are' if len(holes) > 1 else 'its hole is'} {', '.join(dict.fromkeys(holes))}"
+        self.problems.add(f"this 'where' mentions no hole {whose}", where.span, hint)
+
+    def _distribution(self, distribution: nodes.Distribution, prompts: Iterable[nodes.Prompt]) -> None:
+        name = distribution.name
+        holding = [prompt for prompt in prompts if any(hole.name == name for hole in _holes(prompt))]
+        first = distribution.span.source.index(name, len("distribution"))
+        start = distribution.span.start + first
+        span = Span(
+            distribution.span.name, distribution.span.text, start, start + len(name), self.query.span.first_line
+        )
+        if not holding:
+            close = self._close(name)
+            hint = f"did you mean '{close}'?" if close else None
+            self.problems.add(f"no hole is called '{name}'", span, hint)
+        for prompt in holding:
+            last = prompt.parts[-1]
+            if not isinstance(last, nodes.Hole) or last.name != name:
+                hint = f"end the string after [{name}]"
+                self.problems.add(f"a distribution needs [{name}] to be the last thing in its string", span, hint)
+
+
+def _meant(close: list[str]) -> str:
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _prompts(statements: Iterable[nodes.Statement]) -> Iterator[nodes.Prompt]:
+    for statement in statements:
+        if isinstance(statement, nodes.Prompt):
+            yield statement
+        elif isinstance(statement, nodes.Block):
+            yield from _prompts(statement.body)
+        elif isinstance(statement, (nodes.If, nodes.While, nodes.For)):
+            yield from _prompts(statement.body)
+            yield from _prompts(statement.orelse)
+
+
+def _holes(prompt: nodes.Prompt) -> Iterator[nodes.Hole]:
+    return (part for part in prompt.parts if isinstance(part, nodes.Hole))
+
+
+def _annotations(prompts: Iterable[nodes.Prompt]) -> Iterator[ast.AST]:
+    for prompt in prompts:
+        for hole in _holes(prompt):
+            if hole.annotation:
+                yield hole.annotation.tree
+
+
+def _trees(query: nodes.Query) -> Iterator[ast.AST]:
+    """All Python of the query but its `where` clauses and the annotations of its holes."""
+    yield from (code.tree for code in query.prologue)
+    if query.decoder:
+        yield from (argument.value.tree for argument in query.decoder.arguments)
+    yield from _body_trees(query.body)
+    if query.model:
+        yield query.model.tree
+    if query.distribution:
+        yield query.distribution.options.tree
+
+
+def _body_trees(statements: Iterable[nodes.Statement]) -> Iterator[ast.AST]:
+    for statement in statements:
+        match statement:
+            case nodes.Code():
+                yield statement.tree
+            case nodes.Prompt():
+                yield from _prompt_trees(statement)
+            case nodes.Return():
+                if statement.value:
+                    yield statement.value.tree
+            case nodes.If() | nodes.While():
+                yield statement.test.tree
+                yield from _body_trees([*statement.body, *statement.orelse])
+            case nodes.For():
+                yield statement.target
+                yield statement.iterable.tree
+                yield from _body_trees([*statement.body, *statement.orelse])
+            case nodes.Block():
+                yield from _body_trees(statement.body)
+
+
+def _prompt_trees(prompt: nodes.Prompt) -> Iterator[ast.AST]:
+    for part in prompt.parts:
+        if isinstance(part, nodes.Interpolation):
+            yield part.value.tree
+        elif isinstance(part, nodes.Hole):
+            yield from (decorator.tree for decorator in part.decorators)
+            if part.call:
+                yield from _call_trees(part.call.tree.body)
+    if prompt.distribution:
+        yield prompt.distribution.options.tree
+
+
+def _call_trees(call: ast.expr) -> Iterator[ast.AST]:
+    """`sample(temperature=x)` before a hole reads x; `sample` itself is a word of the language there."""
+    function = call.func if isinstance(call, ast.Call) else call
+    if not (isinstance(function, ast.Name) and function.id.lower() in DECODERS):
+        yield call
+    elif isinstance(call, ast.Call):
+        yield from (*call.args, *(keyword.value for keyword in call.keywords))

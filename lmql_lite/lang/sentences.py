@@ -1,0 +1,65 @@
+"""Python's syntax messages in words for somebody who writes prompts."""
+
+from __future__ import annotations
+
+import re
+
+FIRST_WORD = re.compile(r"[^\W\d]\w*|[\d.]+|[-+*/%@&|^<>=!:~]+|\S")
+
+SAID_BETTER = (
+    ("Perhaps you forgot a comma", "a comma or an operator is missing here", None),
+    ("Maybe you meant '=='", "a single '=' cannot stand here", "write == to compare"),
+    ("Missing parentheses in call to", "the call has no parentheses", "write print(...)"),
+    ("cannot assign to", "nothing can be assigned to this", None),
+    ("unterminated string", "this string is never closed", "end it with the quote it began with"),
+    ("codec can't decode", "an escape in this string is incomplete", r"write \\ for a plain backslash"),
+    (
+        "after line continuation",
+        "something follows the backslash",
+        r"a backslash joins lines only as the last character",
+    ),
+    ("leading zeros", "a number cannot begin with 0", None),
+    ("unexpected EOF", "something is missing at the end", None),
+    ("f-string", "this f-string cannot be read", "check what stands between its braces"),
+)
+"""Part of Python's message, sentence, hint. Python's wording differs between its versions, these parts do not."""
+
+MISTAKEN = {
+    "&&": "write and",
+    "&": "write and",
+    "||": "write or",
+    "|": "write or",
+    "!": "write not",
+    "=>": "write >=",
+    "=<": "write <=",
+    "===": "write ==",
+    "=": "write == to compare",
+    "<>": "write !=",
+}
+
+
+def lowered(sentence: str) -> str:
+    """As our sentences begin: in lower case, without a final period."""
+    sentence = sentence.rstrip(".")
+    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
+
+
+def sentence(message: str, rest: str, *, at_end: bool) -> tuple[str, str | None]:
+    """What to say, and a hint. `rest` is the code from the place of the error on."""
+    for part, better, hint in SAID_BETTER:
+        if part in message:
+            return better, hint
+    if "invalid syntax" not in message:
+        return lowered(message), None
+    word = FIRST_WORD.match(rest)
+    if word is None or at_end:
+        return "something is missing at the end", None
+    return f"'{word.group()}' is not expected here", MISTAKEN.get(word.group())
+
+
+def said_by_compiler(message: str) -> str:
+    """A query is no function, so Python's compiler blames the wrong thing for a `yield` in it."""
+    if "outside" in message and "function" in message:
+        word = message.split("'")[1] if "'" in message else "this"
+        return f"'{word}' can stand only inside a function, and a query is none"
+    return lowered(message)

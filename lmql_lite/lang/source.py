@@ -1,0 +1,58 @@
+"""The text of a query and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmql_lite.errors import InputError, Span
+
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A query as it was written, line ends included, so that every offset is an offset in the file.
+
+    `first_line` is the number of the text's first line in the file `name`: above 1 for a docstring.
+    """
+
+    name: str
+    text: str = field(repr=False)
+    first_line: int = 1
+
+    def span(self, start: int, end: int) -> Span:
+        return Span(self.name, self.text, start, end, self.first_line)
+
+    @staticmethod
+    def from_file(path: str | Path) -> Source:
+        """Read a UTF-8 file. Raises `InputError` for whatever is wrong with the file itself."""
+        name = str(path)
+        try:
+            raw = Path(path).read_bytes()
+        except FileNotFoundError:
+            raise InputError(f"there is no file '{name}'", hint="check the spelling and the current folder") from None
+        except IsADirectoryError:
+            raise InputError(f"'{name}' is a folder", hint="name a .lq file inside it") from None
+        except PermissionError:
+            raise InputError(f"'{name}' may not be read", hint="check who owns the file and its permissions") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"'{name}' cannot be read: {reason.lower()}", hint="name a plain text file") from None
+        raw = raw.removeprefix(BOM)
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
+            raise InputError(
+                f"'{name}' is not UTF-8: line {line}, byte {column} is 0x{raw[error.start]:02x}",
+                hint="save the file as UTF-8",
+            ) from None
+        source = Source(name, text)
+        nul = text.find("\0")
+        if nul >= 0:
+            raise InputError(
+                f"'{name}' holds a NUL character", span=source.span(nul, nul + 1), hint="name a plain text file"
+            )
+        return source

@@ -1,0 +1,224 @@
+"""A Hugging Face tokenizer as bytes: which bytes every token stands for, and the tokens of any bytes.
+
+Byte-level BPE (GPT-2, Llama 3, Qwen, ...) and SentencePiece vocabularies with byte fallback (Llama 2, Gemma, ...).
+Whatever would change a text on its way to tokens (normalisers, an added space) is taken out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import tokenizers
+
+from lmql_lite.errors import ModelError
+
+_SPACE = "\u2581"
+"""SentencePiece writes a space as this character."""
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class HFTokenizer:
+    """Satisfies `lmql_lite.tokens.Tokenizer` over a `tokenizers.Tokenizer`, which is from now on this object's own.
+
+    `size` is the number of scores the model gives, where that is more than the tokenizer has tokens.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, *, bos: Iterable[int] = (), eos: Iterable[int] = (), size: int = 0
+    ) -> None:
+        byte_level = _is_byte_level(backend)
+        self._backend = _plain(backend, byte_level)
+        self._backend.encode_special_tokens = True
+        self._bos = tuple(bos)
+        self._eos = frozenset(eos)
+        self._vocabulary = _vocabulary(self._backend, byte_level, size, self._eos.union(self._bos))
+        self._bytes = _single_bytes(self._backend, self._vocabulary, byte_level)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> HFTokenizer:
+        """From `tokenizer.json` and the special ids that the files beside it name."""
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelError(f"there is no tokenizer.json in {folder}", hint="is this the folder of a model?")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the only class that the library raises
+            raise ModelError(f"{path} cannot be read: {error}") from error
+        named, config = _settings(folder / "tokenizer_config.json"), _settings(folder / "config.json")
+        generation = _settings(folder / "generation_config.json")
+        eos = {
+            *_ids(config.get("eos_token_id")),
+            *_ids(generation.get("eos_token_id")),
+            *_named(backend, named.get("eos_token")),
+        }
+        before = tuple(backend.encode("", add_special_tokens=True).ids)
+        bos = tuple(number for number in before if number not in eos)
+        if not bos and named.get("add_bos_token"):
+            bos = tuple(_named(backend, named.get("bos_token")))
+        elif named.get("add_bos_token") is False:
+            bos = ()
+        return cls(backend, bos=bos, eos=eos, size=int(config.get("vocab_size") or 0))
+
+    @property
+    def vocabulary(self) -> tuple[bytes | None, ...]:
+        return self._vocabulary
+
+    @property
+    def bos(self) -> tuple[int, ...]:
+        return self._bos
+
+    @property
+    def eos(self) -> frozenset[int]:
+        return self._eos
+
+    def encode(self, text: bytes) -> tuple[int, ...]:
+        ids: list[int] = []
+        for piece in _decodable(text):
+            if isinstance(piece, str):
+                ids += self._encode_characters(piece)
+            else:
+                ids += [self._bytes[byte] for byte in piece]
+        return tuple(ids)
+
+    def _encode_characters(self, text: str) -> list[int]:
+        """The backend's tokens, or where they would not give the text back, those of its two halves."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        data = text.encode()
+        if b"".join(self._vocabulary[number] or b"" for number in ids) == data:
+            return ids
+        if len(text) == 1:
+            return [self._bytes[byte] for byte in data]
+        middle = len(text) // 2
+        return self._encode_characters(text[:middle]) + self._encode_characters(text[middle:])
+
+
+def _decodable(text: bytes) -> Iterator[str | bytes]:
+    """The text cut into valid UTF-8 and bytes that are part of no character."""
+    while text:
+        try:
+            yield text.decode()
+            return
+        except UnicodeDecodeError as error:
+            if error.start:
+                yield text[: error.start].decode()
+            yield text[error.start : error.end]
+            text = text[error.end :]
+
+
+def _state(component: Any) -> str:
+    """A part of the tokenizer as JSON text, "null" where the tokenizer has no such part."""
+    return "null" if component is None else cast(bytes, component.__getstate__()).decode()
+
+
+def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
+    if '"ByteLevel"' in _state(backend.pre_tokenizer) + _state(backend.decoder):
+        return True
+    if _SPACE in _state(backend.decoder) + _state(backend.pre_tokenizer) + _state(backend.normalizer):
+        return False
+    raise ModelError(
+        "this tokenizer is neither byte-level nor a SentencePiece one, so the bytes of its tokens are not known",
+        hint="use a model with a byte-level BPE tokenizer, as nearly all recent ones have",
+    )
+
+
+def _plain(backend: tokenizers.Tokenizer, byte_level: bool) -> tokenizers.Tokenizer:
+    """The same tokenizer without what changes a text; a rebuilt copy only where there is something to take out."""
+    normalizer, splitter = json.loads(_state(backend.normalizer)), json.loads(_state(backend.pre_tokenizer))
+    kept = None if byte_level else _only_spaces(normalizer)
+    unchanged = normalizer == kept
+    for part in _parts(splitter, "pretokenizers"):
+        if part.get("add_prefix_space"):
+            part["add_prefix_space"], unchanged = False, False
+        if part.get("prepend_scheme", "never") != "never":
+            part["prepend_scheme"], unchanged = "never", False
+    if unchanged:
+        return backend
+    state = json.loads(backend.to_str()) | {"normalizer": kept, "pre_tokenizer": splitter}
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+
+def _only_spaces(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Of a SentencePiece normaliser the step that writes spaces as `▁`."""
+    for part in _parts(normalizer, "normalizers"):
+        if part.get("type") == "Replace" and part.get("content") == _SPACE:
+            return part
+    return None
+
+
+def _parts(component: dict[str, Any] | None, inside: str) -> list[dict[str, Any]]:
+    if component is None:
+        return []
+    return cast(list[dict[str, Any]], component[inside]) if component["type"] == "Sequence" else [component]
+
+
+def _vocabulary(
+    backend: tokenizers.Tokenizer, byte_level: bool, size: int, ends: frozenset[int]
+) -> tuple[bytes | None, ...]:
+    spelled = backend.get_vocab(with_added_tokens=True)
+    table: list[bytes | None] = [None] * max(size, *(number + 1 for number in spelled.values()))
+    character_bytes = _gpt2_bytes()
+    for spelling, number in spelled.items():
+        if byte_level:
+            known = [character_bytes.get(character) for character in spelling]
+            table[number] = None if None in known else bytes(cast(list[int], known))
+        elif match := _BYTE_TOKEN.fullmatch(spelling):
+            table[number] = bytes.fromhex(match[1])
+        else:
+            table[number] = spelling.replace(_SPACE, " ").encode()
+    for number, added in backend.get_added_tokens_decoder().items():
+        table[number] = None if added.special else added.content.encode()
+    for number in ends:
+        table[number] = None
+    return tuple(table)
+
+
+def _gpt2_bytes() -> dict[str, int]:
+    """Which byte a character of a byte-level vocabulary stands for: printable Latin-1 for itself, the others in order
+    from U+0100 on (the table of GPT-2)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+def _single_bytes(
+    backend: tokenizers.Tokenizer, vocabulary: tuple[bytes | None, ...], byte_level: bool
+) -> tuple[int, ...]:
+    """The token of each byte alone. SentencePiece has `A` beside `<0x41>`: for an odd byte it takes the latter."""
+    if byte_level:
+        found = {data[0]: number for number, data in enumerate(vocabulary) if data is not None and len(data) == 1}
+    else:
+        spelled = ((byte, backend.token_to_id(f"<0x{byte:02X}>")) for byte in range(256))
+        found = {byte: number for byte, number in spelled if number is not None}
+    if len(found) < 256:
+        raise ModelError(
+            f"this tokenizer has tokens for only {len(found)} of the 256 bytes, so it cannot take any text"
+        )
+    return tuple(found[byte] for byte in range(256))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
+    return settings if isinstance(settings, dict) else {}
+
+
+def _ids(value: Any) -> list[int]:
+    """An id, a list of ids or nothing, as these files write it."""
+    if value is None:
+        return []
+    return [int(number) for number in value] if isinstance(value, list) else [int(value)]
+
+
+def _named(backend: tokenizers.Tokenizer, token: Any) -> list[int]:
+    """The id of a token that is given by its spelling, bare or as `{"content": ...}`."""
+    spelling = token.get("content") if isinstance(token, dict) else token
+    number = backend.token_to_id(spelling) if isinstance(spelling, str) else None
+    return [] if number is None else [number]

@@ -1,0 +1,120 @@
+"""Reading of scores: ties, masks, truncation, and draws that repeat and have the right distribution (S2, S3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from lmql_lite.cache.scores import REST, Scores, gumbel
+from lmql_lite.tokens import Sampling
+
+
+def scores_of(*logits: float) -> Scores:
+    values = np.array(logits, dtype=np.float64)
+    return Scores((values - np.log(np.exp(values).sum())).astype(np.float32))
+
+
+def all_of(scores: Scores) -> NDArray[np.bool_]:
+    return np.ones(scores.logprobs.size, dtype=np.bool_)
+
+
+def test_ties_go_to_the_lowest_id_S2() -> None:
+    scores = scores_of(0, 3, 1, 3, 3)
+    mask = all_of(scores)
+    assert scores.best(mask) == 1
+    mask[1] = False
+    assert scores.best(mask) == 3
+
+
+def test_nothing_allowed_is_none_not_a_token() -> None:
+    scores = scores_of(1, 2)
+    nothing = np.zeros(2, dtype=np.bool_)
+    assert scores.best(nothing) is None
+    assert scores.draw(nothing, Sampling(temperature=1), 0) is None
+
+
+def test_an_allowed_token_without_any_probability_can_still_be_chosen() -> None:
+    scores = Scores(np.array([0, -np.inf, -np.inf], dtype=np.float32))
+    mask = np.array([False, False, True])
+    assert scores.best(mask) == 2
+    assert scores.draw(mask, Sampling(temperature=1, seed=1), 5) == 2
+
+
+def test_temperature_zero_is_argmax() -> None:
+    scores = scores_of(0, 1, 2)
+    assert scores.draw(all_of(scores), Sampling(temperature=0, seed=3), 9) == 2
+
+
+@given(seed=st.integers(0, 2**64 - 1), path=st.integers(0, 2**64 - 1), index=st.integers(0, 5))
+@settings(deadline=None, derandomize=True)
+def test_a_draw_repeats(seed: int, path: int, index: int) -> None:
+    scores = scores_of(*np.linspace(0, 3, 50))
+    sampling = Sampling(temperature=1.3, seed=seed, index=index)
+    assert scores.draw(all_of(scores), sampling, path) == scores.draw(all_of(scores), sampling, path)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_draws_follow_the_renormalised_distribution_head_and_rest_alike(temperature: float) -> None:
+    # 60 tokens: the head has 32, so that the bucket and the second stage are drawn too
+    scores = scores_of(*np.linspace(2, 0, 60))
+    mask = all_of(scores)
+    mask[::7] = False
+    draws = 20_000
+    seen = Counter(scores.draw(mask, Sampling(temperature=temperature, seed=seed), 17) for seed in range(draws))
+    heat = scores.logprobs.astype(np.float64) / temperature
+    wanted = np.where(mask, np.exp(heat), 0)
+    wanted /= wanted.sum()
+    counts = np.array([seen[token] for token in range(60)])
+    assert counts[~mask].sum() == 0
+    # chi-square with 50 degrees of freedom: 112 is passed by chance once in a million
+    expected = wanted[mask] * draws
+    assert ((counts[mask] - expected) ** 2 / expected).sum() < 112
+
+
+def test_noise_is_finite_and_differs_by_seed_index_path_and_token_S3() -> None:
+    tokens = np.arange(200_000)
+    noise = gumbel(Sampling(seed=1), 2, tokens)
+    assert noise.dtype == np.float32
+    assert np.isfinite(noise).all()
+    assert abs(float(noise.mean()) - 0.5772) < 0.01
+    others = [
+        gumbel(Sampling(seed=2), 2, tokens),
+        gumbel(Sampling(seed=1, index=1), 2, tokens),
+        gumbel(Sampling(seed=1), 3, tokens),
+        gumbel(Sampling(seed=1), 2, tokens + 1),
+        gumbel(Sampling(seed=1), 2, tokens + REST),
+    ]
+    for other in others:
+        assert abs(np.corrcoef(noise, other)[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("sampling", "possible"),
+    [
+        (Sampling(temperature=1, top_k=2), {3, 1}),
+        (Sampling(temperature=1, top_k=1), {3}),
+        (Sampling(temperature=1, top_p=0.5), {3}),
+        (Sampling(temperature=1, top_p=0.7), {3, 1}),
+        (Sampling(temperature=1, min_p=0.2), {3, 1}),
+        (Sampling(temperature=1, top_p=0.0), {3}),
+    ],
+)
+def test_truncation_keeps_the_best(sampling: Sampling, possible: set[int]) -> None:
+    scores = Scores(np.log(np.array([0.05, 0.2, 0.1, 0.65], dtype=np.float32)))
+    mask = all_of(scores)
+    seen = {
+        scores.draw(mask, Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed), 3)
+        for seed in range(300)
+    }
+    assert seen == possible
+
+
+def test_truncation_looks_at_what_the_mask_allows_S2() -> None:
+    scores = scores_of(5, 4, 3, 2)
+    mask = np.array([False, False, True, True])
+    assert scores.draw(mask, Sampling(temperature=1, top_k=1, seed=4), 1) == 2

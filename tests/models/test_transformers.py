@@ -1,0 +1,437 @@
+"""TransformersModel against a plain full forward, on tiny models with random weights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from lmql_lite.errors import ModelError
+from lmql_lite.models import checkpoint
+from lmql_lite.models.base import ScoreRequest
+from lmql_lite.models.registry import load
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'lmql-lite[local]'")
+
+from lmql_lite.models.transformers import TransformersModel  # noqa: E402
+
+TEXT = [
+    "Things to pack for a week at the sea:",
+    "A good dad joke. Q: what is brown and sticky?",
+    "A: a stick, at last.",
+]
+CONTEXT = 64
+SHAPE = {"vocab_size": 320, "max_position_embeddings": CONTEXT, "bos_token_id": 0, "eos_token_id": 1}
+LAYERS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+HEADS = {"num_key_value_heads": 2, "head_dim": 8}
+
+
+def tokenizer(bos: bool) -> Any:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXT, trainer)
+    if bos:
+        backend.post_processor = processors.TemplateProcessing(
+            single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 0)]
+        )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+
+
+def save(folder: Path, config: Any, kind: Any = None, bos: bool = True, **options: Any) -> Path:
+    """A folder as `save_pretrained` leaves it. The weights are wide, so that the scores differ visibly."""
+    torch.manual_seed(7)
+    model = (kind or transformers.AutoModelForCausalLM.from_config)(config)
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.dim() > 1:
+                weights.normal_(0.0, 0.15)
+    model.save_pretrained(folder, **options)
+    tokenizer(bos).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("llama"), transformers.LlamaConfig(**SHAPE, **LAYERS, **HEADS))
+
+
+@pytest.fixture(scope="session")
+def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = transformers.GPT2Config(
+        vocab_size=320, n_positions=CONTEXT, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1
+    )
+    return save(tmp_path_factory.mktemp("gpt2"), config, bos=False)
+
+
+@pytest.fixture(scope="session")
+def window_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Attention that sees the last eight tokens only."""
+    config = transformers.MistralConfig(**SHAPE, **LAYERS, **HEADS, sliding_window=8)
+    return save(tmp_path_factory.mktemp("window"), config)
+
+
+@pytest.fixture(scope="session")
+def recurrent_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """No keys and values at all, and no limit to its context."""
+    config = transformers.MambaConfig(vocab_size=320, hidden_size=16, num_hidden_layers=2, state_size=4, eos_token_id=1)
+    return save(tmp_path_factory.mktemp("recurrent"), config)
+
+
+@pytest.fixture(params=["llama", "gpt2", "window", "recurrent"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.getfixturevalue(f"{request.param}_folder")
+    return path
+
+
+@pytest.fixture
+def llama(llama_folder: Path) -> TransformersModel:
+    return TransformersModel.load(llama_folder)
+
+
+def plain(folder: Path) -> Callable[[tuple[int, ...]], NDArray[np.float32]]:
+    """Log-probabilities after every token, from one full forward with nothing remembered."""
+    with checkpoint.loading("plain"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def scores(ids: tuple[int, ...]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        rows: NDArray[np.float32] = torch.log_softmax(logits.float(), dim=-1).numpy()
+        return rows
+
+    return scores
+
+
+def ask(model: TransformersModel, *requests: ScoreRequest) -> list[list[NDArray[np.float32]]]:
+    return asyncio.run(model.score(requests))
+
+
+def ids(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(int(number) for number in np.random.default_rng(seed).integers(2, 300, count))
+
+
+def check(
+    model: TransformersModel, truth: Callable[[tuple[int, ...]], NDArray[np.float32]], *requests: ScoreRequest
+) -> None:
+    for request, rows in zip(requests, ask(model, *requests), strict=True):
+        expected = truth(request.prefix + request.new_ids)
+        assert len(rows) == len(request.positions)
+        for position, row in zip(request.positions, rows, strict=True):
+            assert row.dtype == np.float32 and row.shape == (320,) and row.base is None
+            np.testing.assert_allclose(row, expected[len(request.prefix) + position - 1], atol=1e-5)
+
+
+def test_scores_are_those_of_a_full_forward(folder: Path) -> None:
+    model, truth, prefix = TransformersModel.load(folder), plain(folder), ids(1, 20)
+    check(model, truth, ScoreRequest(prefix))
+    check(model, truth, ScoreRequest(prefix, ids(2, 3), (3,)))
+    check(model, truth, ScoreRequest(prefix, ids(3, 5), (0, 2, 5)), ScoreRequest(prefix, ids(4, 5), (5, 1, 1)))
+    check(model, truth, ScoreRequest((), prefix, tuple(range(1, 21))))
+
+
+def test_a_text_that_grows_token_by_token(folder: Path) -> None:
+    model, truth, text = TransformersModel.load(folder), plain(folder), ids(5, 30)
+    for count in range(1, 31):
+        check(model, truth, ScoreRequest(text[:count]))
+    assert model.forward_passes == 30
+
+
+def test_texts_that_part_and_meet_again(folder: Path) -> None:
+    """Near and far branches, repeats, shorter texts: whatever is remembered, the scores are the same."""
+    model, truth, stem = TransformersModel.load(folder), plain(folder), ids(6, 16)
+    branches = [stem, (*stem, 5, 6, 7, 8, 9, 10), (*stem, 5, 6, 11), stem[:4], (*stem[:10], *ids(7, 12)), ids(8, 9)]
+    for number in np.random.default_rng(9).integers(0, len(branches), 40):
+        check(model, truth, ScoreRequest(branches[number], (3, 4), (0, 2)))
+
+
+def test_a_draft_that_was_wrong_leaves_no_trace(folder: Path) -> None:
+    model, truth, text = TransformersModel.load(folder), plain(folder), ids(10, 12)
+    check(model, truth, ScoreRequest(text, ids(11, 8), tuple(range(9))))
+    check(model, truth, ScoreRequest((*text, 7), ids(12, 8), tuple(range(9))))
+    check(model, truth, ScoreRequest((*text, 7, 8)))
+
+
+def fed(model: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each pass is fed, from now on."""
+    counts: list[int] = []
+    forward = model._forward
+
+    def counting(new_ids: tuple[int, ...], past: Any, places: list[int]) -> Any:
+        counts.append(len(new_ids))
+        return forward(new_ids, past, places)
+
+    monkeypatch.setattr(model, "_forward", counting)
+    return counts
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "window"])
+def test_known_text_is_not_fed_again(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = TransformersModel.load(request.getfixturevalue(f"{kind}_folder"))
+    counts, stem = fed(model, monkeypatch), ids(13, 20)
+    ask(model, ScoreRequest(stem), ScoreRequest(stem, (3, 4), (0, 1, 2)), ScoreRequest((*stem, 3), (9,), (1,)))
+    assert counts == [20, 3, 1]
+    one, two = (*stem, *ids(14, 6)), (*stem, *ids(15, 6))
+    ask(model, ScoreRequest(one), ScoreRequest(two))
+    counts.clear()
+    for step in range(5):
+        ask(model, ScoreRequest(one, one[:step], (step,)), ScoreRequest(two, two[:step], (step,)))
+    assert counts == [1] * 10, "two hypotheses that grow in turn must not drive each other out"
+
+
+def test_what_is_remembered_is_bounded(llama: TransformersModel) -> None:
+    for seed in range(20):
+        ask(llama, ScoreRequest(ids(seed, 5 + seed % 4 * 10)))
+        assert sum(len(live.ids) for live in llama._live) <= CONTEXT and len(llama._live) <= 8
+    assert llama._live
+
+
+def test_the_head_sees_only_the_places_that_were_asked_for(llama: TransformersModel) -> None:
+    if "logits_to_keep" not in llama._network.forward.__code__.co_varnames and not llama._picks_places:
+        pytest.skip("this release of transformers computes all places")
+    seen: list[int] = []
+    hook = llama._network.lm_head.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
+    ask(llama, ScoreRequest(ids(16, 30), ids(17, 5), (0, 5)))
+    hook.remove()
+    assert seen == [2]
+
+
+def test_no_positions_cost_no_pass(llama: TransformersModel) -> None:
+    assert ask(llama, ScoreRequest(ids(18, 5), (), ())) == [[]]
+    assert ask(llama) == []
+    assert llama.forward_passes == 0
+
+
+def test_threads_and_loops_share_a_model(llama: TransformersModel, llama_folder: Path) -> None:
+    truth, failures = plain(llama_folder), []
+
+    def work(seed: int) -> None:
+        try:
+            for step in range(8):
+                check(llama, truth, ScoreRequest(ids(seed % 2, 12), ids(seed, 1 + step), (0, 1 + step)))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(20, 26)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and llama.forward_passes == 48
+
+
+def test_the_loop_is_free_while_the_model_works(llama: TransformersModel) -> None:
+    async def both() -> bool:
+        with llama._lock:
+            scoring = asyncio.create_task(llama.score([ScoreRequest(ids(27, 4))]))
+            await asyncio.sleep(0.05)
+            waited = not scoring.done()
+        await scoring
+        return waited
+
+    assert asyncio.run(both())
+
+
+def test_special_ids_and_vocabulary(llama: TransformersModel, gpt2_folder: Path, recurrent_folder: Path) -> None:
+    assert (llama.tokenizer.bos, llama.tokenizer.eos, llama.context_length) == ((0,), frozenset({1}), CONTEXT)
+    assert len(llama.tokenizer.vocabulary) == 320 and llama.tokenizer.vocabulary[310] is None
+    text = "Things to pack, äöü 😀".encode()
+    assert b"".join(llama.tokenizer.vocabulary[number] or b"?" for number in llama.tokenizer.encode(text)) == text
+    other = TransformersModel.load(gpt2_folder)
+    assert (other.tokenizer.bos, other.tokenizer.eos, other.context_length) == ((), frozenset({1}), CONTEXT)
+    assert TransformersModel.load(recurrent_folder).context_length > 100_000
+
+
+def test_several_ends_of_text(llama_folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(llama_folder, tmp_path / "copy")
+    settings = json.loads((copy / "generation_config.json").read_text())
+    (copy / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [1, 5]}))
+    assert TransformersModel.load(copy).tokenizer.eos == {1, 5}
+
+
+def test_a_bos_that_the_settings_ask_for(gpt2_folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(gpt2_folder, tmp_path / "copy")
+    settings = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps(settings | {"add_bos_token": True}))
+    assert TransformersModel.load(copy).tokenizer.bos in {(0,), ()}  # () where the release no longer heeds it
+
+
+def test_the_fingerprint_is_that_of_the_files(llama_folder: Path, tmp_path: Path) -> None:
+    first = TransformersModel.load(llama_folder)
+    copy = shutil.copytree(llama_folder, tmp_path / "elsewhere")
+    assert TransformersModel.load(copy).fingerprint == first.fingerprint
+    assert (first.name, TransformersModel.load(copy).name) == (f"local:{llama_folder}", f"local:{copy}")
+
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(copy / "model.safetensors")
+    weights["model.norm.weight"][3] += 1e-3
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    changed = TransformersModel.load(copy).fingerprint
+    assert changed != first.fingerprint
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    assert TransformersModel.load(copy).fingerprint not in {first.fingerprint, changed}
+
+
+@pytest.mark.parametrize(("stored", "used"), [("float16", "float32"), ("bfloat16", "bfloat16")])
+def test_half_precision_on_the_cpu(stored: str, used: str, tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(**SHAPE, **LAYERS, **HEADS)
+    save(tmp_path, config, lambda config: transformers.LlamaForCausalLM(config).to(getattr(torch, stored)))
+    model = TransformersModel.load(tmp_path)
+    if not torch.cuda.is_available():
+        assert model._network.dtype == getattr(torch, used)
+    (row,) = ask(model, ScoreRequest(ids(28, 6)))[0]
+    assert row.dtype == np.float32 and abs(np.exp(row.astype(np.float64)).sum() - 1) < 1e-5
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_has_scores(tmp_path: Path) -> None:
+    small = SHAPE | {"vocab_size": 290}
+    model = TransformersModel.load(save(tmp_path, transformers.LlamaConfig(**small, **LAYERS, **HEADS)))
+    size = len(model.tokenizer.vocabulary)
+    assert size > 290
+    (row,) = ask(model, ScoreRequest((5, 6)))[0]
+    assert row.shape == (size,) and np.isneginf(row[290:]).all() and np.isfinite(row[:290]).all()
+    with pytest.raises(ModelError, match=f"scores for 290 tokens, the text holds token {size - 1}"):
+        ask(model, ScoreRequest((5, size - 1)))
+
+
+def test_what_cannot_be_scored_is_said(llama: TransformersModel) -> None:
+    with pytest.raises(ModelError, match=r"65 tokens long, local:.* reads at most 64") as caught:
+        ask(llama, ScoreRequest(ids(29, 60), ids(30, 5)))
+    assert caught.value.hint
+    ask(llama, ScoreRequest(ids(29, 60), ids(30, 4), (4,)))
+    with pytest.raises(ModelError, match="no scores before the first token") as caught:
+        ask(llama, ScoreRequest(()))
+    assert caught.value.hint
+    with pytest.raises(ModelError, match=r"positions \(3,\) do not lie in the 2 new tokens"):
+        ask(llama, ScoreRequest((2,), (3, 4), (3,)))
+
+
+def test_scores_that_are_no_numbers(llama: TransformersModel) -> None:
+    with torch.no_grad():
+        llama._network.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(ModelError, match="not numbers"):
+        ask(llama, ScoreRequest((2, 3)))
+
+
+def test_running_out_of_memory_is_said_and_survived(llama: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes. not enough memory"
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama, "_forward", full)
+        with pytest.raises(ModelError, match="out of memory on a text of 2 tokens"):
+            ask(llama, ScoreRequest((2, 3)))
+    assert ask(llama, ScoreRequest((2, 3)))
+
+
+def refused(name: str | Path) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        TransformersModel.load(name)
+    return caught.value
+
+
+def test_folders_that_are_no_model(llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no such folder" in refused(tmp_path / "absent").message
+    assert "no config.json" in refused(tmp_path).message
+
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    offline = refused("somebody/no-such-model")
+    assert "no model of that name is on this machine" in offline.message and offline.hint
+
+    def broken(name: str, change: Callable[[Path], object]) -> ModelError:
+        copy = shutil.copytree(llama_folder, tmp_path / name)
+        change(copy)
+        return refused(copy)
+
+    def with_config(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Path], object]:
+        return lambda folder: (folder / "config.json").write_text(
+            json.dumps(change(json.loads((folder / "config.json").read_text())))
+        )
+
+    assert "no weights in safetensors" in broken("bare", lambda path: (path / "model.safetensors").unlink()).message
+    assert "weights cannot be loaded" in broken("torn", lambda p: (p / "model.safetensors").write_bytes(b"?")).message
+    assert "config.json" in broken("words", lambda path: (path / "config.json").write_text("{")).message
+    unknown = broken("unknown", with_config(lambda config: config | {"model_type": "no-such-architecture"}))
+    assert "config.json" in unknown.message and "no-such-architecture" in unknown.message
+    deeper = broken("deeper", with_config(lambda config: config | {"num_hidden_layers": 4}))
+    assert "tensors are missing from its weights" in deeper.message and "model.layers.3" in deeper.message
+    headless = broken("headless", with_config(lambda config: config | {"architectures": ["LlamaModel"]}))
+    assert "no causal language model: it is LlamaModel" in headless.message and headless.hint
+    assert "tokenizer" in broken("mute", lambda path: (path / "tokenizer.json").unlink()).message
+
+
+def test_a_model_that_reads_both_ways_is_refused(tmp_path: Path) -> None:
+    config = transformers.BertConfig(
+        vocab_size=320, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    save(tmp_path, config, transformers.BertForMaskedLM)
+    assert "no causal language model: it is BertForMaskedLM" in refused(tmp_path).message
+
+
+def test_code_that_comes_with_a_model_is_not_run(llama_folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(llama_folder, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Own: pass\n")
+    assert "config.json cannot be used" in refused(copy).message
+    assert not (tmp_path / "ran").exists()
+
+
+def test_too_little_memory_is_said_first(llama_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_free_bytes", lambda device: 1000)
+    assert "0.0 GiB are free" in refused(llama_folder).message
+
+
+def test_the_registry_knows_it(llama_folder: Path) -> None:
+    assert load(f"local:{llama_folder}").fingerprint == TransformersModel.load(llama_folder).fingerprint
+
+
+SILENT = """
+import asyncio, logging, sys
+from lmql_lite.models.base import ScoreRequest
+from lmql_lite.models.transformers import TransformersModel
+assert not {"torch", "transformers"} & set(sys.modules)
+model = TransformersModel.load(sys.argv[1])
+asyncio.run(model.score([ScoreRequest((2, 3, 4)), ScoreRequest((2, 3, 4), (5,), (0, 1)), ScoreRequest((2, 9))]))
+from transformers.utils import logging as library
+assert library.get_verbosity() == logging.WARNING and library.is_progress_bar_enabled()
+try:
+    TransformersModel.load(sys.argv[1] + "-absent")
+except Exception:
+    pass
+"""
+
+
+def test_nothing_is_printed(folder: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SILENT, str(folder)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
