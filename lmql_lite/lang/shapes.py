@@ -197,13 +197,21 @@ def find_header(lines: list[Line]) -> int | None:
         if is_prompt(lexemes):
             prompted = prompted or index > 0
         elif (end := header_end(lexemes)) is not None or (line.broken and is_decoder(lexemes[0].text)):
-            called = end is None or end > 1
             if is_decoder(lexemes[0].text):
-                if not (called and prompted and end == len(lexemes)):
+                call = end is not None and end > 1 and end == len(lexemes)
+                if not call or not (prompted or (is_prompt(lines[0].lexemes) and not _opens_body(lines, index))):
                     return index
             elif end is not None and not prompted and _misspelt(lines, index, end):
                 return index
     return None
+
+
+def _opens_body(lines: list[Line], index: int) -> bool:
+    """Does what looks like a prompt follow?"""
+    following = lines[index + 1] if index + 1 < len(lines) else None
+    return following is not None and (
+        following.indent.columns > lines[index].indent.columns or is_prompt(following.lexemes)
+    )
 
 
 def _misspelt(lines: list[Line], index: int, end: int) -> bool:
@@ -212,9 +220,5 @@ def _misspelt(lines: list[Line], index: int, end: int) -> bool:
     claused = any(begins_clause(other.lexemes) for other in lines if other.indent.columns <= line.indent.columns)
     if end < len(line.lexemes):
         return claused and not is_op(line.lexemes, end, ":")
-    following = lines[index + 1] if index + 1 < len(lines) else None
-    if following is None:
-        return False
-    if following.indent.columns > line.indent.columns:
-        return True
-    return is_prompt(following.lexemes) and (claused or end == 1)
+    deeper = index + 1 < len(lines) and lines[index + 1].indent.columns > line.indent.columns
+    return _opens_body(lines, index) and (deeper or claused or end == 1)

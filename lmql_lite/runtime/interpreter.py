@@ -235,7 +235,7 @@ class Run:
         return replace(state, matcher=matcher.advance(data[len(held) :]))
 
     def _stop_at_bound(self, op: Hole, state: State, matcher: Matcher, room: int) -> State:
-        if matcher.allowed(b"", 1)[list(self._frontier.scorer.tokenizer.eos)].any():
+        if (room > 0 or state.used) and matcher.allowed(b"", 1)[list(self._frontier.scorer.tokenizer.eos)].any():
             return replace(state, matcher=matcher.end("bound"))
         raise self._dead_end(op, matcher, room)
 

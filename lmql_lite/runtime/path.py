@@ -12,7 +12,7 @@ from lmql_lite.cache.tree import TokenTree
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.state import Overhang, Piece, State, Step, data_of, join, without
+from lmql_lite.runtime.state import Overhang, Piece, State, Step, data_of, join, joined, without
 from lmql_lite.tokens import Fate, Source, Token, Tokenizer
 
 
@@ -36,8 +36,10 @@ class Path:
         Nothing is held back at the `last` time, when no token will follow.
         """
         state = self._resolve(state)
-        if not state.pending:
+        if not state.pending and not last:
             return state
+        # what an earlier hole left held, when it ended before its first token, is text like any other
+        state = replace(state, pending=joined(state.held, state.pending), held=())
         ids = self._tokenizer.encode(data_of(state.pending))
         back = 0 if last else self._ambiguous(ids, first=state.depth == 0)
         for token in ids[: len(ids) - back]:

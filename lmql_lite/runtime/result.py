@@ -75,4 +75,7 @@ class Result:
         assert len(output) == sum(count or 0 for count in counted.values()), "kept output does not add up"
         assert usage.prompt_tokens == len(kept) - len(output), "the program's own tokens do not add up"
         text = b"".join(token.data for token in kept)
-        assert text == self.prompt.encode(), f"the tokens spell {text!r}, the prompt is {self.prompt!r}"
+        wanted = self.prompt.encode()
+        where = next((at for at, pair in enumerate(zip(text, wanted, strict=False)) if pair[0] != pair[1]), len(wanted))
+        around = slice(max(where - 20, 0), where + 20)
+        assert text == wanted, f"the tokens spell {text[around]!r} where the prompt says {wanted[around]!r}"

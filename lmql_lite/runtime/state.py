@@ -83,6 +83,12 @@ def join(pieces: tuple[Piece, ...], piece: Piece) -> tuple[Piece, ...]:
     return (*pieces, piece)
 
 
+def joined(first: tuple[Piece, ...], second: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    for piece in second:
+        first = join(first, piece)
+    return first
+
+
 def data_of(pieces: tuple[Piece, ...]) -> bytes:
     return b"".join(piece.data for piece in pieces)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,15 @@ def save(folder: Path, config: Any, kind: Any = None, bos: bool = True, **option
     model.save_pretrained(folder, **options)
     tokenizer(bos).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices are done before a second thread has woken up."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -162,7 +171,7 @@ def test_texts_that_part_and_meet_again(folder: Path) -> None:
     """Near and far branches, repeats, shorter texts: whatever is remembered, the scores are the same."""
     model, truth, stem = TransformersModel.load(folder), plain(folder), ids(6, 16)
     branches = [stem, (*stem, 5, 6, 7, 8, 9, 10), (*stem, 5, 6, 11), stem[:4], (*stem[:10], *ids(7, 12)), ids(8, 9)]
-    for number in np.random.default_rng(9).integers(0, len(branches), 40):
+    for number in np.random.default_rng(9).integers(0, len(branches), 24):
         check(model, truth, ScoreRequest(branches[number], (3, 4), (0, 2)))
 
 
@@ -268,8 +277,8 @@ def test_special_ids_and_vocabulary(llama: TransformersModel, gpt2_folder: Path,
 def test_several_ends_of_text(llama_folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(llama_folder, tmp_path / "copy")
     settings = json.loads((copy / "generation_config.json").read_text())
-    (copy / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [1, 5]}))
-    assert TransformersModel.load(copy).tokenizer.eos == {1, 5}
+    (copy / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [1, 280]}))
+    assert TransformersModel.load(copy).tokenizer.eos == {1, 280}
 
 
 def test_a_bos_that_the_settings_ask_for(gpt2_folder: Path, tmp_path: Path) -> None:
