@@ -26,10 +26,10 @@ from lmql_lite.errors import (
 
 if TYPE_CHECKING:
     from lmql_lite.models.scripted import ScriptedModel
-    from lmql_lite.verbs import Options, Query, QueryFunction, compile, query, run, run_sync
     from lmql_lite.runtime.result import Result, Usage
     from lmql_lite.runtime.session import Session
     from lmql_lite.tokens import Token
+    from lmql_lite.verbs import Options, Query, QueryFunction, compile, query, run, run_sync
 
 __version__ = "0.1.0"
 

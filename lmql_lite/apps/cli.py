@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from lmql_lite import __version__
 from lmql_lite.errors import (
     BudgetError,
     CacheError,
@@ -47,7 +50,7 @@ PROGRESS_AFTER_S = 0.5
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="lmql-lite", prog_name="lq", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="lq", message="%(prog)s %(version)s")
 def lq() -> None:
     """Run prompt programs: text with holes, and conditions on what may fill them."""
 
@@ -125,10 +128,12 @@ def check(files: tuple[str, ...]) -> None:
     sys.exit(worst)
 
 
-def main() -> None:
-    """The command. A closed pipe ends it quietly, Ctrl-C with 130."""
+def main(arguments: list[str] | None = None) -> None:
+    """The command, with the process's own arguments unless told. A closed pipe ends it quietly, Ctrl-C with 130."""
     try:
-        lq(standalone_mode=False)
+        # asyncio's own handler only asks the task to stop, which Python in a long loop never hears
+        signal.signal(signal.SIGINT, interrupt)
+        lq(arguments, prog_name="lq", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -140,6 +145,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def interrupt(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 # Reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -148,7 +157,7 @@ def tree_of(file: str) -> Any:
     from lmql_lite.lang.source import Source
 
     if file == "-":
-        return parse(Source("<stdin>", click.get_text_stream("stdin", encoding="utf-8").read()))
+        return parse(Source.from_bytes("<stdin>", sys.stdin.buffer.read()))
     return parse(Source.from_file(Path(file)))
 
 
@@ -235,7 +244,7 @@ def write(text: str) -> None:
     """The result. A model's control characters never reach a terminal; a pipe gets every byte."""
     if sys.stdout.isatty():
         text = "".join(character for character in text if character.isprintable() or character in "\n\t")
-    click.echo(text, nl=not text.endswith("\n"))
+    click.echo(text, nl=not text.endswith("\n"), color=True)  # color=False would strip what looks like a colour
 
 
 def as_text(value: Any) -> str:

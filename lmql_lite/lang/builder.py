@@ -257,7 +257,8 @@ class Builder:
     def _case(self, tree: Branch) -> nodes.Block:
         head, suite = tree.children
         assert isinstance(head, str)
-        self.python.head(self._span(head), "match x:\n ", ": pass")
+        if head:
+            self.python.head(self._span(head), "match x:\n ", ": pass")
         return nodes.Block(self._span(tree), "case", str(head), self._suite(suite))
 
     # Prompts -----------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class Decoder:
         position = start
         while position < end:
             match = ESCAPE.match(self.text, position, end)
-            decoded = self._escape(match) if match else self.text[position]
+            decoded = (self._escape(match) if match else self.text[position]).replace("\r", "\n")
             code.append(decoded)
             offsets.extend([position] * len(decoded))
             position = match.end() if match else position + 1

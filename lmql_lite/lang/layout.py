@@ -44,6 +44,8 @@ class Layout:
         while line := self.cursor.line:
             if self.depth > DEEPEST:
                 self.cursor.problem(line.lexemes[0], "this is nested too deeply", "move the inner part into a function")
+            if self.depth > DEEPEST or self.cursor.problems.enough:
+                self.cursor.broken(line.lexemes[0])
                 self.cursor.at = len(self.cursor.lines)
                 break
             if line.indent.mixes_with(level):
@@ -88,8 +90,8 @@ class Layout:
             self._definition(line)
         elif word := shapes.compound_word(lexemes):
             self._compound(line, word)
-        elif self.cursor.at == 0 and self.header and shapes.strings_end(lexemes, 0) == len(lexemes):
-            self.cursor.emit("CODE", lexemes[0], lexemes[-1])  # a docstring above the header
+        elif self.cursor.at == 0 and self.header and shapes.is_docstring(lexemes):
+            self.cursor.emit("CODE", lexemes[0])
             self.cursor.mark("_NEWLINE")
             self.cursor.at += 1
         else:
@@ -188,9 +190,12 @@ class Layout:
 
     def _compound(self, line: Line, word: str) -> None:
         """Python as a whole where no prompt is inside; else head and suite, so that prompts inside are found."""
+        if word in shapes.CONTINUATIONS or word == "case":
+            self._headed(line, word)
+            return
         end = self._extent(self.cursor.at, shapes.CONTINUATIONS)
         lines = self.cursor.lines[self.cursor.at : end]
-        if word in shapes.CONTINUATIONS or word == "case" or any(each.broken for each in lines) or _prompts(lines):
+        if any(each.broken for each in lines) or _prompts(lines):
             self._headed(line, word)
             return
         extent = (line.begin, line.start, self.cursor.lines[end - 1].end)
@@ -202,7 +207,8 @@ class Layout:
         known, begin = len(self.cursor.problems), len(self.cursor.terminals)
         self._headed(line, word)
         silent = not any(terminal.type == "STRING" for terminal in self.cursor.terminals[begin:])
-        if code is None and silent and len(self.cursor.problems) == known and self.cursor.at == end:
+        alone = word == "try" and not any(shapes.is_word(each.lexemes, 0, "except", "finally") for each in lines)
+        if code is None and silent and not alone and len(self.cursor.problems) == known:
             # Its parts are sound one by one; only Python itself knows what is wrong with the whole.
             self.python.block(*extent)
 

@@ -5,6 +5,8 @@ A clause may go on in the lines below; these are taken from the cursor.
 
 from __future__ import annotations
 
+import difflib
+
 from lmql_lite.lang import shapes
 from lmql_lite.lang.cursor import Cursor
 from lmql_lite.lang.keywords import CLAUSES, INLINE_CLAUSES
@@ -14,6 +16,8 @@ from lmql_lite.lang.scanner import INFIX_WORDS, Lexeme, Line, ends_operand
 class Lines:
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
+        self.spoilt = False
+        """Does the clause at hand go on in a line that could not be read?"""
 
     def simple(self, line: Line, index: int, *, header: bool = False) -> None:
         """Statements between semicolons, from the lexeme at `index` to the end of the line.
@@ -68,11 +72,9 @@ class Lines:
             other = "'" if string.text[-1] == '"' else '"'
             hint = f"inside a {string.text[-1]}...{string.text[-1]} string write {other}, or use triple quotes"
             return string, "a quote inside {...} or [...] ends this string", hint
-        return (
-            lexeme,
-            "only 'where' or 'distribution' can follow a prompt string",
-            "put other code on a line of its own",
-        )
+        close = difflib.get_close_matches(lexeme.text.lower(), INLINE_CLAUSES, 1)
+        hint = f"did you mean '{close[0]}'?" if close else "put other code on a line of its own"
+        return lexeme, "only 'where' or 'distribution' can follow a prompt string", hint
 
     def _prompt(self, lexemes: list[Lexeme], index: int, line: Line, header: bool) -> int:
         after = shapes.strings_end(lexemes, index)
@@ -124,7 +126,7 @@ class Lines:
         index += 1
         begin = len(self.cursor.terminals)
         self.cursor.emit(kind.upper(), keyword)
-        sound = True
+        sound, self.spoilt = True, False
         if kind == "distribution":
             self._extend(lexemes, index, index, line, kind)
             if index < len(lexemes) and lexemes[index].kind == "name":
@@ -140,6 +142,7 @@ class Lines:
                 self.cursor.problem(keyword, "this 'distribution' is incomplete", "write: distribution NAME in [...]")
         start, index = index, self._extend(lexemes, index, index, line, kind, words)
         expression = lexemes[start:index]
+        sound = sound and not self.spoilt
         if sound and not expression:
             self.cursor.problem(keyword, f"nothing stands after '{keyword.text}'", None)
         elif sound and not ends_operand(expression[-1]):
@@ -177,6 +180,7 @@ class Lines:
             if following is None or not self._continues(lexemes[start:], following, line, kind):
                 return index
             self.cursor.at += 1
+            self.spoilt = self.spoilt or following.broken
             lexemes.extend(following.lexemes)
             if not words:
                 return index
@@ -184,7 +188,7 @@ class Lines:
     def _continues(self, expression: list[Lexeme], following: Line, line: Line, kind: str) -> bool:
         """Does the expression of a clause go on in the next line?"""
         lexemes = following.lexemes
-        if following.broken or shapes.begins_clause(following.lexemes):
+        if shapes.begins_clause(following.lexemes):
             return False
         if following.indent.columns != line.indent.columns:
             return following.indent.columns > line.indent.columns

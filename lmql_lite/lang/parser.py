@@ -103,6 +103,11 @@ class _Parser:
         first = terminals[index]
         if first.type == "BROKEN":
             return terminals[:index] + terminals[_statement_end(terminals, index) :]
+        if first.type == "_DEDENT" and terminals[index - 1].type == "_INDENT":
+            # The lines of this block were all left out.
+            types = ("CASE", "_COLON") if terminals[max(index - 4, 0)].type == "MATCH" else ()
+            filler = [Terminal(type, first.start, first.start) for type in (*types, "BROKEN", "_NEWLINE")]
+            return [*terminals[:index], *filler, *terminals[index:]]
         claused = any(_begins_clause(terminals, at) for at in range(index))
         span = self.source.span(first.start, first.end)
         if first.type in ORPHANS:

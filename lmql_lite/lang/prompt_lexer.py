@@ -83,7 +83,7 @@ class PromptLexer:
 
     def _hole(self, opener: int) -> int:
         plain = PLAIN_HOLE.match(self.text, opener, self.literal.end)
-        if plain:
+        if plain and not keyword.iskeyword(plain.group(1)):
             self._emit("LSQB", opener, opener + 1)
             self._emit("NAME", *plain.span(1))
             self._emit("RSQB", plain.end() - 1, plain.end())

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lmql_lite.errors import Span
 from lmql_lite.lang.nodes import Argument, Code, Expression
 from lmql_lite.lang.problems import Problems
-from lmql_lite.lang.sentences import lowered, said_by_compiler, sentence
+from lmql_lite.lang.sentences import lowered, said_at_end, said_by_compiler, sentence
 from lmql_lite.lang.source import Source
 
 DEEPEST = 200
@@ -17,6 +17,8 @@ DEEPEST = 200
 
 UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)
 """What Python raises on text it cannot parse."""
+
+DOUBLED = "&|=<>!"
 
 PAREN, SUITE, CALL = "(", "if 1:\n", "f"
 
@@ -126,11 +128,13 @@ class Python:
         hint = "write name=value, for example n=2"
         for value in call.args:
             self.problems.add("a decoder takes named arguments only", self.span(value), hint)
-        arguments = []
+        arguments: list[Argument] = []
         for keyword in call.keywords:
             if keyword.arg is None:
                 self.problems.add("a decoder takes no ** arguments", self.span(keyword), hint)
                 continue
+            if any(argument.name == keyword.arg for argument in arguments):
+                self.problems.add(f"'{keyword.arg}' is given twice", self.span(keyword), "keep one of them")
             given = Expression(self.span(keyword.value), ast.Expression(keyword.value))
             arguments.append(Argument(self.span(keyword), keyword.arg, given))
         return tuple(arguments)
@@ -241,27 +245,27 @@ class Python:
     def _report(
         self, error: Exception, start: int, end: int, prefix: str, code: str, spelling: Spelling | None = None
     ) -> None:
-        if not isinstance(error, SyntaxError) or "nested" in str(error.msg) or "indentation" in str(error.msg)[:24]:
-            deep = isinstance(error, (RecursionError, MemoryError)) or "too many" in str(error)
-            message = "this is nested too deeply" if deep else f"Python cannot read this: {lowered(str(error))}"
-            self.problems.add(
-                message, self.source.span(start, end), "split it into several statements" if deep else None
-            )
+        span = self.source.span(start, end)
+        if isinstance(error, (RecursionError, MemoryError)) or "too many" in str(error):
+            self.problems.add("this is nested too deeply", span, "split it into several statements")
+            return
+        if not isinstance(error, SyntaxError):
+            self.problems.add(f"Python cannot read this: {lowered(str(error))}", span)
             return
         lines = f"{prefix}{code}".split("\n")
-        first = min(_offset_in(lines, error.lineno or 1, error.offset or 1) - len(prefix), len(code))
-        last = first
-        if error.end_lineno and error.end_offset:
-            last = min(_offset_in(lines, error.end_lineno, error.end_offset) - len(prefix), len(code))
-        first = max(first, 0)
-        while 0 < first <= last and code[first:].strip() == "":
-            first -= 1  # at the end of the extent: point at its last character
-        if spelling:
-            begin, finish = spelling.offsets[first], spelling.offsets[max(last, first)]
+        first = max(_offset_in(lines, error.lineno or 1, error.offset or 1) - len(prefix), 0)
+        last = _offset_in(lines, error.end_lineno or 1, error.end_offset or 1) - len(prefix)
+        size = len(code.rstrip())
+        if first >= size:
+            message, hint = said_at_end(error.msg, code)
+            first, last = max(size - 1, 0), size
         else:
-            begin, finish = start + first, start + max(last, first)
-        message, hint = sentence(error.msg, code[first:], at_end=code[first + 1 :].strip() == "")
-        self.problems.add(message, self.source.span(begin, min(max(finish, begin + 1), end)), hint)
+            while first and code[first - 1] in DOUBLED and code[first] in DOUBLED:
+                first -= 1  # Python blames the second half of `&&`
+            message, hint = sentence(error.msg, code[first:])
+        last = min(max(last, first + 1), len(code))
+        begin, finish = (spelling.offsets[first], spelling.offsets[last]) if spelling else (start + first, start + last)
+        self.problems.add(message, self.source.span(begin, max(finish, begin)), hint)
 
 
 def _character(code: str, lineno: int, column: int) -> int:
@@ -273,5 +277,7 @@ def _character(code: str, lineno: int, column: int) -> int:
 
 
 def _offset_in(lines: list[str], lineno: int, offset: int) -> int:
-    lineno = min(lineno, len(lines))
+    """Characters before a line and a column counted from 1. A line that is not there is the end."""
+    if lineno > len(lines):
+        return sum(len(line) + 1 for line in lines) - 1
     return sum(len(line) + 1 for line in lines[: lineno - 1]) + min(max(offset, 1) - 1, len(lines[lineno - 1]))

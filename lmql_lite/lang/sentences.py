@@ -6,6 +6,8 @@ import re
 
 FIRST_WORD = re.compile(r"[^\W\d]\w*|[\d.]+|[-+*/%@&|^<>=!:~]+|\S")
 
+LAST_WORD = re.compile(r"(\w+|[^\w\s]+)\s*$")
+
 SAID_BETTER = (
     ("Perhaps you forgot a comma", "a comma or an operator is missing here", None),
     ("Maybe you meant '=='", "a single '=' cannot stand here", "write == to compare"),
@@ -19,7 +21,7 @@ SAID_BETTER = (
         r"a backslash joins lines only as the last character",
     ),
     ("leading zeros", "a number cannot begin with 0", None),
-    ("unexpected EOF", "something is missing at the end", None),
+    ("Exceeds the limit", "this number has too many digits", "write it in hexadecimal"),
     ("f-string", "this f-string cannot be read", "check what stands between its braces"),
 )
 """Part of Python's message, sentence, hint. Python's wording differs between its versions, these parts do not."""
@@ -33,7 +35,6 @@ MISTAKEN = {
     "=>": "write >=",
     "=<": "write <=",
     "===": "write ==",
-    "=": "write == to compare",
     "<>": "write !=",
 }
 
@@ -44,7 +45,7 @@ def lowered(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
 
-def sentence(message: str, rest: str, *, at_end: bool) -> tuple[str, str | None]:
+def sentence(message: str, rest: str) -> tuple[str, str | None]:
     """What to say, and a hint. `rest` is the code from the place of the error on."""
     for part, better, hint in SAID_BETTER:
         if part in message:
@@ -52,14 +53,21 @@ def sentence(message: str, rest: str, *, at_end: bool) -> tuple[str, str | None]
     if "invalid syntax" not in message:
         return lowered(message), None
     word = FIRST_WORD.match(rest)
-    if word is None or at_end:
-        return "something is missing at the end", None
-    return f"'{word.group()}' is not expected here", MISTAKEN.get(word.group())
+    found = word.group() if word else rest[:1]
+    return f"'{found}' is not expected here", MISTAKEN.get(found)
+
+
+def said_at_end(message: str, code: str) -> tuple[str, str | None]:
+    """The same for an error that Python sees only after the last character."""
+    if "invalid syntax" not in message and "unexpected EOF" not in message:
+        return sentence(message, "")
+    word = LAST_WORD.search(code)
+    return f"something is missing after '{word.group(1)}'" if word else "something is missing here", None
 
 
 def said_by_compiler(message: str) -> str:
     """A query is no function, so Python's compiler blames the wrong thing for a `yield` in it."""
-    if "outside" in message and "function" in message:
-        word = message.split("'")[1] if "'" in message else "this"
+    word = message.split("'")[1] if message.count("'") > 1 else message.partition(" ")[0]
+    if ("outside" in message and "function" in message) or "at module level" in message:
         return f"'{word}' can stand only inside a function, and a query is none"
     return lowered(message)

@@ -103,6 +103,11 @@ def is_prompt(lexemes: list[Lexeme], start: int = 0) -> bool:
     return end == len(lexemes) or is_op(lexemes, end, ";") or clause_word(lexemes[end], INLINE_CLAUSES) is not None
 
 
+def is_docstring(lexemes: list[Lexeme]) -> bool:
+    """Above a decoder header one string in triple quotes tells what the query is for."""
+    return len(lexemes) == 1 and lexemes[0].kind == "string" and lexemes[0].text.endswith(('"""', "'''"))
+
+
 def is_statement(lexemes: list[Lexeme]) -> bool:
     """Could this line only be a statement of its own, never the rest of an expression begun above?"""
     first = lexemes[0]
@@ -172,6 +177,8 @@ def header_end(lexemes: list[Lexeme]) -> int | None:
     end = 1
     if is_op(lexemes, 1, "("):
         end = closing(lexemes, 1) + 1
+        if end > len(lexemes):
+            return None  # a broken line
     if end >= len(lexemes) or is_prompt(lexemes, end) or (is_op(lexemes, end, ":") and end == len(lexemes) - 1):
         return end
     return None

@@ -39,6 +39,11 @@ class Source:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise InputError(f"'{name}' cannot be read: {reason.lower()}", hint="name a plain text file") from None
+        return Source.from_bytes(name, raw)
+
+    @staticmethod
+    def from_bytes(name: str, raw: bytes) -> Source:
+        """Decode UTF-8, a leading byte order mark left out. Raises `InputError` for anything else."""
         raw = raw.removeprefix(BOM)
         try:
             text = raw.decode("utf-8")

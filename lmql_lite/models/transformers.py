@@ -208,7 +208,7 @@ def _empty(kind: Literal["none", "pairs", "cache"]) -> Past:
 
 def _pairs(past: Past) -> list[tuple[Any, Any]]:
     if isinstance(past, tuple):
-        return [(keys, values) for keys, values, *_ in past]
+        return [layer[:2] for layer in past]
     if hasattr(past, "layers"):
         return [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in past.layers]
     return list(zip(past.key_cache, past.value_cache, strict=True)) if hasattr(past, "key_cache") else []
@@ -216,7 +216,7 @@ def _pairs(past: Past) -> list[tuple[Any, Any]]:
 
 def _is_whole(past: Past, length: int) -> bool:
     """True where every layer holds (1, heads, length, head size)."""
-    shapes = [getattr(part, "shape", ()) for pair in _pairs(past) for part in pair]
+    shapes: list[Any] = [getattr(part, "shape", ()) for pair in _pairs(past) for part in pair]
     return bool(shapes) and all(len(shape) == 4 and shape[0] == 1 and shape[2] == length for shape in shapes)
 
 

@@ -50,7 +50,14 @@ return seen
 
 
 def test_nested_loops_keep_their_own_iterators(session: lq.Session) -> None:
-    source = 'for a in "xy":\n    for b in (1, 2):\n        "{a}{b} "\n        if b == 1:\n            continue\n        "| "'
+    source = """
+for a in "xy":
+    for b in (1, 2):
+        "{a}{b} "
+        if b == 1:
+            continue
+        "| "
+"""
     assert run(source, "", session).prompt == "x1 x2 | y1 y2 | "
 
 

@@ -1,0 +1,267 @@
+"""`lq`: result on stdout, the rest on stderr, exit codes, and one clear diagnostic for every mistake."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lmql_lite.apps.cli import main
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs `lq` in this process, inside a folder of its own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+
+    def write(self, name: str, text: str | bytes) -> str:
+        data = text.encode() if isinstance(text, str) else text
+        (self.folder / name).write_bytes(data)
+        return name
+
+    def __call__(self, *arguments: str) -> Ended:
+        code = 0
+        try:
+            main(list(arguments))
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        captured = self._capsys.readouterr()
+        assert "Traceback" not in captured.err + captured.out
+        return Ended(code, captured.out, captured.err)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path, capsys)
+
+
+GREET = "\"Say 'this is a test':[TEXT]\" where len(TEXT) < 20\n"
+
+
+def test_a_query_without_return_prints_its_text(shell: Shell) -> None:
+    ended = shell("run", shell.write("q.lq", '"a{x}[B]" where B == "c"'), "--var", "x=é")
+    assert (ended.code, ended.out, ended.err) == (0, "aéc\n", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        ("'text\\n'", "text\n"),
+        ("[1, 'é']", '[\n  1,\n  "é"\n]\n'),
+        ("None", "null\n"),
+        ("{'a': True}", '{\n  "a": true\n}\n'),
+    ],
+)
+def test_a_returned_value_is_printed_text_as_it_is_else_as_json(shell: Shell, value: str, printed: str) -> None:
+    assert shell("run", shell.write("q.lq", f'"prompt"\nreturn {value}')).out == printed
+
+
+def test_json_is_one_object_and_its_ledger_adds_up(shell: Shell) -> None:
+    ended = shell("run", shell.write("q.lq", GREET), "--json", "--seed", "4")
+    told = json.loads(ended.out)
+    assert told["ok"] is True and told["seed"] == 4 and told["model"] == "demo" and told["schema"] == 1
+    assert told["prompt"].endswith(told["vars"]["TEXT"])
+    usage = told["usage"]
+    kept = usage["tokens_from_cache"] + usage["tokens_from_model"] + usage["draft_accepted"] + usage["tokens_forced"]
+    assert kept == usage["completion_tokens"] - usage["wasted_tokens"]
+    assert usage["provider_cached_tokens"] is None
+
+
+def test_usage_is_one_line_on_stderr(shell: Shell) -> None:
+    ended = shell("run", shell.write("q.lq", '"a[B]" where B == " yes"'), "-u")
+    assert ended.out == "a yes\n"
+    assert ended.err.startswith(
+        "tokens in 1 out 2 (0 cache, 0 model, 0 draft, 2 forced) · 0 requests · 0 forward passes"
+    )
+
+
+def test_inputs_from_text_file_and_json(shell: Shell) -> None:
+    shell.write("note.txt", "from a file")
+    query = shell.write("q.lq", "return [a, b, c]")
+    ended = shell("run", query, "--var", "a=x=y", "--var", "b=@note.txt", "--var-json", 'c={"n": [1]}')
+    assert json.loads(ended.out) == ["x=y", "from a file", {"n": [1]}]
+
+
+def test_a_query_from_stdin(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO('"é[B]" where B == "c"'.encode()), "utf-8"))
+    assert shell("run", "-").out == "éc\n"
+
+
+def test_cache_off_asks_anew_and_on_shares(shell: Shell) -> None:
+    query = shell.write("q.lq", GREET)
+    texts = {shell("run", query, "--cache", how).out for how in ("on", "off", "on")}
+    assert len(texts) == 1
+
+
+def test_a_cache_file_is_noted_on_stderr(shell: Shell) -> None:
+    ended = shell("run", shell.write("q.lq", '"a"'), "--cache", "x.tokens")
+    assert ended.code == 0
+    assert ended.err.startswith("note: the cache file 'x.tokens' is not written in this version")
+    assert not (shell.folder / "x.tokens").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["run", "nowhere.lq"], 2, "nowhere.lq"),
+        (["run", "."], 2, "folder"),
+        (["run", "q.lq", "--var", "x"], 2, "--var takes NAME=VALUE; this is 'x'"),
+        (["run", "q.lq", "--var", "1=x"], 2, "--var takes NAME=VALUE"),
+        (["run", "q.lq", "--var", "x=1", "--var", "x=2"], 2, "'x' is given twice"),
+        (["run", "q.lq", "--var", "x=@nowhere.txt"], 2, "cannot be read from 'nowhere.txt'"),
+        (["run", "q.lq", "--var-json", "x={"], 2, "is no JSON"),
+        (["run", "q.lq", "--var", "y=1"], 2, "the query reads no input 'y'"),
+        (["run", "q.lq", "--seed", "-1"], 2, "a seed is a whole number"),
+        (["run", "q.lq", "--max-tokens", "0"], 2, "max_tokens is a whole number"),
+        (["run", "q.lq", "--seed", "many"], 2, "is not a valid integer"),
+        (["run", "q.lq", "--colour"], 2, "No such option"),
+        (["run", "q.lq", "--model", "gpt-9"], 5, "no model is called 'gpt-9'"),
+        (["run", "q.lq", "--model", "openai/gpt-9"], 5, "models behind an API are not available"),
+        (["walk"], 2, "No such command"),
+        (["check"], 2, "Missing argument"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[str], code: int, sentence: str) -> None:
+    shell.write("q.lq", '"a[B]" where B == "c"')
+    ended = shell(*arguments)
+    assert ended.code == code
+    assert sentence in ended.err
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "place", "sentence"),
+    [
+        ('x = (1,\n"a[B]"\n', 3, "q.lq:1:5", ""),
+        ('"a[B]\nx = 1\n', 3, "q.lq:1:1", ""),
+        ('"""a[B]\n', 3, "q.lq:1:1", ""),
+        ('"a[B"\n', 3, "q.lq:1:3", ""),
+        ('"a{b"\n', 3, "q.lq:1:3", ""),
+        ('argmx\n    "a[B]"\nwhere len(B) < 3\n', 3, "q.lq:1:1", "argmax"),
+        ('beam(n=2)\n    "a[B]"\n', 3, "q.lq:1:1", "not available in this version"),
+        ('argmax(heat=2)\n    "a[B]"\n', 3, "q.lq:1:8", "no option called 'heat'"),
+        ('"a[1B]"\n', 3, "q.lq:1:4", "'1B' cannot name a hole"),
+        ('"a[B: int]"\n', 3, "q.lq:1:7", "not available in this version"),
+        ('"{:user}a[B]"\n', 3, "q.lq:1:2", "not available in this version"),
+        ('"a[B]" distribution B in ["a"]\n', 3, "q.lq:1:8", "not available in this version"),
+        ('"a[B]" where len(C) < 3\n', 3, "q.lq:1:", ""),
+        ('"a[JOKE]" where STOPS_AT(JOEK, "?")\n', 3, "q.lq:1:26", "JOKE"),
+        ('"a[B]" where is_prime(int(B))\n', 3, "q.lq:1:14", "cannot be enforced"),
+        ('"a[B]" where not STOPS_AT(B, "x")\n', 3, "q.lq:1:18", "cannot stand under `not`"),
+        ('"a[B]" where len(B) < \n', 3, "q.lq:1:", ""),
+        ("", 3, "q.lq:1:1", "empty"),
+        ("# nothing\n", 3, "q.lq:", ""),
+        (b'"a\xff"\n', 2, "'q.lq' is not UTF-8", "line 1, byte 3"),
+        (b'"a\x00"\n', 2, "q.lq", ""),
+        ('if True:\n\t"a"\n        "b"\n', 3, "q.lq:3:", ""),
+        ('"a"\n  "b"\n', 3, "q.lq:2:", ""),
+        ('"{place}"\n', 2, "q.lq:1:3", "'place' is missing"),
+        ('"a[B]" where B in []\n', 4, "q.lq:1:14", "holds for no text"),
+        ('"a"\nassert 1 == 2, "not equal"\n', 4, "q.lq:2", "AssertionError: not equal"),
+        ('"a"\nx = 1 / 0\n', 1, "q.lq:2", "ZeroDivisionError: division by zero"),
+        ('"{(1).nope}"\n', 1, "q.lq:1", "AttributeError"),
+    ],
+)
+def test_bad_input_is_one_clear_diagnostic_and_its_code(
+    shell: Shell, text: str | bytes, code: int, place: str, sentence: str
+) -> None:
+    ended = shell("run", shell.write("q.lq", text))
+    assert (ended.code, ended.out) == (code, ""), ended.err
+    assert ended.err.startswith(place), ended.err
+    assert sentence in ended.err
+    told = shell("run", "q.lq", "--json")
+    assert told.code == code
+    assert json.loads(told.out)["ok"] is False
+
+
+def test_crlf_and_tabs_are_ordinary(shell: Shell) -> None:
+    ended = shell("run", shell.write("q.lq", 'for i in range(2):\r\n\t"a{i}\\n"\r\n"""b\r\nc"""\r\n'))
+    assert (ended.code, ended.out) == (0, "a0\na1\nb\nc\n")
+
+
+def test_check_reports_every_problem_and_asks_no_model(shell: Shell) -> None:
+    shell.write("good.lq", GREET)
+    shell.write("bad.lq", '"a[1B]"\n"b{"\n')
+    ended = shell("check", "good.lq", "bad.lq", "nowhere.lq")
+    assert ended.code == 3
+    assert "good.lq: ok" in ended.out
+    assert "bad.lq:1:4" in ended.out and "bad.lq:2:3" in ended.out and "nowhere.lq" in ended.out
+    assert ended.err == "3 problems found\n"
+    assert shell("check", "good.lq").code == 0
+
+
+def test_check_loads_neither_numpy_nor_a_model(tmp_path: Path) -> None:
+    (tmp_path / "q.lq").write_text(GREET, "utf-8")
+    code = (
+        "import sys\nfrom lmql_lite.apps.cli import main\n"
+        "try:\n    main(['check', 'q.lq'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'numpy', 'torch', 'starlette', 'tokenizers', 'openai', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "q.lq: ok\n"), done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"], ["--version"]])
+def test_help_and_version(shell: Shell, arguments: list[str]) -> None:
+    ended = shell(*arguments)
+    assert ended.code == 0
+    assert "lq" in ended.out
+
+
+def test_control_characters_of_a_model_do_not_reach_a_terminal(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = shell.write("q.lq", 'return "a\\x1b[31mb\\u202ec\\n"')
+    assert shell("run", query).out == "a\x1b[31mb\u202ec\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert shell("run", query).out == "a[31mbc\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_stops_with_130(tmp_path: Path) -> None:
+    (tmp_path / "q.lq").write_text(
+        'import time, sys\nprint("ready", flush=True)\nwhile True:\n    time.sleep(0.01)\n', "utf-8"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lmql_lite", "run", "q.lq"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "\ninterrupted\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "q.lq").write_text("\"{'x' * 200000}\\n\" ", "utf-8")
+    done = subprocess.run(
+        f"{sys.executable} -m lmql_lite run q.lq | head -c 10",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (b"x" * 10, b"")

@@ -1,0 +1,58 @@
+"""Every example runs on the demo model and says what stands beside it in `examples/expected/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.apps.cli import as_text
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+INPUTS = {
+    "05_sentiment": {"review": "The room was dirty and the staff was rude."},
+    "09_no_repeats": {"place": "Rome"},
+}
+QUERIES = sorted(EXAMPLES.glob("*.lq"))
+
+
+def shown(query: lq.Query, result: lq.Result) -> str:
+    """The prompt, and below a line what the query returned."""
+    value = f"\n-> {as_text(result.value)}" if query.returns else ""
+    return result.prompt.rstrip("\n") + value + "\n"
+
+
+@pytest.mark.parametrize("path", QUERIES, ids=lambda path: path.stem)
+def test_an_example_says_what_it_should(path: Path) -> None:
+    query = lq.compile(path)
+    result = query.run_sync(INPUTS.get(path.stem, {}), session=lq.Session())
+    assert shown(query, result) == (EXAMPLES / "expected" / f"{path.stem}.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", QUERIES, ids=lambda path: path.stem)
+def test_an_example_is_the_same_without_a_cache_and_free_the_second_time(path: Path) -> None:
+    query, session = lq.compile(path), lq.Session()
+    inputs = INPUTS.get(path.stem, {})
+    cold, warm = query.run_sync(inputs, session=session), query.run_sync(inputs, session=session)
+    uncached = query.run_sync(inputs, session=session, cache=False)
+    assert cold.prompt == warm.prompt == uncached.prompt
+    assert [token.id for token in cold.tokens] == [token.id for token in uncached.tokens]
+    assert warm.usage.forward_passes == 0
+
+
+def test_there_are_ten_and_each_has_its_expected_output() -> None:
+    assert len(QUERIES) >= 10
+    assert {path.stem for path in QUERIES} == {path.stem for path in (EXAMPLES / "expected").glob("*.txt")}
+
+
+def test_the_options_example_asks_for_no_more_than_its_two_choices() -> None:
+    result = lq.compile(EXAMPLES / "02_long_options.lq").run_sync(session=lq.Session())
+    assert (result.usage.forward_passes or 0) <= 2
+    assert (result.usage.tokens_forced or 0) >= 6
+
+
+def test_the_key_value_example_runs_its_tools_and_finds_the_ball() -> None:
+    result = lq.compile(EXAMPLES / "03_key_value.lq").run_sync(session=lq.Session())
+    assert result.prompt.count("# result: ") >= 10
+    assert "blue ball" in result["OBJECT"]

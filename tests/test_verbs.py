@@ -1,0 +1,179 @@
+"""The Python face: compile, run, stream, `@query` (S27), blocking inside a running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.runtime import events
+
+MODEL = lq.ScriptedModel("Things for Rome: a hat\nand more")
+SUFFIX = " for"
+
+
+@lq.query(model=MODEL)
+def packing(place: str, what: str = "Things") -> Any:
+    """lq
+    "{what}{SUFFIX} {place}:[THING]" where STOPS_BEFORE(THING, "\n")
+    return THING.strip()
+    """
+
+
+@lq.query(model=MODEL)
+async def packing_later(place: str) -> Any:
+    '''lmql
+    "Things for {place}:[THING]" where STOPS_BEFORE(THING, "\n")
+    return THING.strip()
+    '''
+
+
+class Traveller:
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    @lq.query(model=MODEL)
+    def packing(self) -> Any:
+        r"""lq
+        "Things for {self.place}:[THING]" where STOPS_BEFORE(THING, "\n")
+        """
+
+
+def test_a_decorated_function_returns_what_the_query_returns() -> None:
+    assert packing("Rome") == "a hat"
+    assert packing(place="Rome", what="Things") == "a hat"
+
+
+def test_the_whole_result_options_at_the_call_and_the_face_of_a_function() -> None:
+    result = packing.run_sync("Rome", cache=False, max_tokens=3)
+    assert len(result["THING"]) >= 3 and result.value == result["THING"].strip()
+    assert packing.__name__ == "packing"
+    assert list(inspect.signature(packing).parameters) == ["place", "what"]
+    assert packing.query.inputs == ("what", "SUFFIX", "place")
+
+
+def test_an_async_function_is_awaited_and_a_blocking_one_works_inside_a_loop() -> None:
+    async def inside() -> tuple[Any, Any, Any]:
+        return await packing_later("Rome"), packing("Rome"), lq.run_sync('"a"').prompt
+
+    assert asyncio.run(inside()) == ("a hat", "a hat", "a")
+
+
+def test_an_error_inside_a_loop_comes_through_the_other_thread() -> None:
+    async def inside() -> None:
+        lq.run_sync('x = 1 / 0\n"a"')
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(inside())
+
+
+def test_a_method_sees_its_object_and_without_return_gives_the_result() -> None:
+    result = Traveller("Rome").packing()
+    assert isinstance(result, lq.Result)
+    assert result["THING"] == " a hat"
+
+
+def test_names_come_from_the_definition_not_from_the_caller_S27() -> None:
+    greeting = "Hello"
+
+    @lq.query(model=lq.ScriptedModel("x"))
+    def greet(name: str) -> Any:
+        """lq
+        "{greeting} {name}"
+        """
+
+    def caller() -> Any:
+        greeting = "never"
+        return greet("Ada"), greeting
+
+    assert caller()[0].prompt == "Hello Ada"
+
+    @lq.query
+    def lost() -> Any:
+        """lq
+        "{nowhere}"
+        """
+
+    with pytest.raises(lq.InputError, match="'nowhere' is missing"):
+        lost()
+
+
+def test_wrong_calls_are_type_errors() -> None:
+    with pytest.raises(TypeError, match="no parameter and no option called 'plaec'"):
+        packing("Rome", plaec=1)
+    with pytest.raises(TypeError, match="missing"):
+        packing()
+
+
+def test_a_mistake_in_a_docstring_is_found_at_once_with_the_line_of_the_python_file() -> None:
+    with pytest.raises(lq.QueryError) as caught:
+
+        @lq.query
+        def broken() -> Any:
+            """lq
+            "fine"
+            "[1X]"
+            """
+
+    span = caught.value.span
+    assert span is not None
+    line = Path(__file__).read_text("utf-8").splitlines()[span.line - 1]
+    assert (span.name, line.strip()) == (__file__, '"[1X]"')
+
+
+def test_a_function_without_docstring_is_refused() -> None:
+    with pytest.raises(lq.QueryError, match="has no docstring with a query"):
+
+        @lq.query
+        def empty() -> Any:
+            pass
+
+
+def test_stream_gives_typed_events_and_its_texts_join_to_the_prompt() -> None:
+    source = '"Things for {place}:[A]" where STOPS_BEFORE(A, "and")\n"...[B]" where len(B) == 2'
+
+    async def collect() -> list[events.Event]:
+        query = lq.compile(source)
+        return [event async for event in query.stream({"place": "Rome"}, model=MODEL, session=lq.Session())]
+
+    seen = asyncio.run(collect())
+    assert isinstance(seen[0], events.Started) and seen[0].decoder == "argmax"
+    assert isinstance(seen[-1], events.Finished)
+    result = seen[-1].result
+    assert "".join(event.text for event in seen if isinstance(event, events.Text)) == result.prompt
+    closed = [event for event in seen if isinstance(event, events.HoleClosed)]
+    assert [(event.name, event.value) for event in closed] == [("A", " a hat\n"), ("B", result["B"])]
+    assert len([event for event in seen if isinstance(event, events.TokenAdded)]) == len(result.tokens)
+
+
+def test_leaving_a_stream_early_stops_the_run() -> None:
+    model = lq.ScriptedModel("abcdefghijklmnop")
+
+    async def leave() -> int:
+        stream = lq.compile('"[A]"').stream(model=model, session=lq.Session())
+        async for event in stream:
+            if isinstance(event, events.TokenAdded):
+                break
+        await stream.aclose()
+        return model.calls
+
+    assert asyncio.run(leave()) == 1
+
+
+def test_a_path_and_a_name_with_suffix_are_files_and_all_else_is_text(tmp_path: Path) -> None:
+    file = tmp_path / "q.lq"
+    file.write_text('"from a file"', "utf-8")
+    assert lq.run_sync(file).prompt == "from a file"
+    assert lq.run_sync(str(file)).prompt == "from a file"
+    assert lq.run_sync('"q.lq is text"').prompt == "q.lq is text"
+    with pytest.raises(lq.InputError, match="there is no file"):
+        lq.compile("nowhere.lq")
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises((TypeError, lq.InputError), match="tempreature"):
+        lq.run_sync('"a"', tempreature=1)
