@@ -1,4 +1,7 @@
-"""Every example runs on the demo model and says what stands beside it in `examples/expected/`."""
+"""Every example runs on the demo model and says what stands beside it in `examples/expected/`.
+
+After the demo model was trained anew: `python tests/test_examples.py` writes them again; read the difference.
+"""
 
 from __future__ import annotations
 
@@ -56,3 +59,10 @@ def test_the_key_value_example_runs_its_tools_and_finds_the_ball() -> None:
     result = lq.compile(EXAMPLES / "03_key_value.lq").run_sync(session=lq.Session())
     assert result.prompt.count("# result: ") >= 10
     assert "blue ball" in result["OBJECT"]
+
+
+if __name__ == "__main__":
+    for path in QUERIES:
+        query = lq.compile(path)
+        result = query.run_sync(INPUTS.get(path.stem, {}))
+        (EXAMPLES / "expected" / f"{path.stem}.txt").write_text(shown(query, result), "utf-8")

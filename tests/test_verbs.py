@@ -78,7 +78,7 @@ def test_a_method_sees_its_object_and_without_return_gives_the_result() -> None:
 
 
 def test_names_come_from_the_definition_not_from_the_caller_S27() -> None:
-    greeting = "Hello"
+    greeting = "Hello"  # noqa: F841  (only the query reads it)
 
     @lq.query(model=lq.ScriptedModel("x"))
     def greet(name: str) -> Any:

@@ -56,7 +56,7 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
             span=first.span,
             hint=f"pass --var {first.name}=..., or inputs={{{first.name!r}: ...}} from Python",
         )
-    return {"__builtins__": builtins, "__name__": "query", **inputs}
+    return {"__builtins__": builtins, "__name__": "__main__", **inputs}
 
 
 async def evaluate(code: CodeType, environment: Environment) -> Any:

@@ -441,6 +441,8 @@ except Exception:
 """
 
 
-def test_nothing_is_printed(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_nothing_is_printed(kind: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(f"{kind}_folder")
     done = subprocess.run([sys.executable, "-c", SILENT, str(folder)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
