@@ -106,7 +106,13 @@ class Builder:
         word = str(tree.data).removesuffix("_clause")
         span = self._span(tree)
         first = self.source.span(span.start, span.start + len(word))
-        value = self._distribution(tree) if word == "distribution" else self._expression(tree.children[1])
+        value: nodes.Expression | nodes.Distribution | None
+        if word == "distribution":
+            value = self._distribution(tree)
+        elif word == "where":
+            value = self._where(tree)
+        else:
+            value = self._expression(tree.children[1])
         if word in clauses:
             line = clauses[word][1].line
             hint = "join the two with 'and'" if word == "where" else "keep one of them"
@@ -124,7 +130,7 @@ class Builder:
             case "simple_line":
                 return self._statements(tree)
             case "code_block":
-                return [self.codes[self._span(tree).start]]
+                return [self.codes[extent(tree)[0]]]
             case "broken":
                 return []
             case "block":
@@ -146,13 +152,14 @@ class Builder:
         return [built] if built else []
 
     def _code(self, tree: Branch) -> nodes.Code | None:
-        span = self._span(tree)
-        code = self.python.statement(span.start, span.end)
+        code = self.python.statement(*extent(tree))
         if code and len(code.tree.body) == 1 and isinstance(code.tree.body[0], ast.Expr):
             value = code.tree.body[0].value
             if isinstance(value, ast.BinOp) and _is_string(_leftmost(value)):
                 hint = "write one string with {...} for each value"
-                self.problems.add("this string is not added to the prompt: it is part of an expression", span, hint)
+                self.problems.add(
+                    "this string is not added to the prompt: it is part of an expression", code.span, hint
+                )
         return code
 
     def _jump(self, tree: Branch) -> nodes.Statement | None:
@@ -272,19 +279,19 @@ class Builder:
         where: nodes.Expression | None = None
         distribution: nodes.Distribution | None = None
         for child in tree.children:
-            place = self._span(child)
+            start, end = extent(child)
             if isinstance(child, str):
                 if child.type == "STRING":
-                    parts.extend(self.prompts.parts(place.start, place.end, indent))
+                    parts.extend(self.prompts.parts(start, end, indent))
                 continue
             assert child is not None
             word = str(child.data).removeprefix("inline_")
             if (where if word == "where" else distribution) is not None:
-                first = self.source.span(place.start, place.start + len(word))
+                first = self.source.span(start, start + len(word))
                 hint = "join the two with 'and'" if word == "where" else "keep one of them"
                 self.problems.add(f"this string has a second '{word}'", first, hint)
             elif word == "where":
-                where = self._expression(child.children[1])
+                where = self._where(child)
             else:
                 distribution = self._distribution(child)
         return nodes.Prompt(span, tuple(parts), where, distribution)
@@ -294,9 +301,15 @@ class Builder:
         expression = self._expression(options)
         return nodes.Distribution(self._span(tree), str(name), expression) if expression else None
 
+    def _where(self, tree: Branch) -> nodes.Expression | None:
+        where = self._expression(tree.children[1])
+        if where and isinstance(where.tree.body, ast.Tuple):
+            self.problems.add("conditions cannot be listed with commas", where.span, "join them with 'and'")
+        return where
+
     def _expression(self, token: Child) -> nodes.Expression | None:
-        span = self._span(token)
-        return self.python.expression(span.start, span.end) if span.start < span.end else None
+        start, end = extent(token)
+        return self.python.expression(start, end) if start < end else None
 
     def _span(self, child: Child) -> Span:
         return self.source.span(*extent(child))

@@ -6,11 +6,10 @@ import ast
 import re
 from typing import NamedTuple
 
+from lmql_lite.lang.fstrings import OPENING
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.python import Spelling
 from lmql_lite.lang.source import Source
-
-OPENING = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')")
 
 ESCAPE = re.compile(
     r"""

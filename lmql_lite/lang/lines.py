@@ -6,6 +6,7 @@ A clause may go on in the lines below; these are taken from the cursor.
 from __future__ import annotations
 
 import difflib
+import keyword
 
 from lmql_lite.lang import shapes
 from lmql_lite.lang.cursor import Cursor
@@ -49,6 +50,9 @@ class Lines:
         if after > index and self._no_operator(lexemes, after, end):
             self.cursor.problem(*self._after_string(lexemes, after))
             self.cursor.emit("BROKEN", first, lexemes[end - 1])
+        elif clause := self._misspelt_clause(lexemes, index, end):
+            self.cursor.problem(first, f"there is no clause '{first.text}'", f"did you mean '{clause}'?")
+            self.cursor.emit("BROKEN", first, lexemes[end - 1])
         elif end == index + 1 and first.text in ("break", "continue"):
             self.cursor.emit(first.text.upper(), first)
         elif first.kind == "name" and first.text == "return":
@@ -59,12 +63,20 @@ class Lines:
             self.cursor.emit("CODE", first, lexemes[end - 1])
         return end
 
+    def _misspelt_clause(self, lexemes: list[Lexeme], index: int, end: int) -> str | None:
+        """`were len(X) < 3`: no Python begins with two operands."""
+        first = lexemes[index]
+        if first.kind != "name" or keyword.iskeyword(first.text) or not self._no_operator(lexemes, index + 1, end):
+            return None
+        close = difflib.get_close_matches(first.text.lower(), CLAUSES, 1, 0.7)
+        return close[0] if close else None
+
     @staticmethod
     def _no_operator(lexemes: list[Lexeme], after: int, end: int) -> bool:
         if after >= end:
             return False
         lexeme = lexemes[after]
-        return lexeme.kind == "number" or (lexeme.kind == "name" and lexeme.text not in INFIX_WORDS)
+        return lexeme.kind in ("number", "string") or (lexeme.kind == "name" and lexeme.text not in INFIX_WORDS)
 
     def _after_string(self, lexemes: list[Lexeme], after: int) -> tuple[Lexeme, str, str | None]:
         string, lexeme = lexemes[after - 1], lexemes[after]
@@ -128,7 +140,7 @@ class Lines:
         self.cursor.emit(kind.upper(), keyword)
         sound, self.spoilt = True, False
         if kind == "distribution":
-            self._extend(lexemes, index, index, line, kind)
+            self._extend(lexemes, index, index, line, kind)  # the name may stand in the next line
             if index < len(lexemes) and lexemes[index].kind == "name":
                 name = lexemes[index]
                 index += 1
@@ -172,7 +184,7 @@ class Lines:
             while index < len(lexemes):
                 lexeme = lexemes[index]
                 if lexeme.depth == 0:
-                    complete = index == start or ends_operand(lexemes[index - 1])
+                    complete = ends_operand(lexemes[index - 1]) if index > start else lexeme.text == "from"
                     if lexeme.text == ";" or (complete and shapes.clause_word(lexeme, words)):
                         return index
                 index += 1

@@ -90,14 +90,18 @@ class _Parser:
         """Parse; replace what does not fit by BROKEN and parse again, until it does."""
         from lark.exceptions import UnexpectedToken
 
-        while True:
+        for _ in range(len(terminals) + 1):
             try:
                 return read("lq", terminals, self.source.text)
             except UnexpectedToken as error:
-                index = error.token.line if error.token.type != "$END" else len(terminals)
-                if index is None or index >= len(terminals) or self.problems.enough:
-                    return None
+                index = error.token.line if error.token.type != "$END" else None
+                if index is None or self.problems.enough:
+                    break
                 terminals = self._without(terminals, index)
+        if not self.problems:
+            end = len(self.source.text)
+            self.problems.add("this query cannot be read to its end", self.source.span(end, end))
+        return None
 
     def _without(self, terminals: list[Terminal], index: int) -> list[Terminal]:
         first = terminals[index]

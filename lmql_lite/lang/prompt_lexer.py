@@ -220,9 +220,11 @@ class PromptLexer:
             if closer >= self.literal.end:
                 raise Unclosed
             if self.text[closer] == "{":
-                self._problem(
-                    "a format inside a format is not supported", closer, closer + 1, "write {format(value, width)}"
+                quoted = self.text[start] in "'\""
+                hint = (
+                    "write {{ and }} around JSON that belongs to the text" if quoted else "write {format(value, width)}"
                 )
+                self._problem("a format inside a format is not supported", closer, closer + 1, hint)
                 closer = self._extent(position + 1, "}").end
             else:
                 self._emit("FORMAT", position + 1, closer)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lmql_lite.lang import nodes
 from lmql_lite.lang.escapes import Decoder, Literal
 from lmql_lite.lang.grammars import Terminal, extent, read
-from lmql_lite.lang.keywords import ROLES
+from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, ROLES
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompt_lexer import NAME_HINT, PromptLexer
 from lmql_lite.lang.python import Python
@@ -64,6 +64,10 @@ class Prompts:
         expression = self._expression(_present(value), lexer)
         if expression is None:
             return None
+        if form and isinstance(expression.tree.body, ast.Constant) and isinstance(expression.tree.body.value, str):
+            hint = "write {{ and }} around JSON that belongs to the text"
+            self.problems.add("this fills in a fixed text, with a format", expression.span, hint)
+            return None
         letter = self.source.text[conversion.start : conversion.end] if conversion else ""
         shown = self.decoder.decode(form.start, form.end, literal, indent) if form else ""
         return nodes.Interpolation(span, expression, letter, shown)
@@ -97,11 +101,19 @@ class Prompts:
                 annotation = code
             else:
                 call = code
+                self._known_decoder(code)
                 if child.type == "ACTION":
                     name = self._first_argument(code)
         if not sound or not name:
             return None
         return nodes.Hole(self.source.span(start, end), name, annotation, tuple(decorators), call)
+
+    def _known_decoder(self, call: nodes.Expression) -> None:
+        node = call.tree.body
+        function = node.func if isinstance(node, ast.Call) else node
+        if isinstance(function, ast.Name) and function.id.lower() in DECODERS_NOT_YET:
+            hint = f"there are {', '.join(DECODERS)}"
+            self.problems.add(f"the decoder '{function.id}' is not in this version", call.span, hint)
 
     def _first_argument(self, call: nodes.Expression) -> str:
         node = call.tree.body

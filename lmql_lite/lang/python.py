@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lmql_lite.errors import Span
 from lmql_lite.lang.nodes import Argument, Code, Expression
 from lmql_lite.lang.problems import Problems
-from lmql_lite.lang.sentences import lowered, said_at_end, said_by_compiler, sentence
+from lmql_lite.lang.sentences import TORN_ESCAPE, lowered, said_at_end, said_by_compiler, sentence
 from lmql_lite.lang.source import Source
 
 DEEPEST = 200
@@ -52,6 +52,7 @@ class Python:
         try:
             # The line break keeps a comment at the end of the extent from swallowing the parenthesis.
             tree = ast.parse(f"{PAREN}{code}\n)", self.source.name, "eval")
+            _take_out(tree.body, code)
             if spelling:
                 self._place_spelled(tree, spelling)
             else:
@@ -255,6 +256,8 @@ class Python:
         lines = f"{prefix}{code}".split("\n")
         first = max(_offset_in(lines, error.lineno or 1, error.offset or 1) - len(prefix), 0)
         last = _offset_in(lines, error.end_lineno or 1, error.end_offset or 1) - len(prefix)
+        if "codec can't decode" in error.msg and (torn := TORN_ESCAPE.search(code)):
+            first, last = torn.span(1)
         size = len(code.rstrip())
         if first >= size:
             message, hint = said_at_end(error.msg, code)
@@ -266,6 +269,15 @@ class Python:
         last = min(max(last, first + 1), len(code))
         begin, finish = (spelling.offsets[first], spelling.offsets[last]) if spelling else (start + first, start + last)
         self.problems.add(message, self.source.span(begin, max(finish, begin)), hint)
+
+
+def _take_out(node: ast.expr, code: str) -> None:
+    """`a, b` takes the parentheses that were put around it for its own; so does `a for a in b`."""
+    if node.lineno == 1 and node.col_offset < len(PAREN):
+        before, _, last = f"{PAREN}{code}".rpartition("\n")
+        node.col_offset = len(PAREN)
+        node.end_lineno = before.count("\n") + 1 + bool(before)
+        node.end_col_offset = len(last.encode("utf-8"))
 
 
 def _character(code: str, lineno: int, column: int) -> int:

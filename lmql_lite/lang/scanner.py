@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lmql_lite.lang.fstrings import OPENING, string_end
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.source import Source
 
@@ -29,13 +30,6 @@ LEXEME = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-
-STRING_REST = {
-    '"': re.compile(r'[^"\\\r\n]*(?:\\(?:\r\n|.)[^"\\\r\n]*)*"', re.DOTALL),
-    "'": re.compile(r"[^'\\\r\n]*(?:\\(?:\r\n|.)[^'\\\r\n]*)*'", re.DOTALL),
-    '"""': re.compile(r'[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""', re.DOTALL),
-    "'''": re.compile(r"[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''", re.DOTALL),
-}
 
 CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 OPENER_OF = {closer: opener for opener, closer in CLOSER_OF.items()}
@@ -157,12 +151,13 @@ class Scanner:
                 fresh = True
                 continue
             if kind == "string":
-                quote = match.group().lstrip("rRbBuUfF")
-                rest = STRING_REST[quote].match(text, position)
-                if rest is None:
-                    self._unclosed_string(line, start, quote, bool(openers))
+                opening = OPENING.match(text, start)
+                assert opening is not None
+                end = string_end(text, opening)
+                if end is None:
+                    self._unclosed_string(line, start, opening[2], bool(openers))
                     return
-                position = rest.end()
+                position = end
             lexeme = Lexeme(kind, text[start:position], start, position, len(openers))
             if fresh and openers:
                 fresh = False

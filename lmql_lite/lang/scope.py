@@ -130,7 +130,7 @@ class _Check:
                 hint = "put the hole's name first"
                 self.problems.add(f"'{name}' begins with the name of a hole", self.python.span(first), hint)
             elif first.id not in self.holes:
-                self._no_hole(first)
+                self._no_hole(first.id, self.python.span(first))
         elif name.isupper() and len(name) > 1 and not self._is_known(name):
             close = difflib.get_close_matches(name, CONSTRAINTS, 1)
             hint = f"there are {', '.join(CONSTRAINTS)}"
@@ -140,15 +140,13 @@ class _Check:
     def _name(self, name: ast.Name) -> None:
         """`len(JOEK) < 9` reads an input called JOEK, or so it seems."""
         if name.id.isupper() and not self._is_known(name.id) and name.id not in CONSTRAINTS and self._close(name.id):
-            self._no_hole(name)
+            self._no_hole(name.id, self.python.span(name))
 
-    def _no_hole(self, name: ast.Name) -> None:
-        close = self._close(name.id)
-        known = f"the holes are {', '.join(self.holes)}" if self.holes else None
-        if name.id in self.bound and not close:
-            known = f"'{name.id}' is a variable; {known}" if known else f"'{name.id}' is a variable"
-        hint = f"did you mean '{close}'?" if close else known
-        self.problems.add(f"no hole is called '{name.id}'", self.python.span(name), hint)
+    def _no_hole(self, name: str, span: Span) -> None:
+        close = self._close(name)
+        known = f"the holes are {', '.join(self.holes)}" if self.holes else "write a hole: [NAME]"
+        hint = f"'{name}' is a variable; {known}" if name in self.bound else known
+        self.problems.add(f"no hole is called '{name}'", span, f"did you mean '{close}'?" if close else hint)
 
     def _close(self, name: str) -> str | None:
         """A hole whose name is this one in another case or with a slip."""
@@ -178,10 +176,10 @@ class _Check:
         span = Span(
             distribution.span.name, distribution.span.text, start, start + len(name), self.query.span.first_line
         )
-        if not holding:
-            close = self._close(name)
-            hint = f"did you mean '{close}'?" if close else None
-            self.problems.add(f"no hole is called '{name}'", span, hint)
+        if not holding and name in self.holes:
+            self.problems.add(f"the string of this distribution has no hole '{name}'", span, f"end it with [{name}]")
+        elif not holding:
+            self._no_hole(name, span)
         for prompt in holding:
             last = prompt.parts[-1]
             if not isinstance(last, nodes.Hole) or last.name != name:

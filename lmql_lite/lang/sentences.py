@@ -8,6 +8,11 @@ FIRST_WORD = re.compile(r"[^\W\d]\w*|[\d.]+|[-+*/%@&|^<>=!:~]+|\S")
 
 LAST_WORD = re.compile(r"(\w+|[^\w\s]+)\s*$")
 
+TORN_ESCAPE = re.compile(
+    r"(?<!\\)(?:\\\\)*(\\(?:x(?![0-9a-fA-F]{2})|u(?![0-9a-fA-F]{4})|U(?![0-9a-fA-F]{8})|N(?!\{[^}]+\})))"
+)
+"""Python names the string, not the place in it."""
+
 SAID_BETTER = (
     ("Perhaps you forgot a comma", "a comma or an operator is missing here", None),
     ("Maybe you meant '=='", "a single '=' cannot stand here", "write == to compare"),
@@ -52,6 +57,8 @@ def sentence(message: str, rest: str) -> tuple[str, str | None]:
             return better, hint
     if "invalid syntax" not in message:
         return lowered(message), None
+    if rest[:1] in ('"', "'"):
+        return "a string is not expected here", None
     word = FIRST_WORD.match(rest)
     found = word.group() if word else rest[:1]
     return f"'{found}' is not expected here", MISTAKEN.get(found)

@@ -5,6 +5,7 @@ Nothing here changes anything. Where Python and the language could both be meant
 
 from __future__ import annotations
 
+import difflib
 import keyword
 
 from lmql_lite.lang.keywords import CLAUSES, DECODERS, DECODERS_NOT_YET, INLINE_CLAUSES
@@ -226,6 +227,7 @@ def _misspelt(lines: list[Line], index: int, end: int) -> bool:
     line = lines[index]
     claused = any(begins_clause(other.lexemes) for other in lines if other.indent.columns <= line.indent.columns)
     if end < len(line.lexemes):
-        return claused and not is_op(line.lexemes, end, ":")
+        close = difflib.get_close_matches(line.lexemes[0].text.lower(), DECODERS + DECODERS_NOT_YET, 1)
+        return (claused or bool(close)) and not is_op(line.lexemes, end, ":")
     deeper = index + 1 < len(lines) and lines[index + 1].indent.columns > line.indent.columns
     return _opens_body(lines, index) and (deeper or claused or end == 1)

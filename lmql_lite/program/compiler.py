@@ -108,7 +108,8 @@ class Compiler:
             case nodes.Return(span, value):
                 self._ops.append(Return(span, self._expression(value) if value else None))
             case nodes.Block(span, keyword):
-                self._not_yet(span, f"a prompt inside `{keyword}`", hint=f"move the text out of the `{keyword}` block")
+                what = f"a prompt, `return` or a loop's `break` inside `{keyword}`"
+                self._not_yet(span, what, hint=f"move it out of the `{keyword}` block")
 
     def _let(self, code: nodes.Code) -> Let:
         return Let(code.span, compile_statements(code.tree, code.span))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import inspect
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -59,6 +59,14 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
     return {"__builtins__": builtins, "__name__": "__main__", **inputs}
 
 
+@dataclass(slots=True)
+class Context:
+    """What a query's own Python may ask about its run, under the name `context`."""
+
+    prompt: str = ""
+    """The whole text so far."""
+
+
 async def evaluate(code: CodeType, environment: Environment) -> Any:
     """An expression's value; an awaitable one is awaited."""
     value = eval(code, environment)
@@ -90,7 +98,9 @@ class Run:
         notices: tuple[str, ...],
     ) -> None:
         self._program = program
+        self._context = Context()
         self._environment = environment
+        self._environment["context"] = self._context
         self._settings = settings
         self._sampling = settings.sampling()
         self._frontier = frontier
@@ -111,6 +121,7 @@ class Run:
             yield events.Notice(notice)
         state = self._path.start()
         while True:
+            self._context.prompt = state.text
             op = self._program.ops[state.pc]
             match op:
                 case Text():

@@ -83,6 +83,19 @@ return late, Box().get(), (lambda: factor)()
     assert run(source, "34", session).value == ([0, 3, 6], "4", 3)
 
 
+def test_functions_before_the_header_see_the_holes(session: lq.Session) -> None:
+    source = """
+prefix = "<"
+def wrapped():
+    return prefix + X + context.prompt
+argmax
+    "a[X]" where X == "b"
+    prefix = ">"
+    return wrapped()
+"""
+    assert run(source, "", session).value == ">bab"
+
+
 def test_await_and_async_values_in_text(session: lq.Session) -> None:
     source = """
 import asyncio
@@ -122,6 +135,11 @@ def test_no_state_is_shared_between_runs(session: lq.Session) -> None:
         return await asyncio.gather(*(query.run(model=lq.ScriptedModel("a"), session=session) for _ in range(3)))
 
     assert [result.value for result in asyncio.run(both())] == [["a"]] * 3
+
+
+def test_the_text_so_far_is_context_prompt(session: lq.Session) -> None:
+    source = '"a[X]" where X == "b"\nfirst = context.prompt\ndef later():\n    return context.prompt\n"c"\nreturn first, later()'
+    assert run(source, "", session).value == ("ab", "abc")
 
 
 def test_an_empty_prompt_and_a_query_without_holes(session: lq.Session) -> None:

@@ -1,0 +1,248 @@
+"""What a right query becomes: its tree, the place of every node, the same tree whatever the line ends."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from lmql_lite.errors import QueryError
+from lmql_lite.lang import nodes
+from lmql_lite.lang.parser import parse
+from lmql_lite.lang.source import Source
+
+
+def every_node(node: nodes.Node) -> Iterator[nodes.Node]:
+    yield node
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        for child in value if isinstance(value, tuple) else (value,):
+            if isinstance(child, nodes.Node):
+                yield from every_node(child)
+
+
+def piece(text: str, first_line: int, node: ast.expr | ast.stmt) -> str:
+    """The source of a Python node, found by its lines and its columns in UTF-8 bytes."""
+    lines = [line.encode("utf-8") for line in text.split("\n")]
+    first, last = node.lineno - first_line, node.end_lineno - first_line
+    lines = lines[first : last + 1]
+    lines[-1] = lines[-1][: node.end_col_offset]
+    lines[0] = lines[0][node.col_offset :]
+    return b"\n".join(lines).decode("utf-8")
+
+
+def trees(query: nodes.Query) -> Iterator[ast.AST]:
+    for node in every_node(query):
+        if isinstance(node, nodes.Expression | nodes.Code):
+            yield node.tree
+        elif isinstance(node, nodes.For):
+            yield node.target
+
+
+def test_outline(good, outline):
+    assert outline(parse(Source(good.name, good.text))) == good.outline
+
+
+def test_carriage_returns_change_nothing(good, outline):
+    text = good.text.replace("\n", "\r\n")
+    query = parse(Source(good.name, text))
+    assert outline(query) == good.outline
+    check_spans(query, text)
+
+
+def check_spans(query: nodes.Query, text: str, first_line: int = 1) -> None:
+    starts = {
+        nodes.Interpolation: "{",
+        nodes.Tag: "{",
+        nodes.Hole: "[",
+        nodes.Distribution: "distribution",
+        nodes.While: "while",
+        nodes.Break: "break",
+        nodes.Continue: "continue",
+        nodes.Return: "return",
+    }
+    ends = {nodes.Interpolation: "}", nodes.Tag: "}", nodes.Hole: "]", nodes.Break: "break", nodes.Continue: "continue"}
+    for node in every_node(query):
+        source = node.span.source
+        assert node.span.text == text and node.span.first_line == first_line
+        assert source, node
+        kind = type(node)
+        assert source.lower().startswith(starts.get(kind, "")) and source.endswith(ends.get(kind, "")), node
+        if not isinstance(node, nodes.Literal | nodes.Query):
+            assert source == source.strip(), node
+        match node:
+            case nodes.Query():
+                assert source == text
+            case nodes.Expression():
+                if "\\" not in source:  # else the source may spell escaped quotes
+                    assert ast.dump(ast.parse(f"({source}\n)", mode="eval")) == ast.dump(node.tree)
+            case nodes.Argument():
+                assert source.replace(" ", "").startswith(f"{node.name}=")
+            case nodes.Decoder():
+                assert source.lower().startswith(node.name)
+            case nodes.If():
+                assert source.startswith(("if", "elif"))
+            case nodes.For():
+                assert source.startswith(("for", "async for"))
+            case nodes.Block():
+                assert source.startswith(node.head) and node.head.startswith(node.keyword)
+            case nodes.Hole():
+                assert node.name in source
+            case nodes.Prompt():
+                assert source[0] in "\"'(r" and node.parts
+                assert node.span.start <= node.parts[0].span.start and node.parts[-1].span.end <= node.span.end
+                for left, right in zip(node.parts, node.parts[1:], strict=False):
+                    assert left.span.end <= right.span.start
+
+
+def test_spans_are_exact(good):
+    check_spans(parse(Source(good.name, good.text)), good.text)
+
+
+@pytest.mark.parametrize("first_line", [1, 40])
+def test_python_positions_are_those_of_the_file(good, first_line):
+    query = parse(Source(good.name, good.text, first_line))
+    for tree in trees(query):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                assert piece(good.text, first_line, node) == node.id
+            elif isinstance(node, ast.Constant) and "\\" not in good.text:
+                source = piece(good.text, first_line, node)
+                assert source in ("a", "b") or ast.literal_eval(f"({source})") == node.value
+            elif isinstance(node, ast.stmt):
+                assert good.text.split("\n")[node.lineno - first_line].strip()
+        compiled = ast.Expression(tree) if isinstance(tree, ast.expr) else tree
+        if not isinstance(tree, ast.expr):
+            mode = "eval" if isinstance(tree, ast.Expression) else "exec"
+            compile(compiled, "<query>", mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_every_python_expression_is_where_it_says(good):
+    """The piece of source that a node claims, read alone, is that node."""
+    if "\\" in good.text or "f'" in good.text:
+        return
+    for tree in trees(parse(Source(good.name, good.text))):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+                if isinstance(node, ast.Starred | ast.Slice):
+                    continue
+                source = piece(good.text, 1, node)
+                assert ast.dump(ast.parse(f"({source}\n)", mode="eval").body) == ast.dump(node), source
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("for i in 1, 2 :\n    'a'", "1, 2"),
+        ("'{a for a in b}'", "a for a in b"),
+        ("return (\n  1), 2 # c", "(\n  1), 2"),
+    ],
+)
+def test_what_needs_no_parentheses_gets_no_place_for_them(text, source):
+    (statement,) = parse(Source("q", text)).body
+    part = statement.parts[0] if isinstance(statement, nodes.Prompt) else statement
+    expression = part.iterable if isinstance(part, nodes.For) else part.value
+    assert expression.span.source == source
+    assert piece(text, 1, expression.tree.body) == source
+    compile(expression.tree, "q", "eval")
+
+
+def test_characters_outside_the_basic_plane(good):
+    """They shift byte columns, UTF-16 columns and code points differently."""
+    text = "# 😀é日本\n" + good.text.replace("# ", "# 😀é ") if not good.text[0].isspace() else good.text
+    query = parse(Source(good.name, text))
+    check_spans(query, text)
+    for tree in trees(query):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                assert piece(text, 1, node) == node.id
+
+
+def test_escaped_quotes_keep_their_places():
+    text = r'''"é [X: f(\"a\", ü)] {d[\"k\"] + name}"''' + "\n"
+    query = parse(Source("q", text))
+    names = {
+        node.id: piece(text, 1, node) for tree in trees(query) for node in ast.walk(tree) if isinstance(node, ast.Name)
+    }
+    assert names == {"f": "f", "ü": "ü", "d": "d", "name": "name"}
+
+
+def test_a_traceback_points_into_the_query():
+    query = parse(Source("joke.lq", '\n"[A]"\nx = 1\nif x:\n    "b"\n    y = missing\n', first_line=10))
+    branch = query.body[2]
+    assert isinstance(branch, nodes.If)
+    code = branch.body[1]
+    assert isinstance(code, nodes.Code)
+    with pytest.raises(NameError) as error:
+        exec(compile(code.tree, "joke.lq", "exec"), {})
+    assert error.traceback[-1].lineno + 1 == 15
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('"a\\\n  b"', "a  b"),
+        ('"""a\\\n    b"""', "a    b"),
+        ('    """a\n      b\n\n   c\n    """', "a\n  b\n\nc\n"),
+        ('    """a\\\n      b"""', "a  b"),
+        ('    "a\\\n      b"', "a      b"),
+        ('    r"""a\\\n      b"""', "a\\\n  b"),
+        ('if x: """a\n  b"""', "a\n  b"),
+        ('    """a\\n      b"""', "a\n      b"),
+        ('"\\x5bX\\x5d \\173y}}"', "[X] {y}"),
+        ('"\\\'\\"\\a\\b\\f\\v\\r\\0\\777"', "'\"\a\b\f\v\r\0\u01ff"),
+        ("u'x'", "x"),
+        ('R"\\n"', "\\n"),
+        ('"]"', "]"),
+        ('"]]]"', "]]"),
+    ],
+)
+def test_text_of_a_prompt(text, said):
+    query = parse(Source("q", text))
+    prompt = query.body[0]
+    if isinstance(prompt, nodes.If):
+        prompt = prompt.body[0]
+    assert isinstance(prompt, nodes.Prompt)
+    assert "".join(part.text for part in prompt.parts if isinstance(part, nodes.Literal)) == said
+
+
+def test_an_empty_string_is_a_prompt_without_parts():
+    (prompt,) = parse(Source("q", '""')).body
+    assert isinstance(prompt, nodes.Prompt) and prompt.parts == ()
+
+
+def test_a_query_may_end_without_a_line_feed(good, outline):
+    text = good.text.rstrip("\n")
+    if good.name == "prologue" or not text.endswith("\\"):
+        assert outline(parse(Source("q", text))) == good.outline
+
+
+def test_warnings_of_python_stay_silent(recwarn):
+    parse(Source("q", 'x = "\\d"\ny = x is 3\n"[A: \'\\d\']"\n'))
+    assert not recwarn
+
+
+def test_one_error_holds_all_problems():
+    with pytest.raises(QueryError) as caught:
+        parse(Source("q", '"[1]"\n"[2]"\nx = =\n'))
+    assert [problem.span.line for problem in caught.value.problems] == [1, 2, 3]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="an f-string cannot hold its own quotes before Python 3.12")
+@pytest.mark.parametrize(
+    "code",
+    [
+        'x = f"{y["a"]}"',
+        'x = f"{y["#"]} {"(".join(z)}"',
+        """x = f'{f'{f'{1}'}'}'""",
+        'x = f"{y:{"<"}{w}}" + f"{{" + f"\\N{BULLET}{z!r:>8}"',
+        'x = f"{\n  y["]"]  # why\n}"',
+    ],
+)
+def test_fstrings_with_their_own_quotes_inside(code):
+    query = parse(Source("q", f'{code}\n"[A]"\n'))
+    assert [type(statement) for statement in query.body] == [nodes.Code, nodes.Prompt]
+    assert query.body[0].span.source == code

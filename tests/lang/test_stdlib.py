@@ -1,0 +1,42 @@
+"""Python's own library as queries: whatever is Python stays Python, in its place."""
+
+from __future__ import annotations
+
+import ast
+import random
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from lmql_lite.lang import nodes
+from lmql_lite.lang.parser import parse
+from lmql_lite.lang.source import Source
+
+STDLIB = Path(sysconfig.get_paths()["stdlib"])
+
+
+def _modules() -> list[Path]:
+    files = sorted(path for path in STDLIB.glob("*.py") if 0 < path.stat().st_size < 100_000)
+    files += sorted(path for name in ("json", "email", "asyncio", "unittest") for path in (STDLIB / name).glob("*.py"))
+    return random.Random(7).sample(files, min(60, len(files)))
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda path: path.stem)
+def test_a_module_is_a_query_without_prompts(path):
+    text = path.read_text("utf-8")
+    whole = ast.parse(text)
+    if not whole.body or "\r" in text:
+        pytest.skip("nothing in it")
+    text = "# before\n" + text + "\nargmax\n'x'\n"
+    query = parse(Source(path.name, text))
+    codes = list(query.prologue)
+    expected = ast.parse(text.removesuffix("\nargmax\n'x'\n"))
+    statements = [statement for code in codes for statement in code.tree.body]
+    # `include_attributes`: every line and column is the one that Python itself finds.
+    assert [ast.dump(node, include_attributes=True) for node in statements] == [
+        ast.dump(node, include_attributes=True) for node in expected.body
+    ]
+    for code in codes:
+        assert isinstance(code, nodes.Code)
+        assert code.span.source == code.span.source.strip()
