@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections import deque
+from typing import ClassVar, NamedTuple
 
 DEAD = -1
+NEVER = 2**30
+"""The distance of a place from which the end cannot be reached."""
+
+
+class Moves(NamedTuple):
+    """The successors of one state: those of the bytes in `special`, and the one of all other bytes."""
+
+    special: dict[int, int]
+    other: int
+
+
+class Need(NamedTuple):
+    """The least that still has to be said before an atom can hold."""
+
+    num_bytes: int
+    num_characters: int
 
 
 class Phrase:
@@ -25,6 +42,7 @@ class Phrase:
             border += phrase[end - 1] == phrase[border]
             borders[end] = border
         self._borders = borders
+        self._moves: list[Moves | None] = [None] * (self.size + 1)
 
     def step(self, state: int, byte: int) -> int:
         if state == self.size:
@@ -33,13 +51,61 @@ class Phrase:
             state = self._borders[state]
         while state and self.phrase[state] != byte:
             state = self._borders[state]
-        return state + (self.size > 0 and self.phrase[state] == byte)
+        return state + (self.phrase[state] == byte)
+
+    def moves(self, state: int) -> Moves:
+        moves = self._moves[state]
+        if moves is None:
+            if state == self.size and self._sticky:
+                moves = Moves({}, state)
+            else:
+                moves = Moves({byte: after for byte in set(self.phrase) if (after := self.step(state, byte))}, 0)
+            self._moves[state] = moves
+        return moves
 
     def holds(self, state: int) -> bool:
         return state == self.size
 
-    def bytes_of_interest(self) -> set[int]:
-        return set(self.phrase)
+    def need(self, state: int) -> Need:
+        rest = self.phrase[state:]
+        return Need(len(rest), sum(map(starts_character, rest)))
+
+
+class Forbidden:
+    """Finds any of several phrases (Aho, Corasick 1975): the state is a node of their trie, DEAD once one was found."""
+
+    def __init__(self, phrases: tuple[bytes, ...]) -> None:
+        self._children: list[dict[int, int]] = [{}]
+        found: set[int] = set()
+        for phrase in phrases:
+            node = 0
+            for byte in phrase:
+                child = self._children[node].setdefault(byte, len(self._children))
+                if child == len(self._children):
+                    self._children.append({})
+                node = child
+            found.add(node)
+        self._moves: list[dict[int, int]] = [{}] * len(self._children)
+        queue = deque([(0, -1)])
+        while queue:  # breadth first: the longest proper end of a node's text that is a node comes before it
+            node, end = queue.popleft()
+            fallback = self._moves[end] if end >= 0 else {}
+            moves = dict(fallback)
+            for byte, child in self._children[node].items():
+                shorter = fallback.get(byte, 0)
+                moves[byte] = DEAD if child in found or shorter == DEAD else child
+                if moves[byte] == child:
+                    queue.append((child, shorter))
+            self._moves[node] = moves
+
+    def moves(self, state: int) -> Moves:
+        return Moves({}, DEAD) if state == DEAD else Moves(self._moves[state], 0)
+
+    def holds(self, state: int) -> bool:
+        return state != DEAD
+
+    def need(self, state: int) -> Need:
+        return Need(NEVER if state == DEAD else 0, 0)
 
 
 class Options:
@@ -57,15 +123,22 @@ class Options:
                     self._children.append({})
                 node = child
             self._complete.add(node)
+        self._rest = [0] * len(self._children)
+        """The least number of bytes from each node to a complete text."""
+        for node in reversed(range(len(self._children))):  # children have larger numbers than their parents
+            if node not in self._complete:
+                self._rest[node] = 1 + min(
+                    (self._rest[child] for child in self._children[node].values()), default=NEVER - 1
+                )
 
-    def step(self, state: int, byte: int) -> int:
-        return DEAD if state == DEAD else self._children[state].get(byte, DEAD)
+    def moves(self, state: int) -> Moves:
+        return Moves({} if state == DEAD else self._children[state], DEAD)
 
     def holds(self, state: int) -> bool:
         return state in self._complete
 
-    def bytes_of_interest(self) -> set[int]:
-        return {byte for children in self._children for byte in children}
+    def need(self, state: int) -> Need:
+        return Need(NEVER if state == DEAD else self._rest[state], 0)
 
 
 class Utf8:
@@ -83,7 +156,17 @@ class Utf8:
     }
     _RESTRICTED: ClassVar = {state: (low, high, after) for state, low, high, after in _SECOND.values()}
 
-    def step(self, state: int, byte: int) -> int:
+    def __init__(self) -> None:
+        self.table = [[self._step(state, byte) for byte in range(256)] for state in range(8)]
+        self.groups: list[list[tuple[int, tuple[int, ...]]]] = []
+        """For every state its successors, each with the bytes that lead there."""
+        for row in self.table:
+            successors = sorted(set(row) - {DEAD})
+            self.groups.append(
+                [(after, tuple(byte for byte in range(256) if row[byte] == after)) for after in successors]
+            )
+
+    def _step(self, state: int, byte: int) -> int:
         if state == 0:
             return self._first(byte)
         low, high, after = self._RESTRICTED.get(state, (0x80, 0xBF, state - 1))
@@ -99,11 +182,6 @@ class Utf8:
         if 0xE1 <= byte <= 0xEF:
             return 2
         return 3 if 0xF1 <= byte <= 0xF3 else DEAD
-
-    CLASSES = (range(0x80), range(0x80, 0x90), range(0x90, 0xA0), range(0xA0, 0xC0), range(0xC0, 0xC2),
-               range(0xC2, 0xE0), range(0xE0, 0xE1), range(0xE1, 0xED), range(0xED, 0xEE), range(0xEE, 0xF0),
-               range(0xF0, 0xF1), range(0xF1, 0xF4), range(0xF4, 0xF5), range(0xF5, 0x100))  # fmt: skip
-    """Bytes within one of these behave alike in every state."""
 
 
 def starts_character(byte: int) -> bool:

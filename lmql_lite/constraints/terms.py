@@ -44,6 +44,14 @@ class Contains:
 
 
 @dataclass(frozen=True, slots=True)
+class Lacks:
+    """The text has none of these phrases in it: what `simplify` makes of `not` before phrases."""
+
+    phrases: tuple[bytes, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The hole ends where this phrase has been said and the rest of the condition holds (S13).
 
@@ -74,7 +82,7 @@ class Or:
     span: Span | None = field(default=None, compare=False)
 
 
-Atom = Constant | Length | Choice | Contains | Stop
+Atom = Constant | Length | Choice | Contains | Lacks | Stop
 Term = Atom | Not | And | Or
 
 ANYTHING = And(())

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
+from numbers import Integral, Real
 from types import CodeType
 from typing import Literal
 
@@ -39,9 +40,9 @@ class LengthIs:
 
     def bind(self, evaluate: Evaluate) -> Term:
         value = evaluate(self.code)
-        if not isinstance(value, int | float) or math.isnan(value):
+        if not isinstance(value, Real) or value != value:
             raise _wrong(self.span, "a length is compared with a number", value)
-        return length_term(self.comparison, value, self.span)
+        return length_term(self.comparison, int(value) if isinstance(value, Integral) else float(value), self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,12 @@ class OneOf:
             value = [value]
         elif isinstance(value, str) or not isinstance(value, Iterable):
             raise _wrong(self.span, "the options of a hole are a list, set or other collection of texts", value)
-        options = list(dict.fromkeys(value))
-        for option in options:
+        options: dict[bytes, None] = {}
+        for option in value:
             if not isinstance(option, str):
                 raise _wrong(self.span, "a hole is text and can only be one of several texts", option)
-        return Choice(tuple(_encode(self.span, option) for option in options), self.span)
+            options[_encode(self.span, option)] = None
+        return Choice(tuple(options), self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,11 @@ class StopsAt:
 
     def bind(self, evaluate: Evaluate) -> Term:
         value = evaluate(self.code)
-        phrases = [value] if isinstance(value, str) else list(value) if isinstance(value, list | tuple | set) else []
+        phrases = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else []
         if not phrases or not all(isinstance(phrase, str) and phrase for phrase in phrases):
             raise _wrong(self.span, "a stop is a text that is not empty, or a list of such texts", value)
+        if isinstance(value, Set):  # the order of a set differs from process to process
+            phrases.sort()
         stops = tuple(Stop(_encode(self.span, phrase), self.inclusive, self.span) for phrase in phrases)
         return stops[0] if len(stops) == 1 else And(stops, self.span)
 
@@ -111,7 +115,12 @@ class All:
     conditions: tuple[Condition, ...]
 
     def bind(self, evaluate: Evaluate) -> Term:
-        return conjunction(tuple(condition.bind(evaluate) for condition in self.conditions))
+        terms: list[Term] = []
+        for condition in self.conditions:
+            terms.append(condition.bind(evaluate))
+            if isinstance(terms[-1], Constant) and not terms[-1].holds:
+                break  # as in Python, what comes after a false part is not evaluated
+        return conjunction(tuple(terms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +129,12 @@ class Any:
     conditions: tuple[Condition, ...]
 
     def bind(self, evaluate: Evaluate) -> Term:
-        return Or(tuple(condition.bind(evaluate) for condition in self.conditions), self.span)
+        terms: list[Term] = []
+        for condition in self.conditions:
+            # as in Python, what comes after a true part is not evaluated; but a stop is a stop wherever it stands
+            if not any(isinstance(term, Constant) and term.holds for term in terms) or _has_stops(condition):
+                terms.append(condition.bind(evaluate))
+        return Or(tuple(terms), self.span)
 
 
 Condition = Given | LengthIs | OneOf | Has | StopsAt | No | All | Any
@@ -128,23 +142,33 @@ Condition = Given | LengthIs | OneOf | Has | StopsAt | No | All | Any
 
 def length_term(comparison: Comparison, value: float, span: Span) -> Term:
     """A comparison of a character count with a number, as bounds that are whole numbers."""
+    if comparison == "!=":
+        return Not(length_term("==", value, span), span)
+    if value in (math.inf, -math.inf):
+        below = comparison in ("<", "<=") if value > 0 else comparison in (">", ">=")
+        return Length(0, None, span) if below else Constant(False, span)
+    low: int = 0
+    high: int | None = None
     match comparison:
-        case "!=":
-            return Not(length_term("==", value, span), span)
         case "<":
-            low, high = 0.0, math.ceil(value) - 1 if math.isfinite(value) else value
+            high = math.ceil(value) - 1
         case "<=":
-            low, high = 0.0, math.floor(value) if math.isfinite(value) else value
+            high = math.floor(value)
         case "==":
-            low, high = value, value
+            low, high = math.ceil(value), math.floor(value)
         case ">=":
-            low, high = math.ceil(value) if math.isfinite(value) else value, math.inf
+            low = math.ceil(value)
         case ">":
-            low, high = math.floor(value) + 1 if math.isfinite(value) else value, math.inf
+            low = math.floor(value) + 1
     low = max(low, 0)
-    if high < low or low == math.inf or low != int(low):
-        return Constant(False, span)
-    return Length(int(low), None if high == math.inf else int(high), span)
+    return Constant(False, span) if high is not None and high < low else Length(low, high, span)
+
+
+def _has_stops(condition: Condition) -> bool:
+    match condition:
+        case All(_, conditions) | Any(_, conditions):
+            return any(_has_stops(part) for part in conditions)
+    return isinstance(condition, StopsAt)
 
 
 def _encode(span: Span, text: str) -> bytes:

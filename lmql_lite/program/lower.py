@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
@@ -19,6 +19,7 @@ SYMBOLS: dict[type[ast.cmpop], Comparison] = {
     ast.GtE: ">=",
     ast.Gt: ">",
 }
+STOPS = ("STOPS_AT", "STOPS_BEFORE")
 SUPPORTED = (
     'len(X) < 80, X in [...], X == "..", ".." in X, STOPS_AT(X, ".."), STOPS_BEFORE(X, "..") and and/or/not of these'
 )
@@ -57,6 +58,7 @@ class Lowering:
     def condition(self, node: ast.expr) -> Condition:
         span = span_of(node, self._span)
         if not self._reads_hole(node):
+            self._refuse_foreign_stops(node)
             return Given(span, compile_expression(node, span))
         match node:
             case ast.BoolOp(ast.And(), values):
@@ -121,13 +123,25 @@ class Lowering:
         return False
 
     def _refuse_stops(self, operand: ast.expr) -> None:
-        for part in ast.walk(operand):
-            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id.startswith("STOPS_"):
-                raise QueryError(
-                    f"{part.func.id} cannot stand under `not`: a stop says where a value ends, not what it is",
-                    span=span_of(part, self._span),
-                    hint=f'to forbid a phrase write `not ".." in {self._hole}`',
-                )
+        for name, span in self._stops(operand):
+            raise QueryError(
+                f"{name} cannot stand under `not`: a stop says where a value ends, not what it is",
+                span=span,
+                hint=f'to forbid a phrase write `not ".." in {self._hole}`',
+            )
+
+    def _refuse_foreign_stops(self, node: ast.expr) -> None:
+        for name, span in self._stops(node):
+            raise QueryError(
+                f"{name} says where its own hole ends and cannot be part of a condition on [{self._hole}]",
+                span=span,
+                hint="give it a clause of its own, joined by `and`",
+            )
+
+    def _stops(self, node: ast.expr) -> Iterator[tuple[str, Span]]:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in STOPS:
+                yield part.func.id, span_of(part, self._span)
 
     def _unsupported(self, span: Span) -> QueryError:
         return QueryError(

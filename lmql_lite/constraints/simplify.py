@@ -1,0 +1,154 @@
+"""Terms in a form that the automaton likes: same texts, same stops, less to watch.
+
+`not` stands only before a choice, constants are gone, lengths and forbidden phrases of one conjunction are one term
+each, and a choice keeps the options that the rest of its conjunction lets through.
+"""
+
+from __future__ import annotations
+
+from lmql_lite.constraints.atoms import starts_character
+from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Lacks, Length, Not, Or, Stop, Term
+
+TRUE = Constant(True)
+FALSE = Constant(False)
+
+
+def characters(text: bytes) -> int:
+    """Code points of well-formed UTF-8."""
+    return sum(map(starts_character, text))
+
+
+def satisfies(term: Term, text: bytes) -> bool:
+    """Whether a whole value meets the term. Stops say where a value ends, not what it is: they count as met."""
+    match term:
+        case Constant(holds):
+            return holds
+        case Length(at_least, at_most):
+            return at_least <= characters(text) and (at_most is None or characters(text) <= at_most)
+        case Choice(options):
+            return text in options
+        case Contains(phrase):
+            return phrase in text
+        case Lacks(phrases):
+            return not any(phrase in text for phrase in phrases)
+        case Stop():
+            return True
+        case Not(part):
+            return not satisfies(part, text)
+        case And(terms):
+            return all(satisfies(part, text) for part in terms)
+        case Or(terms):
+            return any(satisfies(part, text) for part in terms)
+
+
+def has_stops(term: Term) -> bool:
+    match term:
+        case And(terms) | Or(terms):
+            return any(has_stops(part) for part in terms)
+        case Not(part):
+            return has_stops(part)
+    return isinstance(term, Stop)
+
+
+def simplify(term: Term) -> Term:
+    match term:
+        case Length(at_least, at_most) if at_most is not None and at_least > at_most:
+            return FALSE
+        case Length(at_least, None) if at_least <= 0:
+            return TRUE
+        case Contains(b""):
+            return TRUE
+        case Choice(options):
+            texts = tuple(dict.fromkeys(option for option in options if _is_text(option)))
+            return Choice(texts) if texts else FALSE
+        case Not(part):
+            return _negate(part)
+        case And(terms):
+            return _all([simplify(part) for part in terms])
+        case Or(terms):
+            return _any([simplify(part) for part in terms])
+    return term
+
+
+def _negate(term: Term) -> Term:
+    match term:
+        case Constant(holds):
+            return FALSE if holds else TRUE
+        case Length(at_least, at_most):
+            shorter = [Length(0, at_least - 1)] if at_least > 0 else []
+            longer = [Length(at_most + 1, None)] if at_most is not None else []
+            return simplify(Or((*shorter, *longer)))
+        case Not(part):
+            return simplify(part)
+        case And(terms):
+            return _any([_negate(part) for part in terms])
+        case Or(terms):
+            return _all([_negate(part) for part in terms])
+        case Stop():
+            return FALSE
+    match plain := simplify(term):
+        case Choice():
+            return Not(plain)
+        case Contains(phrase):
+            return Lacks((phrase,))
+        case Lacks(phrases):
+            return _any([Contains(phrase) for phrase in phrases])
+    return _negate(plain)
+
+
+def _all(terms: list[Term]) -> Term:
+    parts: dict[Term, None] = {}
+    for term in terms:
+        parts.update(dict.fromkeys(term.terms if isinstance(term, And) else (term,)))
+    parts.pop(TRUE, None)
+    if FALSE in parts:
+        return FALSE
+    lengths = [part for part in parts if isinstance(part, Length)]
+    if len(lengths) > 1:
+        bounds = [part.at_most for part in lengths if part.at_most is not None]
+        whole = simplify(Length(max(part.at_least for part in lengths), min(bounds, default=None)))
+        if whole == FALSE:
+            return FALSE
+        parts = {whole: None, **{part: None for part in parts if not isinstance(part, Length)}}
+    forbidden = [phrase for part in parts if isinstance(part, Lacks) for phrase in part.phrases]
+    if forbidden:
+        parts = {part: None for part in parts if not isinstance(part, Lacks)}
+        parts[Lacks(tuple(dict.fromkeys(forbidden)))] = None
+    choice = next((part for part in parts if isinstance(part, Choice)), None)
+    if choice is None:
+        return And(tuple(parts)) if len(parts) != 1 else next(iter(parts))
+    options = tuple(text for text in choice.options if all(satisfies(part, text) for part in parts))
+    # what is left of the others is where they stop; a stop that no option ends with is never reached in time
+    rest = [part for part in parts if has_stops(part) and not _is_idle(part, options)]
+    if not options:
+        return FALSE
+    return And((Choice(options), *rest)) if rest else Choice(options)
+
+
+def _any(terms: list[Term]) -> Term:
+    parts: dict[Term, None] = {}
+    for term in terms:
+        parts.update(dict.fromkeys(term.terms if isinstance(term, Or) else (term,)))
+    parts.pop(FALSE, None)
+    if TRUE in parts and not any(map(has_stops, parts)):
+        return TRUE
+    options = tuple(text for part in parts if isinstance(part, Choice) for text in part.options)
+    rest: list[Term] = [part for part in parts if not isinstance(part, Choice)]
+    if options:
+        rest.insert(0, Choice(tuple(dict.fromkeys(options))))
+    if not rest:
+        return FALSE
+    return Or(tuple(rest)) if len(rest) != 1 else rest[0]
+
+
+def _is_idle(part: Term, options: tuple[bytes, ...]) -> bool:
+    """Whether this is a stop that can never be the end of one of the options."""
+    return isinstance(part, Stop) and part.inclusive and not any(option.endswith(part.phrase) for option in options)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,226 @@
+"""What a hole may contain, worked out from the meaning of its condition by trying texts. No idea of the engine is used.
+
+Texts are continued byte by byte over a small alphabet. Two texts with the same `sight` have the same future: the sight
+keeps the last bytes, the phrases seen before them, the length as far as anything asks for it, and the whole text while
+it is no longer than an option.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+
+from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Not, Or, Stop, Term
+
+ALPHABET = b"abz\xc3\xa9\xaa\xab"
+"""Bytes of the characters a, b, z (which no phrase of the tests has unless it says so), é, ê and ë."""
+NEVER = 10**6
+TOO_LARGE = 800
+"""Different sights: conditions with more of them are not tried."""
+
+Sight = tuple[object, ...]
+
+
+def atoms(term: Term) -> list[Term]:
+    """In the order in which they stand in the term."""
+    match term:
+        case And(terms) | Or(terms):
+            return [atom for part in terms for atom in atoms(part)]
+        case Not(part):
+            return atoms(part)
+    return [term]
+
+
+def satisfied(term: Term, value: bytes) -> bool:
+    """The condition as Python would evaluate it, `STOPS_*` being true."""
+    text = value.decode()
+    match term:
+        case Constant(holds):
+            return holds
+        case Length(at_least, at_most):
+            return at_least <= len(text) <= (NEVER if at_most is None else at_most)
+        case Choice(options):
+            return value in options
+        case Contains(phrase):
+            return phrase.decode() in text
+        case Stop():
+            return True
+        case Not(part):
+            return not satisfied(part, value)
+        case And(terms):
+            return all(satisfied(part, value) for part in terms)
+        case Or(terms):
+            return any(satisfied(part, value) for part in terms)
+    raise AssertionError(term)
+
+
+def guarded(term: Term, stop: Stop, value: bytes) -> bool:
+    """Whether `stop` stands in a conjunct that holds for the value: then it ends the hole (S13)."""
+    match term:
+        case Stop():
+            return term == stop
+        case And(terms):
+            return satisfied(term, value) and any(guarded(part, stop, value) for part in terms)
+        case Or(terms):
+            return any(guarded(part, stop, value) for part in terms)
+    return False
+
+
+def is_text_so_far(text: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(text)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def is_whole(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class Oracle:
+    def __init__(self, term: Term, closed: bool, following: bytes = b"") -> None:
+        self.term = term
+        self.closed = closed
+        self.following = following
+        parts = atoms(term)
+        self.stops = [part for part in parts if isinstance(part, Stop)]
+        phrases = [part.phrase for part in parts if isinstance(part, Stop | Contains)]
+        self.contained = [part.phrase for part in parts if isinstance(part, Contains)]
+        reach = max(map(len, phrases), default=0)
+        # a value may be cut back by a phrase: then what stood before the phrase matters too
+        self.back = reach if any(not stop.inclusive for stop in self.stops) else 0
+        self.tail = reach + self.back + 1
+        self.options = [option for part in parts if isinstance(part, Choice) for option in part.options]
+        bounds = [bound for part in parts if isinstance(part, Length) for bound in (part.at_least, part.at_most or 0)]
+        self.longest_length = max(bounds, default=-1)
+        self.distances: dict[Sight, int] = {}
+        self.values: set[bytes] = set()
+        self.too_large = False
+        self._explore(b"")
+
+    def sight(self, text: bytes) -> Sight:
+        settled = text[: max(len(text) - self.back, 0)]
+        length = sum(byte & 0xC0 != 0x80 for byte in text)
+        return (
+            text[max(len(text) - self.tail, 0) :],
+            tuple(phrase in settled for phrase in self.contained),
+            min(length, self.longest_length + self.back + 1),
+            text if len(text) <= max(map(len, self.options), default=-1) + self.back else None,
+        )
+
+    def stopped(self, text: bytes) -> bytes | None:
+        """The value, if a stop ends the hole exactly after this text."""
+        for stop in self.stops:
+            if text.endswith(stop.phrase):
+                value = text if stop.inclusive else text[: -len(stop.phrase)]
+                if is_whole(value) and guarded(self.term, stop, value):
+                    return value
+        return None
+
+    def may_end(self, text: bytes) -> bool:
+        return is_whole(text) and satisfied(self.term, text)
+
+    def _explore(self, start: bytes) -> None:
+        """All texts that can be reached, one for each sight, and how far each is from an end."""
+        texts = {self.sight(start): start}
+        before: dict[Sight, list[Sight]] = {}
+        queue = deque([start])
+        ends: list[Sight] = []
+        while queue:
+            text = queue.popleft()
+            here = self.sight(text)
+            value = self.stopped(text)
+            if value is None and self.may_end(text):
+                value = text
+            if value is not None:
+                ends.append(here)
+                self.values.add(value)
+                if self.stopped(text) is not None:
+                    continue
+            if len(texts) > TOO_LARGE:
+                self.too_large = True
+                return
+            for byte in ALPHABET:
+                longer = text + bytes([byte])
+                if is_text_so_far(longer):
+                    after = self.sight(longer)
+                    before.setdefault(after, []).append(here)
+                    if after not in texts:
+                        texts[after] = longer
+                        queue.append(longer)
+        found = dict.fromkeys(ends, 0)
+        backwards = deque(ends)
+        while backwards:
+            here = backwards.popleft()
+            for earlier in before.get(here, ()):
+                if earlier not in found:
+                    found[earlier] = found[here] + 1
+                    backwards.append(earlier)
+        self.distances = {sight: found.get(sight, NEVER) for sight in texts}
+
+    def distance(self, text: bytes) -> int:
+        """Bytes to the nearest end. Only for texts in which the hole has not ended before their last byte."""
+        return self.distances[self.sight(text)] if is_text_so_far(text) else NEVER
+
+    def goes_on(self, text: bytes, byte: int) -> bool:
+        return self.distance(text + bytes([byte])) < NEVER
+
+    def _leaves_choice(self, text: bytes, data: bytes) -> bool:
+        """Whether a token ends a complete choice without a byte of it being kept (S18)."""
+        return self.closed and self.may_end(text) and not self.goes_on(text, data[0])
+
+    def allows(self, text: bytes, data: bytes, tokens_left: int) -> bool:
+        if self._leaves_choice(text, data):
+            return self.following.startswith(data) or data.startswith(self.following)
+        for end in range(1, len(data) + 1):
+            said = text + data[:end]
+            if not is_text_so_far(said):
+                return False
+            if self.stopped(said) is not None:
+                return True
+        return self.distance(text + data) < min(tokens_left, NEVER)
+
+    def allows_after(self, held: bytes, text: bytes, data: bytes, tokens_left: int) -> bool:
+        """As `allows`, while `held` still has to be said: that may not end the hole without a byte (S10)."""
+        if held.startswith(data):
+            return True
+        rest = data[len(held) :]
+        return data.startswith(held) and not self._leaves_choice(text, rest) and self.allows(text, rest, tokens_left)
+
+    def advance(self, text: bytes, data: bytes) -> tuple[str | None, bytes]:
+        """How the hole ends in an allowed token, None where it goes on, and its value so far."""
+        if self._leaves_choice(text, data):
+            return "end-of-text", text
+        for end in range(1, len(data) + 1):
+            value = self.stopped(text + data[:end])
+            if value is not None:
+                return "stop", value
+        said = text + data
+        if self.may_end(said) and not any(self.goes_on(said, byte) for byte in ALPHABET):
+            return ("forced" if self.closed else "bound"), said
+        return None, said
+
+    def forced(self, text: bytes) -> bytes:
+        said = text
+        while not self.may_end(said):
+            possible = [byte for byte in ALPHABET if self.goes_on(said, byte)]
+            if len(possible) != 1:
+                break
+            said += bytes(possible)
+            if self.stopped(said) is not None:
+                break
+        return said[len(text) :]
+
+    def longest_valid(self, text: bytes, data: bytes) -> int:
+        for end in range(1, len(data) + 1):
+            said = text + data[:end]
+            if self.distance(said) >= NEVER:
+                return end - 1
+            if self.stopped(said) is not None:
+                return len(data)
+        return len(data)

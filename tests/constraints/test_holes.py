@@ -1,0 +1,271 @@
+"""Single rules of holes, by example. What holds for all conditions is in test_engine.py."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.hole import MASKS_BYTES, Engine, HoleMatcher
+from lmql_lite.constraints.recent import Recent
+from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Not, Or, Stop, Term
+from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.models.scripted import ScriptedTokenizer
+
+TOKENIZER = ScriptedTokenizer((*ScriptedTokenizer().vocabulary[258:], b"cats", b"cat", b"s\n", b"aa", b"ab", b"\nc"))
+VOCABULARY = Vocabulary(TOKENIZER.vocabulary, TOKENIZER.eos)
+HOLE = Span("test.lq", "[X]", 0, 3)
+
+
+def opened(term: Term, following: bytes = b"", max_tokens: int = 1024) -> HoleMatcher:
+    return Engine(VOCABULARY).matcher(term, following, max_tokens, "X", HOLE)
+
+
+def allowed(matcher: HoleMatcher, held: bytes = b"", tokens_left: int = 1024) -> set[bytes | None]:
+    """The bytes of the allowed tokens; None stands for end-of-text."""
+    return {VOCABULARY.tokens[token] for token in np.flatnonzero(matcher.allowed(held, tokens_left)).tolist()}
+
+
+def test_a_hole_without_conditions_takes_any_text_and_may_end_between_characters() -> None:
+    matcher = opened(And(()))
+    assert None in allowed(matcher) and b"\xff" not in allowed(matcher) and b"\x80" not in allowed(matcher)
+    half = matcher.advance("é".encode()[:1])
+    assert allowed(half) == {bytes([byte]) for byte in range(0x80, 0xC0)}
+    assert half.ending is None and half.advance("é".encode()[1:]).value == "é".encode()
+
+
+def test_a_token_may_run_past_a_stop() -> None:
+    """S14."""
+    matcher = opened(Stop(b"\n", inclusive=True))
+    ended = matcher.advance(b"ok").advance(b".\n\n")
+    assert (ended.ending, ended.value, ended.text) == ("stop", b"ok.\n", b"ok.\n\n")
+
+
+def test_a_stop_waits_for_its_guard_and_the_first_that_may_ends_the_hole() -> None:
+    """S13."""
+    matcher = opened(And((Stop(b".", inclusive=True), Length(8, None))))
+    ended = matcher.advance(b"Short. Longer. More.")
+    assert (ended.ending, ended.value) == ("stop", b"Short. Longer.")
+
+
+def test_stops_in_a_disjunction_guard_their_own_conjuncts() -> None:
+    """S13."""
+    either = Or((And((Stop(b".", inclusive=True), Length(0, 3))), And((Stop(b"!", inclusive=True), Length(4, None)))))
+    assert opened(either).advance(b"ab. and on!").value == b"ab."
+    assert opened(either).advance(b"abc. and on!").value == b"abc. and on!"
+    assert opened(either).advance(b"a!b.").value == b"a!b.", "an end needs a stop whose own conjunct holds"
+
+
+@pytest.mark.parametrize(
+    ("phrase", "said", "value"),
+    [(b"aab", b"aaab", b"a"), (b"abab", b"abaabab", b"aba"), (b"aa", b"caa", b"c"), (b"b", b"b", b"")],
+)
+def test_stops_before_cut_where_the_phrase_began(phrase: bytes, said: bytes, value: bytes) -> None:
+    matcher = opened(Stop(phrase, inclusive=False))
+    for byte in said:
+        assert matcher.ending is None
+        assert value.startswith(matcher.text[: matcher.certain])
+        matcher = matcher.advance(bytes([byte]))
+    assert (matcher.ending, matcher.value) == ("stop", value)
+
+
+def test_stops_before_judge_the_value_without_the_phrase() -> None:
+    """S15: the phrase may break a bound, leave the options or hold what is forbidden."""
+    full = opened(And((Stop(b"END", inclusive=False), Length(0, 3)))).advance(b"abc")
+    assert full.ending is None and allowed(full) == {b"E", None}
+    assert full.advance(b"END").value == b"abc"
+    choice = opened(And((Stop(b"\n", inclusive=False), Choice((b"cat", b"dog"))))).advance(b"cat")
+    assert choice.advance(b"\nc").value == b"cat"
+    assert opened(And((Stop(b"no", inclusive=False), Not(Contains(b"no"))))).advance(b"xno").value == b"x"
+    assert opened(And((Stop(b"xy", inclusive=False), Not(Contains(b"x"))))).advance(b"axy").value == b"a"
+
+
+def test_length_counts_code_points() -> None:
+    """S15."""
+    matcher = opened(Length(2, 2)).advance("é".encode())
+    assert b" a" not in allowed(matcher) and "😀".encode() in allowed(matcher)
+    assert matcher.advance("😀".encode()).ending == "bound"
+
+
+def test_a_choice_that_begins_another_is_decided_by_the_model() -> None:
+    """S18: nothing is known of what follows, so any token that continues no option ends it, with no byte kept."""
+    matcher = opened(Choice((b"cat", b"cats")))
+    assert matcher.forced() == b"cat" and allowed(matcher) == {b"c", b"ca", b"cat", b"cats"}
+    matcher = matcher.advance(b"cat")
+    assert matcher.ending is None and matcher.forced() == b""
+    assert {b"s", b"\n", b" the", None} <= allowed(matcher) and b"s\n" not in allowed(matcher)
+    assert (matcher.advance(b"\n").ending, matcher.advance(b"\n").value) == ("end-of-text", b"cat")
+    assert (matcher.advance(b"s").ending, matcher.advance(b"s").value) == ("forced", b"cats")
+
+
+def test_the_text_that_follows_ends_a_choice() -> None:
+    """S18: only tokens that agree with it as far as both go."""
+    matcher = opened(Choice((b"cat", b"cats")), following=b"\n- ").advance(b"cat")
+    assert allowed(matcher) == {b"s", b"\n", b"\n-", None}
+    assert allowed(opened(Choice((b"cat", b"cats")), following=b"\n").advance(b"cat")) >= {b"\n\n", b"\n-", b"\nc"}
+    assert allowed(opened(Choice((b"cat", b"cats")), following=b"s").advance(b"cat")) == {b"s", None}
+
+
+def test_an_empty_option_is_an_option() -> None:
+    matcher = opened(Choice((b"", b"yes")))
+    assert matcher.ending is None and {b"y", b"\n", None} <= allowed(matcher) and b"yo" not in allowed(matcher)
+    assert matcher.advance(b"\n").value == b"" and matcher.advance(b"yes").ending == "forced"
+    assert opened(Choice((b"",))).ending == "forced" and opened(Choice((b"",))).value == b""
+    assert opened(Length(0, 0)).ending == "forced"
+
+
+def test_options_may_be_repeated_and_many() -> None:
+    dice = random.Random(1)
+    options = [bytes(dice.choices(b"abcdefgh", k=20)) for _ in range(1000)]
+    matcher = opened(Choice((*options, *options)))
+    assert allowed(matcher) == {
+        token for token in TOKENIZER.vocabulary if token and any(o.startswith(token) for o in options)
+    }
+    for token in TOKENIZER.encode(options[7]):
+        assert token in np.flatnonzero(matcher.allowed(b"", 1024))
+        matcher = matcher.advance(VOCABULARY.tokens[token] or b"")
+    assert (matcher.ending, matcher.value) == ("forced", options[7])
+
+
+def test_a_choice_and_a_length_leave_what_meets_both() -> None:
+    """S19: no dead end after the first letter."""
+    matcher = opened(And((Choice((b"cat", b"horse", b"sheep", b"cow")), Length(4, None))))
+    assert b"c" not in allowed(matcher) and {b"h", b"s"} <= allowed(matcher)
+
+
+def test_not_of_a_choice_and_double_not() -> None:
+    other = opened(Not(Choice((b"cat",))))
+    assert None in allowed(other) and other.advance(b"ca").ending is None
+    cat = other.advance(b"cat")
+    assert None not in allowed(cat) and cat.advance(b"s").ending is None and None in allowed(cat.advance(b"s"))
+    assert allowed(opened(Not(Not(Choice((b"cat",)))))) == allowed(opened(Choice((b"cat",))))
+    assert opened(Not(Not(Choice((b"cat",))))).advance(b"cat").ending == "forced"
+
+
+def test_the_limit_of_tokens_keeps_the_way_to_an_end_open() -> None:
+    """S19."""
+    matcher = opened(Contains(b"cat"), max_tokens=3)
+    assert allowed(matcher, tokens_left=3) == {b"c", b"ca", b"cat", b"cats", b"\nc"}
+    with pytest.raises(ConstraintError, match="2 tokens, too few"):
+        opened(Contains(b"cat"), max_tokens=2)
+    with pytest.raises(ConstraintError, match="too few"):
+        opened(Length(10**9, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "terms", "blamed", "reason"),
+    [
+        ("X in []", (Choice(()),), 0, "holds for no text"),
+        ("False", (Constant(False),), 0, "is false"),
+        ("len(X) < 3 and len(X) > 5", (Length(0, 2), Length(6, None)), 1, "contradicts"),
+        ("X in ['a'] and 'b' in X and len(X) < 9", (Choice((b"a",)), Contains(b"b"), Length(0, 8)), 1, "contradicts"),
+        ("'no' in X and not 'n' in X", (Contains(b"no"), Not(Contains(b"n"))), 1, "contradicts"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_and_the_clause_named(
+    text: str, terms: tuple[Term, ...], blamed: int, reason: str
+) -> None:
+    """Law 3, S22."""
+    parts = text.split(" and ")
+    spans = [Span("test.lq", text, text.index(part), text.index(part) + len(part)) for part in parts]
+    placed = tuple(type(term)(**_fields(term), span=span) for term, span in zip(terms, spans, strict=True))
+    with pytest.raises(ConstraintError, match=reason) as caught:
+        opened(And(placed))
+    assert caught.value.span == spans[blamed] and f"`{parts[blamed]}`" in str(caught.value)
+
+
+def _fields(term: Term) -> dict[str, object]:
+    return {name: getattr(term, name) for name in type(term).__slots__ if name != "span"}
+
+
+def test_utf8_is_what_python_decodes() -> None:
+    """S15: every sequence of up to three bytes, and the borders of the four-byte ones."""
+    automaton = Automaton(And(()))
+    firsts = np.flatnonzero(automaton.row(automaton.start) >= 0).tolist()
+    assert firsts == [byte for byte in range(256) if _begins(bytes([byte]))]
+    for first in firsts:
+        row = automaton.row(int(automaton.row(automaton.start)[first]))
+        for second in range(256):
+            assert (row[second] >= 0) == _begins(bytes([first, second])), (first, second)
+            if row[second] >= 0 and first >= 0xF0:
+                third = automaton.row(int(row[second]))
+                assert [b for b in range(256) if third[b] >= 0] == list(range(0x80, 0xC0))
+
+
+def _begins(data: bytes) -> bool:
+    return any(
+        _is_text(data + rest)
+        for rest in (b"", b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf", b"\x80\x80\x80", b"\xbf\xbf\xbf")
+    )
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_tokens_without_bytes_are_never_allowed_and_end_of_text_only_by_its_ids() -> None:
+    """Law 3: also where a tokenizer gives its end-of-text a spelling."""
+    vocabulary = Vocabulary((None, b"<eos>", b"", b"a", b"<", b"<e"), frozenset({1}))
+    matcher = Engine(vocabulary).matcher(Length(3, None), b"", 9, "X", HOLE)
+    assert np.flatnonzero(matcher.allowed(b"", 9)).tolist() == [3, 4, 5]
+    assert np.flatnonzero(matcher.advance(b"aaa").allowed(b"", 9)).tolist() == [1, 3, 4, 5]
+
+
+def test_looking_up_tokens() -> None:
+    vocabulary = Vocabulary((b"b", b"ab", b"a", b"abc", b"ab", b"\xff", b"\xff\xff"), frozenset())
+    assert [vocabulary.texts[index] for index in vocabulary.beginning_with(b"ab")] == [b"ab", b"abc"]
+    assert [vocabulary.texts[index] for index in vocabulary.beginning_with(b"\xff")] == [b"\xff", b"\xff\xff"]
+    assert [vocabulary.texts[index] for index in vocabulary.within(b"abc")] == [b"a", b"ab"]
+    assert vocabulary.extends(b"ab") and vocabulary.extends(b"\xff")
+    assert not vocabulary.extends(b"abc") and not vocabulary.extends(b"b") and not vocabulary.extends(b"abcd")
+
+
+def test_equal_conditions_share_their_masks() -> None:
+    engine = Engine(VOCABULARY)
+    first = engine.matcher(Length(0, 80), b"", 1024, "X", HOLE)
+    second = engine.matcher(Length(0, 80, HOLE), b"", 1024, "Y", HOLE)
+    assert first.allowed(b"", 1024) is second.allowed(b"", 900)
+    assert first.advance(b"a").allowed(b"", 1024) is second.allowed(b"", 1024), "far from a bound masks are one array"
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    recent: Recent[int, int] = Recent(max_bytes=30)
+    for number in range(5):
+        recent.put(number, number, 10)
+        recent.get(0)
+    assert len(recent) == 3 and recent.get(0) == 0 and recent.get(1) is None and recent.get(4) == 4
+    assert recent.put(4, 44, 10) == 4, "the first one put stays"
+    assert recent.num_bytes == 30 < MASKS_BYTES
+
+
+def test_threads_share_an_engine() -> None:
+    """S28: no error, and the masks that one thread alone would get."""
+    condition = And((Stop(b"\n\n", inclusive=False), Length(0, 60), Not(Contains(b"ab")), Not(Contains(b"ba"))))
+
+    def walk(engine: Engine, seed: int) -> list[bytes]:
+        dice = random.Random(seed)
+        matcher = engine.matcher(condition, b"", 1024, "X", HOLE)
+        masks = []
+        for left in range(40, 0, -1):
+            mask = matcher.allowed(b"", left)
+            masks.append(mask.tobytes())
+            token = int(dice.choice(np.flatnonzero(mask)))
+            if token in TOKENIZER.eos:
+                break
+            matcher = matcher.advance(VOCABULARY.tokens[token] or b"")
+            if matcher.ending is not None:
+                break
+        return masks
+
+    shared = Engine(VOCABULARY)
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda seed: walk(shared, seed), range(16)))
+    assert together == [walk(Engine(VOCABULARY), seed) for seed in range(16)]

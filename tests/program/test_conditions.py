@@ -1,0 +1,198 @@
+"""From the text of a `where` clause to terms: what is supported, and how everything else is refused."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from fractions import Fraction
+
+import pytest
+
+from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Not, Or, Stop, Term
+from lmql_lite.errors import ConstraintError, QueryError, Span
+from lmql_lite.lang import nodes
+from lmql_lite.program.lower import conjuncts, lower, mentioned
+
+NOTHING: Mapping[str, object] = {}
+
+
+def clause(text: str) -> nodes.Expression:
+    return nodes.Expression(Span("test.lq", text, 0, len(text)), ast.parse(text, mode="eval"))
+
+
+def term(text: str, values: Mapping[str, object] = NOTHING) -> Term:
+    return lower(clause(text), "X").bind(lambda code: eval(code, dict(values)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("len(X) < 5", Length(0, 4)),
+        ("len(X) <= 5", Length(0, 5)),
+        ("len(X) == 5", Length(5, 5)),
+        ("len(X) >= 5", Length(5, None)),
+        ("len(X) > 5", Length(6, None)),
+        ("len(X) != 5", Not(Length(5, 5))),
+        ("5 > len(X)", Length(0, 4)),
+        ("5 >= len(X)", Length(0, 5)),
+        ("5 == len(X)", Length(5, 5)),
+        ("5 <= len(X)", Length(5, None)),
+        ("5 < len(X)", Length(6, None)),
+        ("2 <= len(X) < 5", And((Length(2, None), Length(0, 4)))),
+        ("len(X) < n * 2", Length(0, 5)),
+        ("X == 'a'", Choice((b"a",))),
+        ("'a' == X", Choice((b"a",))),
+        ("X != 'a'", Not(Choice((b"a",)))),
+        ("X in ['a', 'é', 'a']", Choice((b"a", "é".encode()))),
+        ("X in {'a': 1}", Choice((b"a",))),
+        ("X in (word for word in ['a', 'b'])", Choice((b"a", b"b"))),
+        ("X in []", Choice(())),
+        ("X not in ['a']", Not(Choice((b"a",)))),
+        ("'a' in X", Contains(b"a")),
+        ("'a' not in X", Not(Contains(b"a"))),
+        ("not 'a' in X", Not(Contains(b"a"))),
+        ("STOPS_AT(X, 'a')", Stop(b"a", True)),
+        ("STOPS_BEFORE(X, 'a')", Stop(b"a", False)),
+        ("STOPS_AT(X, ['b', 'a'])", And((Stop(b"b", True), Stop(b"a", True)))),
+        ("STOPS_BEFORE(X, {'b', 'a'})", And((Stop(b"a", False), Stop(b"b", False)))),
+        ("'a' in X or len(X) == 0", Or((Contains(b"a"), Length(0, 0)))),
+        ("not ('a' in X or not X == 'b')", Not(Or((Contains(b"a"), Not(Choice((b"b",))))))),
+        ("('a' in X and 'b' in X) and len(X) < 3", And((Contains(b"a"), Contains(b"b"), Length(0, 2)))),
+        ("n > 2 and 'a' in X", And((Constant(True), Contains(b"a")))),
+        ("n == 3", Constant(True)),
+        ("n < 3 or 'a' in X", Or((Constant(False), Contains(b"a")))),
+        ("1 < n < len(X)", And((Constant(True), Length(4, None)))),
+    ],
+)
+def test_supported_forms(text: str, expected: Term) -> None:
+    assert term(text, {"n": 3}) == expected
+
+
+@pytest.mark.parametrize(
+    ("comparison", "value", "expected"),
+    [
+        ("<", 2.5, Length(0, 2)),
+        ("<=", 2.5, Length(0, 2)),
+        (">", 2.5, Length(3, None)),
+        (">=", 2.5, Length(3, None)),
+        ("==", 2.5, Constant(False)),
+        ("==", Fraction(4, 2), Length(2, 2)),
+        ("<", 0, Constant(False)),
+        ("<=", -1, Constant(False)),
+        (">", -7, Length(0, None)),
+        ("==", -1, Constant(False)),
+        ("<", float("inf"), Length(0, None)),
+        (">", float("inf"), Constant(False)),
+        (">", float("-inf"), Length(0, None)),
+        ("<=", float("-inf"), Constant(False)),
+        ("==", float("inf"), Constant(False)),
+        ("<", 10**400, Length(0, 10**400 - 1)),
+        ("<", True, Length(0, 0)),
+    ],
+)
+def test_lengths_are_compared_with_any_number(comparison: str, value: object, expected: Term) -> None:
+    assert term(f"len(X) {comparison} n", {"n": value}) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("len(X) < v", "5"),
+        ("len(X) < v", None),
+        ("len(X) < v", float("nan")),
+        ("X in v", "a text"),
+        ("X in v", 5),
+        ("X in v", ["a", 5]),
+        ("X in v", [["unhashable"]]),
+        ("X in v", b"ab"),
+        ("X == v", 5),
+        ("v in X", 5),
+        ("v in X", "\ud800"),
+        ("STOPS_AT(X, v)", ""),
+        ("STOPS_AT(X, v)", 5),
+        ("STOPS_AT(X, v)", []),
+        ("STOPS_BEFORE(X, v)", ["a", ""]),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named_with_its_clause(text: str, value: object) -> None:
+    """Law 3: never passed over in silence."""
+    both = f"len(X) < 90 and {text}"
+    with pytest.raises(ConstraintError) as caught:
+        term(both, {"v": value})
+    assert caught.value.span is not None and caught.value.span.source == text
+    assert repr(value[1] if value == ["a", 5] else value)[:5] in str(caught.value) or isinstance(value, list | bytes)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("X", "X"),
+        ("len(X) < len(X)", "len(X) < len(X)"),
+        ("X < 'b'", "X < 'b'"),
+        ("X is None", "X is None"),
+        ("len(X) in [3, 4]", "len(X) in [3, 4]"),
+        ("X.startswith('a')", "X.startswith('a')"),
+        ("len(X) < 5 and upper(X)", "upper(X)"),
+        ("len(X, X) < 5", "len(X, X) < 5"),
+        ("'a' in X + 'b'", "'a' in X + 'b'"),
+        ("'a' in X if n else len(X) < 3", "'a' in X if n else len(X) < 3"),
+        ("any(X == word for word in words)", "any(X == word for word in words)"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_with_its_place_and_a_hint(text: str, part: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        lower(clause(text), "X")
+    assert caught.value.span is not None and caught.value.span.source == part
+    assert caught.value.hint and "STOPS_AT" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["not STOPS_AT(X, 'a')", "not (len(X) < 3 and STOPS_BEFORE(X, 'a'))"])
+def test_stops_under_not_are_refused(text: str) -> None:
+    """S13."""
+    with pytest.raises(QueryError, match="under `not`") as caught:
+        lower(clause(text), "X")
+    assert caught.value.span is not None and caught.value.span.source.startswith("STOPS_")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["STOPS_AT(X)", "STOPS_AT('a', X)", "STOPS_AT(X, 'a', 'b')", "STOPS_AT(X, X)"])
+def test_a_stop_takes_a_hole_and_a_text(text: str) -> None:
+    with pytest.raises(QueryError, match="takes a hole and a text"):
+        lower(clause(text), "X")
+
+
+def test_the_stop_of_another_hole_is_no_part_of_a_condition() -> None:
+    with pytest.raises(QueryError, match="its own hole") as caught:
+        lower(clause("len(X) < 3 or STOPS_AT(Y, 'a')"), "X")
+    assert caught.value.span is not None and caught.value.span.source == "STOPS_AT(Y, 'a')"
+
+
+def test_python_is_evaluated_from_left_to_right_as_far_as_needed() -> None:
+    """What Python would not look at, because the part before decides, is not evaluated."""
+    assert term("words and X in words[0]", {"words": []}) == Constant(False)
+    assert term("not words or X in words[0]", {"words": []}) == Or((Constant(True),))
+    with pytest.raises(IndexError):
+        term("X in words[0] or not words", {"words": []})
+
+
+def test_a_stop_in_a_disjunction_stays_whatever_is_true_beside_it() -> None:
+    """S13: it guards its own conjunct."""
+    assert term("n == 3 or STOPS_AT(X, 'a')", {"n": 3}) == Or((Constant(True), Stop(b"a", True)))
+
+
+def test_conjuncts_have_their_own_places_also_after_wide_characters() -> None:
+    text = "'é😀' in X and (len(X) < 5 and Y == 'b') and Z"
+    assert [part.span.source for part in conjuncts(clause(text))] == ["'é😀' in X", "len(X) < 5", "Y == 'b'", "Z"]
+    assert [sorted(mentioned(part, ("X", "Y"))) for part in conjuncts(clause(text))] == [["X"], ["X"], ["Y"], []]
+
+
+def test_a_clause_that_is_one_condition_is_its_own_conjunct() -> None:
+    whole = clause("'a' in X or 'b' in X")
+    assert conjuncts(whole) == [whole]
+
+
+def test_terms_carry_the_places_of_their_clauses() -> None:
+    both = term("len(X) < 5 and 'a' in X")
+    assert isinstance(both, And)
+    assert [part.span.source for part in both.terms if part.span] == ["len(X) < 5", "'a' in X"]
+    assert both.span is not None and both.span.source == "len(X) < 5 and 'a' in X"
