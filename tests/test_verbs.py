@@ -26,10 +26,10 @@ def packing(place: str, what: str = "Things") -> Any:
 
 @lq.query(model=MODEL)
 async def packing_later(place: str) -> Any:
-    '''lmql
+    """lmql
     "Things for {place}:[THING]" where STOPS_BEFORE(THING, "\n")
     return THING.strip()
-    '''
+    """
 
 
 class Traveller:

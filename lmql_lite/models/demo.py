@@ -15,6 +15,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class _Job:
 
 
 class DemoModel:
-    """A Scorer (S35). Not safe to share between threads: the remembered sequences are changed by every call."""
+    """A Scorer (S35). Threads take turns: every call changes the remembered sequences (S28)."""
 
     name = "demo"
 
@@ -98,6 +99,7 @@ class DemoModel:
         self._cos, self._sin = _rotations(self.context_length, self._head_size, float(config["rope_theta"]))
         self._slots: list[_Slot] = []
         self._calls = 0
+        self._turn = Lock()
 
     @classmethod
     def load(cls, folder: Path | None = None) -> DemoModel:
@@ -115,6 +117,10 @@ class DemoModel:
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
         """See `Scorer.score`. Requests that share a beginning compute it once."""
+        with self._turn:
+            return self._score(requests)
+
+    def _score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
         pending = [self._checked(place, request) for place, request in enumerate(requests) if request.positions]
         results: list[list[NDArray[np.float32]]] = [[] for _ in requests]
         while pending:

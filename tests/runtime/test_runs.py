@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,14 @@ def test_no_state_is_shared_between_runs(session: lq.Session) -> None:
 
 
 def test_the_text_so_far_is_context_prompt(session: lq.Session) -> None:
-    source = '"a[X]" where X == "b"\nfirst = context.prompt\ndef later():\n    return context.prompt\n"c"\nreturn first, later()'
+    source = """
+"a[X]" where X == "b"
+first = context.prompt
+def later():
+    return context.prompt
+"c"
+return first, later()
+"""
     assert run(source, "", session).value == ("ab", "abc")
 
 
@@ -402,3 +410,13 @@ def test_cancelling_one_run_takes_nothing_from_another_S32(session: lq.Session) 
     assert cancelled
     assert result["X"] == "abcd"
     assert model.calls == 4
+
+
+def test_threads_share_one_session_and_get_the_same_answers_S28(session: lq.Session) -> None:
+    source = 'sample(seed=3)\n    "Things to pack for {place}:\\n-[A]-[B]"\nwhere len(A) < 12 and len(B) < 12'
+    query = lq.compile(source)
+    places = ["Rome", "Oslo", "Rome", "Cairo"] * 3
+    with ThreadPoolExecutor(6) as pool:
+        crowd = list(pool.map(lambda place: query.run_sync({"place": place}, session=session).prompt, places))
+    alone = {place: query.run_sync({"place": place}, session=lq.Session(), cache=False).prompt for place in set(places)}
+    assert crowd == [alone[place] for place in places]
