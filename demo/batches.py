@@ -17,7 +17,7 @@ LONG_ROW = 512
 """Tokens in a row for long documents, the model's whole context."""
 SHORT_ROW = 128
 """Most documents fit here, where attention costs a quarter."""
-CUT_TEXTS = 0.12
+CUT_TEXTS = 0.2
 """The share of texts that are cut before they are encoded."""
 _CUT_BEFORE = " \n.,:;?!\"'`()<>=#-{}"
 _OPEN_ROWS = 48

@@ -33,7 +33,7 @@ real work to do.
 | task | what it is | held-out perplexity |
 |---|---|---|
 {rows}
-| **all** | each as heavy as in training | **{overall:.3f}** |
+| **all** | each as heavy as at the end of the training | **{overall:.3f}** |
 
 Perplexity is per token, on texts whose content (this joke under this heading, these names with these colours) is in
 no training text; {texts} texts a task. Much of it cannot be guessed and should not be: which joke comes next, who has
@@ -67,7 +67,8 @@ _ABOUT = {
     "records": "small JSON records, made up or copied from a sentence",
     "arithmetic": "word problems with a calculator: `<<12*7=84>>`",
     "memory": "a game with `assign` and `get`: who holds what after some swaps",
-    "drills": "copying and looking up",
+    "drills": "copying and looking up, in many shapes",
+    "lookups": "the same few things, asked for many times",
     "facts": "capitals, colours, opposites, greetings",
 }
 

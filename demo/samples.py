@@ -58,6 +58,11 @@ PROMPTS: dict[str, tuple[str, str, str]] = {
         "Remember: river=stone; candle=bread; moon=clock.\ncandle?",
         "Ben has a white box and Ruth has a purple pen.\nQ: What does Ruth have?\nA:",
     ),
+    "lookups": (
+        "river=stone; candle=bread; moon=clock; river=stone; moon=",
+        "Alice has a black ball, Bob has a brown ball and Claire has a blue ball.\nBob: brown\nAlice:",
+        "dog: 7, cat: 3, owl: 5, cat: 3, dog:",
+    ),
     "facts": (
         "Q: What is the capital of France?\nA:",
         "Q: What is the opposite of hot?\nA:",

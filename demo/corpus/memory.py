@@ -21,15 +21,15 @@ _ORDER = ("First", "Then", "Finally")
 
 
 def write(rng: Random) -> Draft:
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         return _log(rng)
     text, contents = "", []
     if rng.random() < 0.5:
         text = INTRODUCTION if rng.random() < 0.7 else _other_introduction(rng)
     for _ in range(1 if text or rng.random() < 0.7 else 2):
-        content, game = _game(rng)
+        content, played = game(rng)
         contents.append(content)
-        text += game + rng.choice(("", "\n")) if len(contents) > 1 else game
+        text += played + rng.choice(("", "\n")) if len(contents) > 1 else played
     return Draft(";".join(contents), text.rstrip("\n") + rng.choice(("", "\n", "\n")))
 
 
@@ -37,11 +37,13 @@ def _other_introduction(rng: Random) -> str:
     return INTRODUCTION.replace("Alice", rng.choice(NAMES)).replace("banana", rng.choice(FRUITS + COLOURS))
 
 
-def _game(rng: Random) -> tuple[str, str]:
+def game(rng: Random, swap_count: int | None = None) -> tuple[str, str]:
+    """The content of a game, and its text."""
     players = rng.sample(NAMES, rng.choice((2, 3, 3, 3, 4)))
     values = rng.sample(COLOURS, len(players))
     thing = "ball" if rng.random() < 0.4 else rng.choice(THINGS)
-    swaps = [tuple(rng.sample(players, 2)) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3)))]
+    counts = (1, 2, 2, 2, 3) if swap_count is None else (swap_count,)
+    swaps = [tuple(rng.sample(players, 2)) for _ in range(rng.choice(counts))]
     if len(players) == 4:
         swaps = swaps[:2]
     asked = rng.choice(players)
@@ -74,9 +76,9 @@ def _log(rng: Random) -> Draft:
     source = rng.choice((COLOURS, FRUITS, COMMON, [str(rng.randint(1, 99)) for _ in range(30)]))
     holds: dict[str, str] = {}
     lines = []
-    for _ in range(rng.randint(8, 18)):
+    for _ in range(rng.randint(5, 12)):
         key = rng.choice(keys)
-        if key in holds and rng.random() < 0.7:
+        if key in holds and rng.random() < 0.6:
             lines.append(_get(key, holds[key]))
         else:
             holds[key] = rng.choice(source)

@@ -95,10 +95,10 @@ class Compiler:
                 self._prompt(statement)
             case nodes.Code():
                 self._ops.append(self._let(statement))
-            case nodes.If(span, test, body, orelse):
-                self._if(span, test, body, orelse)
-            case nodes.While(span, test, body, orelse):
-                self._while(span, test, body, orelse)
+            case nodes.If():
+                self._if(statement)
+            case nodes.While():
+                self._while(statement)
             case nodes.For():
                 self._for(statement)
             case nodes.Break(span):
@@ -120,33 +120,21 @@ class Compiler:
     def _option(self, argument: nodes.Argument) -> Option:
         return Option(argument.span, argument.name, self._expression(argument.value))
 
-    def _if(
-        self,
-        span: Span,
-        test: nodes.Expression,
-        body: tuple[nodes.Statement, ...],
-        orelse: tuple[nodes.Statement, ...],
-    ) -> None:
-        over_body = self._jump_if(test, when=False)
-        self._block(body)
-        if not orelse:
+    def _if(self, branch: nodes.If) -> None:
+        over_body = self._jump_if(branch.test, when=False)
+        self._block(branch.body)
+        if not branch.orelse:
             self._land(over_body)
             return
-        over_else = self._jump(span)
+        over_else = self._jump(branch.span)
         self._land(over_body)
-        self._block(orelse)
+        self._block(branch.orelse)
         self._land(over_else)
 
-    def _while(
-        self,
-        span: Span,
-        test: nodes.Expression,
-        body: tuple[nodes.Statement, ...],
-        orelse: tuple[nodes.Statement, ...],
-    ) -> None:
+    def _while(self, loop: nodes.While) -> None:
         head = len(self._ops)
-        out = self._jump_if(test, when=False)
-        self._loop(span, head, body, out, orelse)
+        out = self._jump_if(loop.test, when=False)
+        self._loop(loop, head, out)
 
     def _for(self, loop: nodes.For) -> None:
         if loop.is_async:
@@ -159,24 +147,17 @@ class Compiler:
         assign = ast.copy_location(ast.Assign([loop.target], item), loop.target)
         head = len(self._ops)
         self._ops.append(Next(loop.span, slot, compile_statements(ast.Module([assign], []), loop.span), -1))
-        self._loop(loop.span, head, loop.body, head, loop.orelse)
+        self._loop(loop, head, head)
 
-    def _loop(
-        self,
-        span: Span,
-        head: int,
-        body: tuple[nodes.Statement, ...],
-        out: int,
-        orelse: tuple[nodes.Statement, ...],
-    ) -> None:
+    def _loop(self, loop: nodes.For | nodes.While, head: int, out: int) -> None:
         """Body and `else` of a loop whose test, at `out`, leaves it; only `break` skips the `else`."""
         self._loops.append(Loop(head))
-        self._block(body)
-        self._ops.append(Jump(span, head))
-        loop = self._loops.pop()
+        self._block(loop.body)
+        self._ops.append(Jump(loop.span, head))
+        breaks = self._loops.pop().breaks
         self._land(out)
-        self._block(orelse)
-        for jump in loop.breaks:
+        self._block(loop.orelse)
+        for jump in breaks:
             self._land(jump)
 
     def _jump(self, span: Span) -> int:
