@@ -34,7 +34,8 @@ class Options(TypedDict, total=False):
     """What a caller may say about a run. Each one overrules the query's own header; None is the same as not said.
 
     `model` is an id (`demo`, `local:PATH`) or a model object; `seed` makes a sampling run repeatable; `max_tokens` is
-    the bound of each hole (1,024 unless told); `cache=False` asks the model for every token anew; `session` shares
+    the bound of each hole (1,024 unless told); `max_backtracks` how often a value that a Python condition rejects is
+    replaced by another (64); `cache=False` asks the model for every token anew; `session` shares
     models and trees with its other runs (unless told, all runs of the process share one).
     """
 
@@ -47,6 +48,7 @@ class Options(TypedDict, total=False):
     min_p: float | None
     seed: int | None
     max_tokens: int | None
+    max_backtracks: int | None
     cache: bool | str | None
     session: Session | None
 

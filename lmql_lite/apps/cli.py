@@ -226,8 +226,8 @@ async def watched(
                     return result
                 case events.Notice(message):
                     click.echo(f"note: {message}", err=True)
-                case events.TokenAdded():
-                    tokens += 1
+                case events.TokenMoved(token):
+                    tokens += 1 if token.fate == "kept" else -1
                     if live and time.monotonic() - began > PROGRESS_AFTER_S:
                         click.echo(f"\r{tokens} tokens", nl=False, err=True)
                         drawn = True

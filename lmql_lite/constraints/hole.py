@@ -167,6 +167,10 @@ class HoleMatcher:
     def certain(self) -> int:
         return self.length - self.masks.automaton.undecided(self.state) if self.ending is None else self.length
 
+    @property
+    def may_end(self) -> bool:
+        return self.masks.automaton.holds(self.state, self.count)
+
     def allowed(self, held: bytes, tokens_left: int) -> Mask:
         return self.masks.mask(self.state, self.count, held, tokens_left)
 

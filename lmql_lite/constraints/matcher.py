@@ -37,6 +37,11 @@ class Matcher(Protocol):
         """How many leading bytes of `text` will stand in the value however the hole ends: what may be shown (S33)."""
         ...
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the value holds as it stands, so that the hole may be closed here."""
+        ...
+
     def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
         """The tokens that may be chosen now, shape (vocabulary,), not to be written to.
 

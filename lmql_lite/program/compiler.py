@@ -30,7 +30,7 @@ from lmql_lite.program.ops import (
 from lmql_lite.program.python import compile_expression, compile_statements
 
 DECODERS = ("argmax", "sample")
-OPTIONS = ("n", "temperature", "top_k", "top_p", "min_p", "seed", "cache", "max_tokens")
+OPTIONS = ("n", "temperature", "top_k", "top_p", "min_p", "seed", "cache", "max_tokens", "max_backtracks")
 
 
 def compile(tree: nodes.Query) -> Program:

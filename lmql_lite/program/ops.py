@@ -31,8 +31,16 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Predicate:
+    """A condition that only Python can judge, on a value that is complete (S21)."""
+
+    span: Span
+    code: CodeType
+
+
+@dataclass(frozen=True, slots=True)
 class Hole:
-    """Asks the model for the value of `name`.
+    """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject what it says.
 
     `following` is the text that comes after the hole in every case, b"" where that is not known (S18).
     """
@@ -40,6 +48,7 @@ class Hole:
     span: Span
     name: str
     condition: Condition
+    predicates: tuple[Predicate, ...] = ()
     following: bytes = b""
 
 

@@ -39,7 +39,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenAdded:
+class TokenMoved:
     """A token joined the path at `node` (its parent is `parent`), or left it: its fate says so."""
 
     token: Token
@@ -103,4 +103,4 @@ class Finished:
     result: Result
 
 
-Event = Started | Notice | Text | TokenAdded | HoleOpened | HoleClosed | Forked | Pruned | ToolCalled | Bound | Finished
+Event = Started | Notice | Text | TokenMoved | HoleOpened | HoleClosed | Forked | Pruned | ToolCalled | Bound | Finished

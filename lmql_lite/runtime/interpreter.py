@@ -14,7 +14,7 @@ from typing import Any
 
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Ending, Matcher
-from lmql_lite.errors import ConstraintError, InputError, ModelError
+from lmql_lite.errors import ConstraintError, InputError
 from lmql_lite.program.ops import (
     ITEM,
     Enter,
@@ -24,19 +24,19 @@ from lmql_lite.program.ops import (
     JumpIf,
     Let,
     Next,
+    Predicate,
     Program,
     Return,
     Text,
 )
 from lmql_lite.runtime import events
-from lmql_lite.runtime.decoders import pick
+from lmql_lite.runtime.fill import Fill
 from lmql_lite.runtime.frontier import Frontier
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.settings import Settings
-from lmql_lite.runtime.state import State, data_of
-from lmql_lite.tokens import Source
+from lmql_lite.runtime.state import State
 
 Environment = dict[str, Any]
 
@@ -78,6 +78,15 @@ async def execute(code: CodeType, environment: Environment) -> None:
     value = eval(code, environment)
     if code.co_flags & inspect.CO_COROUTINE:
         await value
+
+
+def _rejected(op: Hole, broken: Predicate, value: str, tries: int) -> ConstraintError:
+    times = "the only value that was left" if tries == 1 else f"the last of {tries} values"
+    return ConstraintError(
+        f"[{op.name}] has no value that meets `{broken.span.source}`: {times} was {value!r}",
+        span=broken.span,
+        hint="a higher max_backtracks tries more; a condition that needs no Python guides the model from the start",
+    )
 
 
 class Run:
@@ -187,29 +196,37 @@ class Run:
         yield events.HoleOpened(op.name, op.span)
         if self._isolated:
             self._frontier.tree.forget_scores()
+        limit = self._settings.limit
         term = op.condition.bind(lambda code: eval(code, self._environment))
-        matcher: Matcher = self._engine.matcher(term, op.following, self._settings.limit, op.name, op.span)
-        state = replace(state, hole=op.name, matcher=matcher)
-        shown = 0
-        while matcher.ending is None:
-            forced = matcher.forced()
-            if forced:
-                matcher = matcher.advance(forced)
-                state = self._path.force(state, forced, op.name)
-            else:
-                state = await self._ask(op, self._path.settle(state), matcher)
+        matcher: Matcher = self._engine.matcher(term, op.following, limit, op.name, op.span)
+        fill = Fill(op, self._path, self._frontier, self._engine, self._ledger, self._sampling, limit)
+        state = fill.open(state, matcher)
+        shown, rejections = 0, 0
+        while True:
+            while matcher.ending is None:
+                state = await fill.step(state, matcher)
                 matcher = state.matcher or matcher
-            state = replace(state, matcher=matcher)
-            for event in self._news():
-                yield event
-            # text that may still be cut, and a character that is not complete, wait (S33)
-            ready = matcher.text[shown : matcher.certain].decode("utf-8", "ignore")
-            if ready and matcher.ending is None:
-                shown += len(ready.encode())
-                yield events.Text(ready, op.name)
-        value = matcher.value.decode()
-        state = self._path.close(state, matcher)
-        self._environment[op.name] = self._variables[op.name] = value
+                for event in self._news():
+                    yield event
+                # text that may still be cut or rejected, and a character that is not complete, wait (S33)
+                ready = matcher.text[shown : matcher.certain].decode("utf-8", "ignore")
+                if ready and matcher.ending is None and not op.predicates:
+                    shown += len(ready.encode())
+                    yield events.Text(ready, op.name)
+            value = matcher.value.decode()
+            broken = await self._broken(op, value)
+            if broken is None:
+                break
+            back = fill.go_back(state) if rejections < self._settings.backtracks else None
+            if back is None:
+                raise _rejected(op, broken, value, rejections + 1)
+            rejections += 1
+            state = back
+            matcher = state.matcher or matcher
+        state = fill.close(state, matcher)
+        for event in self._news():
+            yield event
+        self._variables[op.name] = value
         self._endings[op.name] = matcher.ending
         rest = matcher.value[shown:].decode()
         if rest:
@@ -217,58 +234,20 @@ class Run:
         yield events.HoleClosed(op.name, value, matcher.ending)
         yield state
 
-    async def _ask(self, op: Hole, state: State, matcher: Matcher) -> State:
-        """One question to the tree or the model, and the token that it decides."""
-        held = data_of(state.held)
-        draft = self._frontier.scorer.tokenizer.encode(held) if held else ()
-        room = self._frontier.scorer.context_length - state.depth - len(draft)
-        left = min(self._settings.limit - state.used, room)
-        if left <= 0:
-            return self._stop_at_bound(op, state, matcher, room)
-        mask = matcher.allowed(held, left)
-        try:
-            fact = await self._frontier.fact(state.node, draft, self._ledger)
-        except ModelError as error:
-            raise ModelError(
-                f"[{op.name}] could not be filled: {error.message}", span=op.span, hint=error.hint
-            ) from error
-        token = pick(fact, mask, self._sampling, self._frontier.tree, state.node)
-        if token is None:
-            raise self._dead_end(op, matcher, room)
-        tokenizer = self._frontier.scorer.tokenizer
-        if token in tokenizer.eos:
-            return replace(state, matcher=matcher.end("end-of-text"))
-        data = self._engine.vocabulary.tokens[token] or b""
-        if len(data) <= len(held):
-            return self._path.take(state, token)
-        source: Source = "model" if fact.run == self._ledger.run else "cache"
-        state = self._path.choose(state, token, op.name, source, fact.scores.logprob(token))
-        return replace(state, matcher=matcher.advance(data[len(held) :]))
-
-    def _stop_at_bound(self, op: Hole, state: State, matcher: Matcher, room: int) -> State:
-        if (room > 0 or state.used) and matcher.allowed(b"", 1)[list(self._frontier.scorer.tokenizer.eos)].any():
-            return replace(state, matcher=matcher.end("bound"))
-        raise self._dead_end(op, matcher, room)
-
-    def _dead_end(self, op: Hole, matcher: Matcher, room: int) -> ConstraintError | ModelError:
-        model = self._frontier.scorer
-        if room <= self._settings.limit:
-            return ModelError(
-                f"[{op.name}] does not fit: {model.name} reads at most {model.context_length} tokens",
-                span=op.span,
-                hint="shorten the prompt, lower max_tokens or use a model with a longer context",
-            )
-        said = matcher.text.decode("utf-8", "replace")
-        return ConstraintError(
-            f"[{op.name}] cannot go on after {said!r}: no token of {model.name} fits its condition", span=op.span
-        )
+    async def _broken(self, op: Hole, value: str) -> Predicate | None:
+        """The first condition in Python that the value does not meet; the value is bound already."""
+        self._environment[op.name] = value
+        for predicate in op.predicates:
+            if not await evaluate(predicate.code, self._environment):
+                return predicate
+        return None
 
     # The end -----------------------------------------------------------------------------------------------------
 
-    def _news(self) -> Iterator[events.TokenAdded]:
+    def _news(self) -> Iterator[events.TokenMoved]:
         news, self._ledger.news = self._ledger.news, []
         for step in news:
-            yield events.TokenAdded(step.token, step.node, step.parent)
+            yield events.TokenMoved(step.token, step.node, step.parent)
 
     def _result(self, state: State, value: Any) -> Result:
         return Result(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 
 from lmql_lite.runtime.result import Usage
 from lmql_lite.runtime.state import Step
-
-Watcher = Callable[[Step], None]
+from lmql_lite.tokens import Fate
 
 
 class Ledger:
@@ -31,8 +30,9 @@ class Ledger:
         else:
             self._kept[step.token.source] += 1
 
-    def drop(self, step: Step) -> None:
-        """A token that was kept so far is cut off the path."""
+    def drop(self, step: Step, fate: Fate) -> None:
+        """A token that was kept so far leaves the path."""
+        self.news.append(replace(step, token=replace(step.token, fate=fate)))
         if step.token.hole is None:
             self._prompt -= 1
         else:

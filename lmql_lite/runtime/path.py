@@ -95,6 +95,25 @@ class Path:
             step = step.before
         return replace(state, overhang=Overhang(tuple(reversed(steps)), covered - len(surplus), surplus))
 
+    def leave(self, state: State, target: State) -> list[Step]:
+        """Takes the tokens since `target` off the books; gives those of the hole, oldest first, as rejected."""
+        left: list[Step] = []
+        step = state.history
+        while step is not target.history:
+            assert step is not None, "the target stands on the way"
+            if step.token.fate == "kept":
+                self._ledger.drop(step, "rejected")
+                if step.token.hole is not None:
+                    left.append(replace(step, token=replace(step.token, fate="rejected")))
+            step = step.before
+        return left[::-1]
+
+    def note(self, state: State, rejected: list[Step]) -> State:
+        """Writes rejected tokens into the history, behind the value that took their place."""
+        for step in rejected:
+            state = replace(state, history=replace(step, before=state.history))
+        return state
+
     def _resolve(self, state: State) -> State:
         """Keeps the tokens of an overhang that the text since then begins with; takes the others off the path."""
         overhang = state.overhang
@@ -120,7 +139,7 @@ class Path:
             replacement = Piece(first.data[: overhang.kept], first.hole, first.source)
             pending = (replacement, *state.pending) if replacement.data else state.pending
         for step in dropped:
-            self._ledger.drop(step)
+            self._ledger.drop(step, "cut")
         history = _with_fate(state.history, {id(step) for step in dropped})
         return replace(
             state,

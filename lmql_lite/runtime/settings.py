@@ -12,6 +12,7 @@ from lmql_lite.runtime.decoders import DECODERS
 from lmql_lite.tokens import Sampling
 
 MAX_TOKENS = 1024
+MAX_BACKTRACKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Settings:
     min_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    max_backtracks: int | None = None
     cache: bool | str | None = None
 
     def over(self, header: Settings) -> Settings:
@@ -36,6 +38,10 @@ class Settings:
     @property
     def limit(self) -> int:
         return MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def backtracks(self) -> int:
+        return MAX_BACKTRACKS if self.max_backtracks is None else self.max_backtracks
 
     def sampling(self) -> Sampling:
         """A seed is drawn where none was given, so that every result can be repeated."""
@@ -58,6 +64,7 @@ _NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
     "top_p": (float, 0, 1, "top_p is a share of the probability, from 0 to 1"),
     "min_p": (float, 0, 1, "min_p is a share of the best token's probability, from 0 to 1"),
     "seed": (int, 0, 2**64 - 1, "a seed is a whole number from 0 to 2**64 - 1"),
+    "max_backtracks": (int, 0, 2**31, "max_backtracks is a whole number, at least 0"),
     "max_tokens": (int, 1, 2**31, "max_tokens is a whole number, at least 1"),
 }
 

@@ -1,0 +1,148 @@
+"""One hole, token by token: what is forced is said without asking, the rest is picked from scores under the mask.
+
+Where Python rejects a value, the hole is filled otherwise (S21): argmax takes the best way not yet gone, sample draws
+again with the next index. What was executed before is never undone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.tree import Fact
+from lmql_lite.constraints.hole import Engine
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.errors import ConstraintError, ModelError
+from lmql_lite.program.ops import Hole
+from lmql_lite.runtime.decoders import pick
+from lmql_lite.runtime.frontier import Frontier
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.path import Path
+from lmql_lite.runtime.state import State, Step, data_of
+from lmql_lite.tokens import Sampling, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Crossroads:
+    """A choice that could have been another: `untried` are the allowed tokens that were not taken yet."""
+
+    state: State
+    matcher: Matcher
+    held: bytes
+    fact: Fact
+    untried: NDArray[np.bool_]
+
+
+class Fill:
+    """The filling of one hole. `state.matcher` is where it stands; it is done when that has an ending."""
+
+    def __init__(
+        self,
+        op: Hole,
+        path: Path,
+        frontier: Frontier,
+        engine: Engine,
+        ledger: Ledger,
+        sampling: Sampling,
+        max_tokens: int,
+    ) -> None:
+        self._op = op
+        self._path = path
+        self._frontier = frontier
+        self._engine = engine
+        self._ledger = ledger
+        self._sampling = sampling
+        self._max_tokens = max_tokens
+        self._opened: State | None = None
+        self._crossroads: list[Crossroads] = []
+        self._rejected: list[Step] = []
+
+    def open(self, state: State, matcher: Matcher) -> State:
+        self._opened = replace(state, hole=self._op.name, matcher=matcher)
+        return self._opened
+
+    async def step(self, state: State, matcher: Matcher) -> State:
+        """The state after the next token, or after a stretch of forced text."""
+        forced = matcher.forced()
+        if forced:
+            state = self._path.force(state, forced, self._op.name)
+            return replace(state, matcher=matcher.advance(forced))
+        return await self._ask(self._path.settle(state), matcher)
+
+    def close(self, state: State, matcher: Matcher) -> State:
+        return self._path.note(self._path.close(state, matcher), self._rejected)
+
+    def go_back(self, state: State) -> State | None:
+        """A state from which the hole is filled otherwise; None where every way was gone."""
+        assert self._opened is not None, "a hole is opened first"
+        if self._sampling.temperature > 0:
+            self._sampling = replace(self._sampling, index=self._sampling.index + 1)
+            self._rejected += self._path.leave(state, self._opened)
+            return self._opened
+        best: tuple[float, Crossroads, int] | None = None
+        for crossroads in self._crossroads:
+            token = crossroads.fact.scores.best(crossroads.untried)
+            if token is not None:
+                score = crossroads.state.score + crossroads.fact.scores.logprob(token)
+                if best is None or score > best[0]:
+                    best = (score, crossroads, token)
+        if best is None:
+            return None
+        _, crossroads, token = best
+        self._rejected += self._path.leave(state, crossroads.state)
+        return self._take(crossroads, token)
+
+    async def _ask(self, state: State, matcher: Matcher) -> State:
+        """One question to the tree or the model, and the token that it decides."""
+        scorer = self._frontier.scorer
+        held = data_of(state.held)
+        draft = scorer.tokenizer.encode(held) if held else ()
+        room = scorer.context_length - state.depth - len(draft)
+        left = min(self._max_tokens - state.used, room)
+        if left <= 0:
+            if matcher.may_end and (room > 0 or state.used):
+                return replace(state, matcher=matcher.end("bound"))
+            raise self._dead_end(matcher, held, room)
+        mask = matcher.allowed(held, left)
+        try:
+            fact = await self._frontier.fact(state.node, draft, self._ledger)
+        except ModelError as error:
+            sentence = f"[{self._op.name}] could not be filled: {error.message}"
+            raise ModelError(sentence, span=self._op.span, hint=error.hint) from error
+        token = pick(fact, mask, self._sampling, self._frontier.tree, state.node)
+        if token is None:
+            raise self._dead_end(matcher, held, room)
+        untried = mask.copy() if self._op.predicates else mask
+        crossroads = Crossroads(state, matcher, held, fact, untried)
+        if self._op.predicates and self._sampling.temperature <= 0:
+            self._crossroads.append(crossroads)
+        return self._take(crossroads, token)
+
+    def _take(self, crossroads: Crossroads, token: int) -> State:
+        state, matcher, fact = crossroads.state, crossroads.matcher, crossroads.fact
+        ends = token in self._frontier.scorer.tokenizer.eos
+        if self._op.predicates:
+            crossroads.untried[self._engine.vocabulary.eos if ends else token] = False
+        if ends:
+            return replace(state, matcher=matcher.end("end-of-text"))
+        data = self._engine.vocabulary.tokens[token] or b""
+        if len(data) <= len(crossroads.held):
+            return self._path.take(state, token)
+        source: Source = "model" if fact.run == self._ledger.run else "cache"
+        state = self._path.choose(state, token, self._op.name, source, fact.scores.logprob(token))
+        return replace(state, matcher=matcher.advance(data[len(crossroads.held) :]))
+
+    def _dead_end(self, matcher: Matcher, held: bytes, room: int) -> ConstraintError | ModelError:
+        model, name = self._frontier.scorer, self._op.name
+        if room <= 0 or matcher.allowed(held, self._max_tokens).any():
+            return ModelError(
+                f"[{name}] does not fit: {model.name} reads at most {model.context_length} tokens",
+                span=self._op.span,
+                hint="shorten the prompt, lower max_tokens or use a model with a longer context",
+            )
+        said = matcher.text.decode("utf-8", "replace")
+        return ConstraintError(
+            f"[{name}] cannot go on after {said!r}: no token of {model.name} fits its condition", span=self._op.span
+        )
