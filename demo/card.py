@@ -69,6 +69,7 @@ _ABOUT = {
     "memory": "a game with `assign` and `get`: who holds what after some swaps",
     "drills": "copying and looking up, in many shapes",
     "lookups": "the same few things, asked for many times",
+    "stories": "the game sentence by sentence, with the actions after each",
     "facts": "capitals, colours, opposites, greetings",
 }
 

@@ -63,6 +63,12 @@ PROMPTS: dict[str, tuple[str, str, str]] = {
         "Alice has a black ball, Bob has a brown ball and Claire has a blue ball.\nBob: brown\nAlice:",
         "dog: 7, cat: 3, owl: 5, cat: 3, dog:",
     ),
+    "stories": (
+        "Alice has a black ball.\n-",
+        'Ben has a red cup.\n- `assign("Ben", "red") # result: "red"`\n- done\n'
+        'Ivy has a pink cup.\n- `assign("Ivy", "pink") # result: "pink"`\n- done\nBen and Ivy swap cups.\n-',
+        INTRODUCTION + "Claire has a blue hat.\n-",
+    ),
     "facts": (
         "Q: What is the capital of France?\nA:",
         "Q: What is the opposite of hot?\nA:",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from corpus import arithmetic, choices, dates, drills, facts, jokes, lists, lookups, memory, records
+from corpus import arithmetic, choices, dates, drills, facts, jokes, lists, lookups, memory, records, stories
 from corpus.draft import Draft
 
 TASKS: dict[str, Callable[[Random], Draft]] = {
@@ -23,6 +23,7 @@ TASKS: dict[str, Callable[[Random], Draft]] = {
     "drills": drills.write,
     "facts": facts.write,
     "lookups": lookups.write,
+    "stories": stories.write,
 }
 
 

@@ -58,13 +58,13 @@ def game(rng: Random, swap_count: int | None = None) -> tuple[str, str]:
         "At the start:",
     ]
     holds = dict(zip(players, values, strict=True))
-    lines += [f"- {name}: {_assign(name, value)}" for name, value in holds.items()]
+    lines += [f"- {name}: {assign(name, value)}" for name, value in holds.items()]
     for a, b in swaps:
-        lines += [f"{a} and {b} swap {plural(thing)}:", f"- {a}: {_get(a, holds[a])}", f"- {b}: {_get(b, holds[b])}"]
+        lines += [f"{a} and {b} swap {plural(thing)}:", f"- {a}: {get(a, holds[a])}", f"- {b}: {get(b, holds[b])}"]
         holds[a], holds[b] = holds[b], holds[a]
-        lines += [f"- {a}: {_assign(a, holds[a])}", f"- {b}: {_assign(b, holds[b])}"]
+        lines += [f"- {a}: {assign(a, holds[a])}", f"- {b}: {assign(b, holds[b])}"]
     lines += [
-        f"Question: {_get(asked, holds[asked])}",
+        f"Question: {get(asked, holds[asked])}",
         f"Therefore at the end, {asked} has the {holds[asked]} {thing}.",
     ]
     return f"{players[:2]}{values[:2]}{swaps}", "\n".join(lines) + "\n"
@@ -79,17 +79,17 @@ def _log(rng: Random) -> Draft:
     for _ in range(rng.randint(5, 12)):
         key = rng.choice(keys)
         if key in holds and rng.random() < 0.6:
-            lines.append(_get(key, holds[key]))
+            lines.append(get(key, holds[key]))
         else:
             holds[key] = rng.choice(source)
-            lines.append(_assign(key, holds[key]))
+            lines.append(assign(key, holds[key]))
     bullet = rng.choice(("", "- "))
     return Draft(f"log {lines[:2]}", "\n".join(bullet + line for line in lines) + "\n")
 
 
-def _assign(name: str, value: str) -> str:
+def assign(name: str, value: str) -> str:
     return f'`assign("{name}", "{value}") # result: "{value}"`'
 
 
-def _get(name: str, value: str) -> str:
+def get(name: str, value: str) -> str:
     return f'`get("{name}") # result: "{value}"`'
