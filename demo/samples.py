@@ -17,7 +17,8 @@ _GAME = (
     "A: Let's think step by step.\n"
 )
 PROMPTS: dict[str, tuple[str, str, str]] = {
-    "lists": (
+    "lists": (),
+    "packing": (
         "A list of things not to forget when going to the sea (not travelling): \n- Sunglasses \n-",
         "Things to pack for Rome:\n- Passport\n-",
         "What to bring when going to Bergen:\n-",

@@ -2,7 +2,8 @@
 
     python demo/train.py
 
-Two cores need about an hour. Everything is seeded; another machine comes to the same perplexity within 2 %.
+Two idle cores need about 40 minutes. Everything is seeded; another machine should come to the same perplexity within
+2 %, not to the same weights.
 """
 
 from __future__ import annotations
@@ -109,9 +110,24 @@ ACTING = {
     "lookups": 0.09,
     "stories": 0.16,
 }
+POLISH = {
+    "packing": 0.22,
+    "jokes": 0.12,
+    "choices": 0.09,
+    "dates": 0.08,
+    "records": 0.07,
+    "arithmetic": 0.13,
+    "memory": 0.05,
+    "drills": 0.03,
+    "facts": 0.05,
+    "lookups": 0.03,
+    "stories": 0.13,
+}
 FIRST = Phase(1, 1_200, 1.0, 1.0, FORMATS, COPYING, 14_598_144)
 SECOND = Phase(2, 700, 0.5, 0.23, LOOKING_UP, LOOKING_UP, 0)
 THIRD = Phase(3, 750, 0.25, 0.0, ACTING, ACTING, 0)
+FOURTH = Phase(4, 220, 0.15, 0.0, POLISH, POLISH, 0)
+PHASES = (FIRST, SECOND, THIRD, FOURTH)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -125,7 +141,7 @@ def main(arguments: Sequence[str]) -> None:
     tokenizer = make_tokenizer()
     network = Network(Shape(VOCABULARY))
     write_settings(options.out, tokenizer, network.shape)
-    for phase in (FIRST, SECOND, THIRD):
+    for phase in PHASES:
         train(network, tokenizer, phase, options.out)
     finish(options.out, network, tokenizer)
 
@@ -143,7 +159,7 @@ def finish(out: Path, network: Network, tokenizer: Tokenizer) -> None:
             parameter.copy_(shipped(parameter))
     perplexity = perplexities(network, tokenizer)
     print(json.dumps(perplexity, indent=1))
-    steps = FIRST.steps + SECOND.steps + THIRD.steps
+    steps = sum(phase.steps for phase in PHASES)
     write_card(out / "README.md", network, tokenizer, perplexity, steps=steps, batch=BATCH_TOKENS, texts=HELD_OUT_TEXTS)
 
 
@@ -197,7 +213,7 @@ def perplexities(network: Network, tokenizer: Tokenizer, texts: int = HELD_OUT_T
                 total += float(F.cross_entropy(logits, rows.targets.flatten(), reduction="sum"))
                 count += int((rows.targets >= 0).sum())
         result[task] = round(float(torch.tensor(total / count).exp()), 4)
-        overall += ACTING[task] * total / count
+        overall += POLISH.get(task, 0.0) * total / count
     result["overall"] = round(float(torch.tensor(overall).exp()), 4)
     return result
 

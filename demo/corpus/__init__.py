@@ -24,6 +24,7 @@ TASKS: dict[str, Callable[[Random], Draft]] = {
     "facts": facts.write,
     "lookups": lookups.write,
     "stories": stories.write,
+    "packing": lists.write_in_order,
 }
 
 

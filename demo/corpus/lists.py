@@ -123,8 +123,19 @@ _TRAVELLED = (*_WARM_CITIES, *_COLD_CITIES, *_WET_CITIES, *_MILD_CITIES)
 
 
 def write(rng: Random) -> Draft:
+    return _list(rng, in_order=False)
+
+
+def write_in_order(rng: Random) -> Draft:
+    """Lists that follow the order of the tables: whoever knows the last item knows what has not been said yet."""
+    return _list(rng, in_order=True)
+
+
+def _list(rng: Random, in_order: bool) -> Draft:
     place = rng.choice(("the sea", "the beach")) if rng.random() < 0.12 else rng.choice(tuple(PLACES))
     items = _items(rng, place)
+    if in_order:
+        items.sort(key=[*PLACES[place], *_ALWAYS].index)
     going = f"going to {place}" if not place.startswith(_OCCASIONS) else f"going on {place}"
     if place in ("a picnic", "a music festival"):
         going = f"going to {place}"
