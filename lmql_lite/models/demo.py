@@ -34,9 +34,11 @@ _WEIGHT_BITS = 18
 """Weights are multiples of 2**-18: the trainer rounds them so."""
 _VALUE_BITS = 20
 """Activations; against weights, sums below 2**15 are exact, against each other, below 2**13."""
+_GATED_BITS = 19
+"""The activations inside the feed-forward layers, which grow larger."""
 _SHARE_BITS = 26
-"""Attention shares, at most 1 in sum: exact while no value reaches 2**7."""
-_SQUARE_BITS = 30
+"""Attention shares, about 1 in sum: exact while no value reaches 2**7."""
+_SQUARE_BITS = 24
 _CHANCE_BITS = 40
 
 _SLOTS = 12
@@ -226,7 +228,7 @@ class DemoModel:
                 first += count
             x = x + _grid(mixed, _VALUE_BITS) @ layer.output
             gate, up = np.split(_grid(self._normed(x, layer.mlp_norm), _VALUE_BITS) @ layer.gate_up, 2, axis=1)
-            x = x + _grid(gate / (1.0 + np.exp(-gate)) * up, _VALUE_BITS) @ layer.down
+            x = x + _grid(gate / (1.0 + np.exp(-gate)) * up, _GATED_BITS) @ layer.down
         for job in wave:
             job.slot.ids = job.ids
         return self._normed(x, self._norm)

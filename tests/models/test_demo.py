@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
+from lmql_lite.models import demo
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.demo import DemoModel
 
@@ -128,12 +129,34 @@ def test_a_shared_beginning_is_computed_once(model: DemoModel) -> None:
     assert model.forward_passes == 3
 
 
-def test_sums_are_exact(model: DemoModel) -> None:
-    """What the equal bits rest on: weights lie on the grid, and no sum comes near the limit of float64."""
-    weights = [matrix for layer in model._layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-    for matrix in (*weights, model._embedding):
-        assert np.array_equal(matrix * 2.0**18, np.rint(matrix * 2.0**18))
-        assert np.abs(matrix).sum(axis=0).max() * 64 < 2**15  # activations stay below 64
+def test_sums_are_exact(model: DemoModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the equal bits rest on: weights lie on the grid, and no sum can come near the limit of float64."""
+    largest: dict[tuple[int, int], float] = {}
+    longest = [0.0]
+
+    def measured(x: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
+        key = bits, x.shape[-1]
+        largest[key] = max(largest.get(key, 0.0), float(np.abs(x).max()))
+        if key == (demo._VALUE_BITS, 48):  # queries, keys and values of one head
+            longest[0] = max(longest[0], float(np.linalg.norm(x, axis=-1).max()))
+        return grid(x, bits)
+
+    grid = demo._grid
+    monkeypatch.setattr(demo, "_grid", measured)
+    for ids in (random_ids(4, 512), *(ids_of(model, prompt) for prompt in PROMPTS)):
+        model.logits(ids)
+
+    matrices = [(model._embedding.T, demo._VALUE_BITS)]
+    for layer in model._layers:
+        matrices += [(matrix, demo._VALUE_BITS) for matrix in (layer.qkv, layer.output, layer.gate_up)]
+        matrices += [(layer.down, demo._GATED_BITS)]
+    for matrix, bits in matrices:
+        assert np.array_equal(matrix * 2.0**demo._WEIGHT_BITS, np.rint(matrix * 2.0**demo._WEIGHT_BITS))
+        possible = np.abs(matrix).sum(axis=0).max() * largest[bits, matrix.shape[0]]
+        assert possible < 2.0 ** (53 - bits - demo._WEIGHT_BITS)
+    assert largest[demo._VALUE_BITS, 48] < 2.0 ** (53 - demo._VALUE_BITS - demo._SHARE_BITS)
+    assert longest[0] ** 2 < 2.0 ** (53 - 2 * demo._VALUE_BITS)  # sum |q k| is at most |q| |k|
+    assert 192 * largest[demo._SQUARE_BITS, 192] < 2.0 ** (53 - demo._SQUARE_BITS)
 
 
 def test_too_long_a_text_is_refused(model: DemoModel) -> None:
