@@ -122,14 +122,14 @@ def test_an_sdist_holds_the_sources(wheels: dict[str, Path]) -> None:
 
 
 def test_it_runs_anywhere(environment: Environment, tmp_path: Path) -> None:
-    script = f"import lmql_lite as lq; print(lq.__file__); print(lq.run_sync({QUERY!r}, model='demo').prompt)"
+    script = f"import lmql_lite as lq; print(lq.__file__); print(lq.run_sync({QUERY!r}, model='demo').prompt.strip())"
     file, _, prompt = run(environment.python, "-c", script, cwd=tmp_path).partition("\n")
     assert Path(file).is_relative_to(environment.folder)
     assert prompt.startswith("Say 'this is a test':")
     assert run(environment.lq, "--version", cwd=tmp_path) == f"lq {lmql_lite.__version__}\n"
     query = tmp_path / "query.lq"
     query.write_text(QUERY, "utf-8")
-    assert run(environment.lq, "run", query, cwd=tmp_path) == prompt
+    assert run(environment.lq, "run", query, cwd=tmp_path).strip() == prompt.strip()
     example = ROOT / "examples" / "01_packing_list.lq"
     assert run(environment.lq, "run", example, cwd=tmp_path) == run(environment.lq, "run", example, cwd=tmp_path) != ""
 
