@@ -9,14 +9,28 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from threading import RLock
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import DEAD, NEVER, Forbidden, Moves, Options, Phrase, Utf8
+from lmql_lite.constraints.places import Edge, Judgement, Place
+from lmql_lite.constraints.regex import Regex
 from lmql_lite.constraints.simplify import characters, simplify
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Lacks, Length, Not, Or, Stop, Term, is_closed
+from lmql_lite.constraints.terms import (
+    And,
+    Choice,
+    Constant,
+    Contains,
+    Lacks,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    Term,
+    is_closed,
+)
 from lmql_lite.constraints.ways import ALWAYS, Way, both, possible
 from lmql_lite.errors import ConstraintError
 
@@ -27,35 +41,7 @@ MEMO_KEPT = 1_000_000
 """Configurations whose distance is remembered, about 200 bytes each."""
 
 UTF8 = Utf8()
-Machine = Phrase | Options | Forbidden
-
-
-class Place(NamedTuple):
-    """A state in parts: the atoms' states, UTF-8, and where STOPS_BEFORE is under way the atoms' states of the last
-    bytes, since the value will be judged as it was before the phrase (S15)."""
-
-    atoms: tuple[int, ...]
-    utf8: int
-    before: tuple[tuple[int, ...], ...]
-
-
-class Edge(NamedTuple):
-    """All bytes that lead from one state to the same other one."""
-
-    state: int
-    characters: int
-    byte: int
-    how_many: int
-
-
-class Judgement(NamedTuple):
-    """A term judged on a text: whether it holds, and whether a stop that was just reached ends the hole (S13).
-
-    A stop counts as true in `holds`; `fires` asks that one of the reached stops stands in a conjunct that holds.
-    """
-
-    holds: bool
-    fires: bool
+Machine = Phrase | Options | Forbidden | Regex
 
 
 class Automaton:
@@ -103,7 +89,7 @@ class Automaton:
                 self._collect(part, constants, known)
             case Length(at_least, at_most):
                 constants.extend((at_least, at_most or 0))
-            case Choice() | Contains() | Lacks() | Stop():
+            case Choice() | Matches() | Contains() | Lacks() | Stop():
                 slot = known.setdefault(term, len(self._machines))  # equal atoms share a machine
                 if slot == len(self._machines):
                     self._machines.append(self._machine(term, slot))
@@ -111,9 +97,11 @@ class Automaton:
             case Constant():
                 pass
 
-    def _machine(self, atom: Choice | Contains | Lacks | Stop, slot: int) -> Machine:
+    def _machine(self, atom: Choice | Matches | Contains | Lacks | Stop, slot: int) -> Machine:
         if isinstance(atom, Choice):
             return Options(atom.options)
+        if isinstance(atom, Matches):
+            return Regex(atom.pattern, atom.flags, atom.span)
         if isinstance(atom, Lacks):
             return Forbidden(atom.phrases)
         machine = Phrase(atom.phrase, sticky=isinstance(atom, Contains))
@@ -159,11 +147,17 @@ class Automaton:
                     for byte in plain:
                         row[byte] = number
                     ways[number] = (plain[0], len(plain))
+        numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         for byte in sorted(special):
             after = UTF8.table[utf8][byte]
-            entered = None if after == DEAD else self._enter(_step(moves, byte), atoms, before)
-            if entered is not None:
-                number = self._number(Place(entered[0], after, entered[1]))
+            if after == DEAD:
+                continue
+            alike = (after, _step(moves, byte))
+            if alike not in numbers:
+                entered = self._enter(alike[1], atoms, before)
+                numbers[alike] = DEAD if entered is None else self._number(Place(entered[0], after, entered[1]))
+            number = numbers[alike]
+            if number != DEAD:
                 row[byte] = number
                 first, how_many = ways.get(number, (byte, 0))
                 ways[number] = (first, how_many + 1)
@@ -197,7 +191,7 @@ class Automaton:
                 return ()
             case Length(at_least, at_most):
                 return (Way(0, 0, at_least, NEVER if at_most is None else at_most),)
-            case Choice() | Contains() | Lacks():
+            case Choice() | Matches() | Contains() | Lacks():
                 slot = self._slots[id(term)]
                 need = self._machines[slot].need(atoms[slot])
                 return (Way(*need, 0, NEVER),) if need.num_bytes < NEVER else ()
@@ -289,7 +283,7 @@ class Automaton:
                 return Judgement(holds, False)
             case Length(at_least, at_most):
                 return Judgement(at_least <= count and (at_most is None or count <= at_most), False)
-            case Choice() | Contains() | Lacks():
+            case Choice() | Matches() | Contains() | Lacks():
                 slot = self._slots[id(term)]
                 return Judgement(self._machines[slot].holds(atoms[slot]), False)
             case Stop():
@@ -335,7 +329,7 @@ class Automaton:
         if self._ends(state, count):
             self._distances[start] = 0
             return 0
-        if isinstance(self._term, Choice):
+        if isinstance(self._term, Choice | Matches):  # what is needed is exact
             return self._distances.setdefault(start, self.at_least(state, count))
         came_from: dict[tuple[int, int], tuple[int, int] | None] = {start: None}
         depths = {start: 0}

@@ -125,7 +125,7 @@ class Masks:
             texts |= np.cumsum(steps) > 0
         texts[walk.texts] |= np.frombuffer(verdict.lives, dtype=np.bool_)[walk.pair]
         if verdict.continues:
-            # tokens that continue no option end a complete choice, if they can begin the text that follows (S18)
+            # tokens that continue no option or pattern end a complete one, if they can begin what follows (S18)
             continues = np.frombuffer(verdict.continues, dtype=np.bool_)
             texts[:-1] |= self._following & ~continues[vocabulary.first_byte]
         if held:

@@ -1,13 +1,15 @@
 """Terms in a form that the automaton likes: same texts, same stops, less to watch.
 
-`not` stands only before a choice, constants are gone, lengths and forbidden phrases of one conjunction are one term
-each, and a choice keeps the options that the rest of its conjunction lets through.
+`not` stands only before a choice or a pattern, constants are gone, lengths and forbidden phrases of one conjunction
+are one term each, and a choice keeps the options that the rest of its conjunction lets through.
 """
 
 from __future__ import annotations
 
 from lmql_lite.constraints.atoms import starts_character
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Lacks, Length, Not, Or, Stop, Term
+from lmql_lite.constraints.charset import class_text
+from lmql_lite.constraints.pattern import counted, program
+from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Lacks, Length, Matches, Not, Or, Stop, Term
 
 TRUE = Constant(True)
 FALSE = Constant(False)
@@ -27,6 +29,8 @@ def satisfies(term: Term, text: bytes) -> bool:
             return at_least <= characters(text) and (at_most is None or characters(text) <= at_most)
         case Choice(options):
             return text in options
+        case Matches(pattern, flags):
+            return program(pattern, flags).matches(text.decode())  # Python's own can take for ever
         case Contains(phrase):
             return phrase in text
         case Lacks(phrases):
@@ -61,6 +65,12 @@ def simplify(term: Term) -> Term:
         case Choice(options):
             texts = tuple(dict.fromkeys(option for option in options if _is_text(option)))
             return Choice(texts) if texts else FALSE
+        case Matches(pattern, flags, delimits):
+            many = counted(pattern, flags)
+            if many is None or not many.characters:
+                return term
+            either = Matches(f"{class_text(many.characters)}*", 0, delimits, term.span)
+            return _all([either, simplify(Length(many.least, many.most, term.span))])
         case Not(part):
             return _negate(part)
         case And(terms):
@@ -87,7 +97,7 @@ def _negate(term: Term) -> Term:
         case Stop():
             return FALSE
     match plain := simplify(term):
-        case Choice():
+        case Choice() | Matches():
             return Not(plain)
         case Contains(phrase):
             return Lacks((phrase,))

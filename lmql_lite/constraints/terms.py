@@ -36,6 +36,20 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Matches:
+    """The whole text matches this regular expression, as `re.fullmatch` says it.
+
+    With `delimits` a complete text ends where the model says what the pattern cannot go on with (S18); without, the
+    pattern only forbids, and the model has to say something else.
+    """
+
+    pattern: str
+    flags: int = 0
+    delimits: bool = True
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Contains:
     """The text has this phrase in it."""
 
@@ -82,7 +96,7 @@ class Or:
     span: Span | None = field(default=None, compare=False)
 
 
-Atom = Constant | Length | Choice | Contains | Lacks | Stop
+Atom = Constant | Length | Choice | Matches | Contains | Lacks | Stop
 Term = Atom | Not | And | Or
 
 ANYTHING = And(())
@@ -101,10 +115,15 @@ def conjunction(terms: tuple[Term, ...]) -> Term:
 
 
 def is_closed(term: Term) -> bool:
-    """Whether only listed texts can satisfy the term: then a token that continues none of them ends the hole (S18)."""
+    """Whether the term tells by itself where its text is over: then a token that cannot continue it ends the hole.
+
+    Listed texts do (S18), and so does a pattern: after `12` of `[0-9]+` a line break is no digit that went wrong.
+    """
     match term:
         case Choice():
             return True
+        case Matches():
+            return term.delimits
         case And(terms):
             return any(is_closed(part) for part in terms)
         case Or(terms):

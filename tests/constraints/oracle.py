@@ -1,16 +1,19 @@
 """What a hole may contain, worked out from the meaning of its condition by trying texts. No idea of the engine is used.
 
 Texts are continued byte by byte over a small alphabet. Two texts with the same `sight` have the same future: the sight
-keeps the last bytes, the phrases seen before them, the length as far as anything asks for it, and the whole text while
-it is no longer than an option.
+keeps the last bytes, the phrases seen before them, the length as far as anything asks for it, the whole text while it
+is no longer than an option, and which short continuations would match each pattern.
 """
 
 from __future__ import annotations
 
 import codecs
+import itertools
+import re
 from collections import deque
+from functools import lru_cache
 
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Not, Or, Stop, Term
+from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Matches, Not, Or, Stop, Term
 
 ALPHABET = b"abz\xc3\xa9\xaa\xab"
 """Bytes of the characters a, b, z (which no phrase of the tests has unless it says so), é, ê and ë."""
@@ -19,6 +22,18 @@ TOO_LARGE = 800
 """Different sights: conditions with more of them are not tried."""
 
 Sight = tuple[object, ...]
+
+CONTINUATIONS = tuple("".join(word) for size in range(4) for word in itertools.product("abzéêë", repeat=size))
+"""Enough to tell the places of a small pattern apart (Myhill, Nerode 1958)."""
+
+
+@lru_cache(maxsize=200_000)
+def outlook(pattern: str, text: bytes) -> object:
+    """What a pattern may still say after a text whose last character may be incomplete."""
+    whole = text.decode("utf-8", "ignore")
+    compiled = re.compile(pattern)
+    matching = sum(1 << bit for bit, word in enumerate(CONTINUATIONS) if compiled.fullmatch(whole + word))
+    return matching, text[len(whole.encode()) :]
 
 
 def atoms(term: Term) -> list[Term]:
@@ -41,6 +56,8 @@ def satisfied(term: Term, value: bytes) -> bool:
             return at_least <= len(text) <= (NEVER if at_most is None else at_most)
         case Choice(options):
             return value in options
+        case Matches(pattern, flags):
+            return bool(re.compile(pattern, flags).fullmatch(text))
         case Contains(phrase):
             return phrase.decode() in text
         case Stop():
@@ -90,6 +107,7 @@ class Oracle:
         parts = atoms(term)
         self.stops = [part for part in parts if isinstance(part, Stop)]
         phrases = [part.phrase for part in parts if isinstance(part, Stop | Contains)]
+        self.patterns = [part.pattern for part in parts if isinstance(part, Matches)]
         self.contained = [part.phrase for part in parts if isinstance(part, Contains)]
         reach = max(map(len, phrases), default=0)
         # a value may be cut back by a phrase: then what stood before the phrase matters too
@@ -111,6 +129,11 @@ class Oracle:
             tuple(phrase in settled for phrase in self.contained),
             min(length, self.longest_length + self.back + 1),
             text if len(text) <= max(map(len, self.options), default=-1) + self.back else None,
+            tuple(
+                outlook(pattern, text[: max(len(text) - cut, 0)])
+                for pattern in self.patterns
+                for cut in range(self.back + 1)
+            ),
         )
 
     def stopped(self, text: bytes) -> bytes | None:

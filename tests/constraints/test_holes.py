@@ -11,7 +11,7 @@ import pytest
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole import MASKS_BYTES, Engine, HoleMatcher
 from lmql_lite.constraints.recent import Recent
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Not, Or, Stop, Term
+from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Matches, Not, Or, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.models.scripted import ScriptedTokenizer
@@ -108,6 +108,47 @@ def test_the_text_that_follows_ends_a_choice() -> None:
     assert allowed(matcher) == {b"s", b"\n", b"\n-", None}
     assert allowed(opened(Choice((b"cat", b"cats")), following=b"\n").advance(b"cat")) >= {b"\n\n", b"\n-", b"\nc"}
     assert allowed(opened(Choice((b"cat", b"cats")), following=b"s").advance(b"cat")) == {b"s", None}
+
+
+def test_a_pattern_ends_with_what_it_cannot_go_on_with() -> None:
+    """S16, S18: also where nothing is known of what follows, since a model seldom says end-of-text there."""
+    matcher = opened(Matches("[0-9]+")).advance(b"12")
+    assert matcher.ending is None and matcher.certain == 2
+    assert {b"3", b"\n", b"a", b" the", None} <= allowed(matcher) and b"\xff" in allowed(matcher)
+    assert (matcher.advance(b"\n").ending, matcher.advance(b"\n").value) == ("end-of-text", b"12")
+    followed = opened(Matches("[0-9]+"), following=b"\n- ").advance(b"12")
+    assert allowed(followed) == {*(bytes([digit]) for digit in b"0123456789"), b"12", b"\n", b"\n-", None}
+    assert b"\n" not in allowed(opened(Matches("[0-9]+"))), "nothing was said yet"
+
+
+def test_a_pattern_that_only_forbids_does_not_end_a_hole() -> None:
+    matcher = opened(Matches("(?a:[\x00-\x7f]*)", delimits=False)).advance(b"Caf")
+    assert {b"e", None} <= allowed(matcher) and "é".encode()[:1] not in allowed(matcher)
+
+
+def test_a_pattern_of_fixed_length_ends_by_itself() -> None:
+    matcher = opened(Matches(r"[0-9]{2}/[0-9]{2}"))
+    assert matcher.advance(b"12").forced() == b"/" and matcher.advance(b"1").forced() == b""
+    assert (matcher.advance(b"12/31").ending, matcher.advance(b"12/31").value) == ("forced", b"12/31")
+    assert opened(Matches("yes")).forced() == b"yes"
+
+
+def test_patterns_take_part_in_the_algebra() -> None:
+    """S19."""
+    both = opened(And((Matches("[ab]*"), Matches(".*b.{3}"), Length(6, 6))))
+    assert both.advance(b"aa").forced() == b"b" and both.advance(b"aabaaa").ending == "forced"
+    neither = opened(And((Not(Matches("a+")), Not(Matches("b+")), Length(2, 2)))).advance(b"a")
+    assert b"a" not in allowed(neither) and b"b" in allowed(neither)
+    choice = opened(And((Choice((b"cat", b"dog", b"x1")), Matches("[a-z]+"), Not(Matches("d.*")))))
+    assert choice.forced() == b"cat"
+    stop = opened(And((Matches("[0-9]+"), Stop(b".", inclusive=False)))).advance(b"12.")
+    assert (stop.ending, stop.value) == ("stop", b"12")
+
+
+@pytest.mark.parametrize("terms", [(Matches("a+"), Matches("b+")), (Matches("(?s:.*)"), Not(Matches("(?s:.*)")))])
+def test_patterns_that_contradict_each_other_are_found(terms: tuple[Term, ...]) -> None:
+    with pytest.raises(ConstraintError, match=r"contradicts|no text"):
+        opened(And(terms))
 
 
 def test_an_empty_option_is_an_option() -> None:
@@ -246,9 +287,15 @@ def test_what_is_remembered_is_bounded() -> None:
     assert recent.num_bytes == 30 < MASKS_BYTES
 
 
-def test_threads_share_an_engine() -> None:
+@pytest.mark.parametrize(
+    "condition",
+    [
+        And((Stop(b"\n\n", inclusive=False), Length(0, 60), Not(Contains(b"ab")), Not(Contains(b"ba")))),
+        And((Matches(r"(?:\w+\W){2,4}(?i:éß|ab)*"), Length(0, 60), Not(Matches("(?s:.*)[0-9].{3}")))),
+    ],
+)
+def test_threads_share_an_engine(condition: Term) -> None:
     """S28: no error, and the masks that one thread alone would get."""
-    condition = And((Stop(b"\n\n", inclusive=False), Length(0, 60), Not(Contains(b"ab")), Not(Contains(b"ba"))))
 
     def walk(engine: Engine, seed: int) -> list[bytes]:
         dice = random.Random(seed)

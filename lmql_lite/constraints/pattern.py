@@ -1,0 +1,283 @@
+"""A regular expression as a program of single characters (Thompson 1968), read with Python's own parser.
+
+The language is exactly that of `re.fullmatch`. What no finite automaton does, or not exactly, is refused in a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from heapq import heappop, heappush
+from re import _constants as sre
+from re import _parser
+from typing import Any, NamedTuple
+
+from lmql_lite.constraints.atoms import NEVER, Need
+from lmql_lite.constraints.charset import Charset, Ranges, charset, joined, matched, others
+
+SIZE_BUDGET = 20_000
+"""Instructions of a program: a counted repetition is written out."""
+NEWLINE = 10
+MATCH = 0
+"""The instruction at which the text is complete."""
+CATEGORIES = {
+    sre.CATEGORY_DIGIT: r"\d",
+    sre.CATEGORY_NOT_DIGIT: r"\D",
+    sre.CATEGORY_SPACE: r"\s",
+    sre.CATEGORY_NOT_SPACE: r"\S",
+    sre.CATEGORY_WORD: r"\w",
+    sre.CATEGORY_NOT_WORD: r"\W",
+}
+REFUSED = {
+    sre.ASSERT: "looking ahead or behind",
+    sre.ASSERT_NOT: "looking ahead or behind",
+    sre.FAILURE: "looking ahead or behind",
+    sre.GROUPREF: "a reference to an earlier group",
+    sre.GROUPREF_EXISTS: "a group that depends on another one",
+    sre.ATOMIC_GROUP: "an atomic group",
+    sre.POSSESSIVE_REPEAT: "a possessive repetition",
+}
+HINT = "join two conditions by `and` or `not`, or write the alternatives out with `|`"
+
+Node = tuple[Any, Any]
+"""Python's parser gives pairs of a code and what belongs to it, which differs from code to code."""
+
+
+class UnsupportedPattern(ValueError):
+    """A pattern that cannot be followed: the sentence without a place, which the caller knows."""
+
+    def __init__(self, sentence: str, hint: str | None = None) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.hint = hint
+
+
+class Step(NamedTuple):
+    """One character of the set, then on at instruction `then`."""
+
+    characters: Charset
+    then: int
+
+
+class Program:
+    """Immutable once made. An instruction is a step, or the places where to go on at once."""
+
+    def __init__(self, pattern: str, flags: int) -> None:
+        self._code: list[Step | tuple[int, ...]] = [()]
+        tree, flags = _parse(pattern, flags)
+        try:
+            start = self._sequence(tree, flags, MATCH, first=True, last=True)
+        except RecursionError:
+            raise UnsupportedPattern("this regular expression is nested too deep") from None
+        self.needs = self._distances()
+        """The least that has to be said from each instruction on."""
+        self._entered: dict[frozenset[int], frozenset[int]] = {}
+        self.start = self.enter(frozenset({start}))
+
+    def step(self, instruction: int) -> Step:
+        step = self._code[instruction]
+        assert isinstance(step, Step)
+        return step
+
+    def enter(self, instructions: frozenset[int]) -> frozenset[int]:
+        """The steps, and MATCH, that stand at these instructions, without those from which no end can be reached."""
+        known = self._entered.get(instructions)
+        if known is None:
+            seen = set(instructions)
+            queue = list(instructions)
+            while queue:
+                code = self._code[queue.pop()]
+                if not isinstance(code, Step):
+                    queue.extend(place for place in code if place not in seen)
+                    seen.update(code)
+            known = frozenset(
+                place
+                for place in seen
+                if self.needs[place].num_bytes < NEVER and (place == MATCH or isinstance(self._code[place], Step))
+            )
+            if len(instructions) == 1:
+                self._entered[instructions] = known
+        return known
+
+    def matches(self, text: str) -> bool:
+        """`re.fullmatch`, in a time that no pattern makes long."""
+        places = self.start
+        for character in text:
+            steps = [self.step(place) for place in places if place != MATCH]
+            places = self.enter(frozenset(step.then for step in steps if character in step.characters))
+        return MATCH in places
+
+    # Writing, from the back: every part is told where to go on -----------------------------------------------------
+
+    def _add(self, instruction: Step | tuple[int, ...]) -> int:
+        if len(self._code) >= SIZE_BUDGET:
+            raise UnsupportedPattern(
+                f"this regular expression needs more than {SIZE_BUDGET:,} steps once its repetitions are written out",
+                "smaller numbers in {..} make it smaller; a length is better said with len()",
+            )
+        self._code.append(instruction)
+        return len(self._code) - 1
+
+    def _sequence(self, nodes: Iterable[Node], flags: int, then: int, *, first: bool, last: bool) -> int:
+        """`first` and `last`: whether nothing can have been said before, and nothing will be after."""
+        parts = list(nodes)
+        begins = next((index for index, part in enumerate(parts) if part[0] is not sre.AT), len(parts))
+        ends = next((index for index in range(len(parts), 0, -1) if parts[index - 1][0] is not sre.AT), 0)
+        for index in reversed(range(len(parts))):
+            at_start, at_end = first and index <= begins, last and index >= ends - 1
+            then = self._node(parts[index], flags, then, first=at_start, last=at_end)
+        return then
+
+    def _node(self, node: Node, flags: int, then: int, *, first: bool, last: bool) -> int:
+        code, given = node
+        if code is sre.AT:
+            return self._anchor(given, then, first=first, last=last)
+        if code is sre.BRANCH:
+            _, branches = given
+            return self._add(tuple(self._sequence(each, flags, then, first=first, last=last) for each in branches))
+        if code is sre.SUBPATTERN:
+            _, added, removed, inner = given
+            return self._sequence(inner, _within(flags, added, removed), then, first=first, last=last)
+        if code is sre.MAX_REPEAT or code is sre.MIN_REPEAT:  # the language is the same, the order of trying is not
+            least, most, body = given
+            return self._repeat(least, most, body, flags, then, first=first, last=last)
+        if code in REFUSED:
+            raise UnsupportedPattern(f"{REFUSED[code]} cannot be enforced in a regular expression", HINT)
+        return self._add(Step(charset(characters_of(node, flags)), then))
+
+    def _anchor(self, where: object, then: int, *, first: bool, last: bool) -> int:
+        """Only where it says nothing: the whole text has to match anyway."""
+        if where in (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING) and first:
+            return then
+        if where in (sre.AT_END, sre.AT_END_STRING) and last:
+            return then
+        if where in (sre.AT_BOUNDARY, sre.AT_NON_BOUNDARY):
+            raise UnsupportedPattern(r"the word borders \b and \B cannot be enforced in a regular expression", HINT)
+        raise UnsupportedPattern(
+            r"^ and \A can only begin a regular expression here, $ and \Z only end it",
+            "they can be left out: the whole text has to match",
+        )
+
+    def _repeat(
+        self, least: int, most: int, body: Iterable[Node], flags: int, then: int, *, first: bool, last: bool
+    ) -> int:
+        nodes = list(body)
+        once = most == 1
+        if not nodes:
+            return then
+        if most == sre.MAXREPEAT:
+            then = self._loop(nodes, flags, then)
+        else:
+            after = then
+            for _ in range(most - least):
+                entry = self._sequence(nodes, flags, then, first=first and once, last=last and once)
+                then = self._add((entry, after))
+        for _ in range(least):
+            then, before = self._sequence(nodes, flags, then, first=first and once, last=last and once), then
+            if then == before:
+                break  # the part says nothing, however often
+        return then
+
+    def _loop(self, nodes: list[Node], flags: int, then: int) -> int:
+        loop = self._add(())
+        self._code[loop] = (self._sequence(nodes, flags, loop, first=False, last=False), then)
+        return loop
+
+    # Distances -----------------------------------------------------------------------------------------------------
+
+    def _distances(self) -> list[Need]:
+        num_bytes = self._nearest(
+            [code.characters.num_bytes[code.characters.root] if isinstance(code, Step) else 0 for code in self._code]
+        )
+        return list(map(Need, num_bytes, self._nearest([int(isinstance(code, Step)) for code in self._code])))
+
+    def _nearest(self, costs: list[int]) -> list[int]:
+        """Dijkstra from MATCH backwards."""
+        before: list[list[int]] = [[] for _ in self._code]
+        for place, code in enumerate(self._code):
+            for after in (code.then,) if isinstance(code, Step) else code:
+                before[after].append(place)
+        found = [NEVER] * len(self._code)
+        found[MATCH] = 0
+        queue = [(0, MATCH)]
+        while queue:
+            far, here = heappop(queue)
+            if far == found[here]:
+                for place in before[here]:
+                    if far + costs[place] < found[place]:
+                        found[place] = far + costs[place]
+                        heappush(queue, (found[place], place))
+        return found
+
+
+@lru_cache(maxsize=256)
+def program(pattern: str, flags: int) -> Program:
+    """Raises UnsupportedPattern."""
+    return Program(pattern, flags)
+
+
+class Counted(NamedTuple):
+    """A pattern that is nothing but so many characters of one set."""
+
+    characters: Ranges
+    least: int
+    most: int | None
+
+
+@lru_cache(maxsize=256)
+def counted(pattern: str, flags: int) -> Counted | None:
+    """A whole `[a-z]{2,60}`: a set and a length are watched with far fewer states than steps that are written out."""
+    nodes, flags = _parse(pattern, flags)
+    while len(nodes) == 1 and nodes[0][0] is sre.SUBPATTERN:
+        _, added, removed, inner = nodes[0][1]
+        nodes, flags = list(inner), _within(flags, added, removed)
+    if len(nodes) != 1 or nodes[0][0] not in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+        return None
+    least, most, body = nodes[0][1]
+    parts = list(body)
+    if len(parts) != 1 or parts[0][0] not in (sre.LITERAL, sre.NOT_LITERAL, sre.IN, sre.ANY):
+        return None
+    if least < 2 and most in (1, sre.MAXREPEAT):
+        return None  # `?`, `*` and `+` count nothing
+    return Counted(characters_of(parts[0], flags), int(least), None if most == sre.MAXREPEAT else int(most))
+
+
+def _parse(pattern: str, flags: int) -> tuple[list[Node], int]:
+    """The only place that knows Python's parser, which is not a public one: its tree has been stable since 3.11."""
+    try:
+        tree = _parser.parse(pattern, flags)
+    except (re.error, OverflowError) as error:
+        raise UnsupportedPattern(f"this is no regular expression: {error}") from None
+    except RecursionError:
+        raise UnsupportedPattern("this regular expression is nested too deep") from None
+    return list(tree), tree.state.flags
+
+
+def _within(flags: int, added: int, removed: int) -> int:
+    """The flags inside a group. `a` and `u` replace each other."""
+    kept = flags & ~re.ASCII if added & (re.ASCII | re.UNICODE) else flags
+    return (kept | added) & ~removed
+
+
+def characters_of(node: Node, flags: int) -> Ranges:
+    """The set of a node that is one character. Where case or Unicode's categories matter, Python is asked."""
+    code, given = node
+    if code is sre.ANY:
+        return others(() if flags & re.DOTALL else ((NEWLINE, NEWLINE),))
+    flags &= re.IGNORECASE | re.ASCII
+    items: list[Node] = list(given) if code is sre.IN else [(sre.LITERAL, given)]
+    negated = code is sre.NOT_LITERAL or items[0][0] is sre.NEGATE
+    items = [item for item in items if item[0] is not sre.NEGATE]
+    if flags & re.IGNORECASE or any(item[0] is sre.CATEGORY for item in items):
+        return matched(f"[{'^' if negated else ''}{''.join(map(_class_item, items))}]", flags)
+    ranges = joined(given if item is sre.RANGE else (given, given) for item, given in items)
+    return others(ranges) if negated else ranges
+
+
+def _class_item(item: Node) -> str:
+    code, given = item
+    if code is sre.CATEGORY:
+        return CATEGORIES[given]
+    low, high = given if code is sre.RANGE else (given, given)
+    return f"\\U{low:08x}-\\U{high:08x}"

@@ -1,0 +1,157 @@
+"""Kinds of text that have a name: numbers, dates, and what Python's `str.is..` methods accept. All are patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from lmql_lite.constraints.charset import accepted, class_text
+from lmql_lite.constraints.terms import And, Constant, Matches, Not, Term
+from lmql_lite.errors import Span
+
+INT = "0|-?[1-9][0-9]*"
+"""As Python writes one (S20): no plus, no leading zero, no `-0`."""
+FLOAT = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
+"""A point has digits on both sides, and may be missing with what follows it: no exponent, no `inf`, no `nan`."""
+
+YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+FOURTHS = "(?:0[48]|[2468][048]|[13579][26])"
+"""Two digits that four divides, `00` left out."""
+DATE = (
+    f"{YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    f"|(?:[0-9]{{2}}{FOURTHS}|{FOURTHS}00)-02-29"
+)
+"""The days that `datetime.date` has, 0001-01-01 to 9999-12-31, leap years by the Gregorian rule."""
+
+SHAPES = {"INT": INT, "FLOAT": FLOAT, "DATE": DATE}
+DIGITS_BUDGET = 120
+"""Digits of a number that is compared with: the pattern grows with their square."""
+
+
+def shape(name: str, span: Span) -> Term:
+    return Matches(SHAPES[name], span=span)
+
+
+def method(name: str, span: Span) -> Term:
+    """The texts for which a method of `str` is true.
+
+    Those that name the characters of a word or number end where other ones come; those that rule something out
+    (`isascii`, `isupper`) do not end a hole.
+    """
+    return Matches(_text_of_method(name), delimits=name in ALL_OF, span=span)
+
+
+def begins(options: tuple[str, ...], span: Span) -> Term:
+    return Matches(f"(?:{_either(options)})(?s:.*)", delimits=False, span=span) if options else Constant(False, span)
+
+
+def ends(options: tuple[str, ...], span: Span) -> Term:
+    return Matches(f"(?s:.*)(?:{_either(options)})", delimits=False, span=span) if options else Constant(False, span)
+
+
+def integers(at_least: int | None, at_most: int | None, span: Span) -> Term:
+    """The integers between two bounds, both included."""
+    if at_least is not None and at_most is not None and at_least > at_most:
+        return Constant(False, span)
+    bounds = [] if at_least is None else [_from(at_least)]
+    bounds += [] if at_most is None else [_up_to(at_most)]
+    terms = tuple(Matches(bound, span=span) for bound in bounds or [INT])
+    return terms[0] if len(terms) == 1 else And(terms, span)
+
+
+def other_integers(term: Term, span: Span) -> Term:
+    """The integers that do not meet a term."""
+    return And((Matches(INT, span=span), Not(term, span)), span)
+
+
+def _from(least: int) -> str:
+    if least > 0:
+        return _positive_from(str(least))
+    return "0|[1-9][0-9]*" + (f"|-(?:{_positive_up_to(str(-least))})" if least else "")
+
+
+def _up_to(most: int) -> str:
+    if most < 0:
+        return f"-(?:{_positive_from(str(-most))})"
+    return "-[1-9][0-9]*|0" + (f"|{_positive_up_to(str(most))}" if most else "")
+
+
+def _positive_from(digits: str) -> str:
+    """All with more digits, or as many and a greater one where they first differ."""
+    greater = [
+        f"{digits[:at]}[{int(digit) + 1}-9]{_any_digits(digits, at)}" for at, digit in enumerate(digits) if digit != "9"
+    ]
+    return "|".join([digits, *greater, f"[1-9][0-9]{{{len(digits)},}}"])
+
+
+def _positive_up_to(digits: str) -> str:
+    smaller = [
+        f"{digits[:at]}[{int(at == 0)}-{int(digit) - 1}]{_any_digits(digits, at)}"
+        for at, digit in enumerate(digits)
+        if int(digit) > int(at == 0)
+    ]
+    shorter = [f"[1-9][0-9]{{0,{len(digits) - 2}}}"] if len(digits) > 1 else []
+    return "|".join([digits, *smaller, *shorter])
+
+
+def _any_digits(digits: str, at: int) -> str:
+    return f"[0-9]{{{len(digits) - at - 1}}}"
+
+
+def _either(options: tuple[str, ...]) -> str:
+    return "|".join(map(_literally, options))
+
+
+def _literally(text: str) -> str:
+    return "".join(f"\\U{ord(character):08x}" for character in text)
+
+
+# Methods of str ----------------------------------------------------------------------------------------------------
+
+
+def _titled(character: str) -> bool:
+    return character.istitle() and not character.isupper()
+
+
+def _in_upper_text(character: str) -> bool:
+    return not character.islower() and not _titled(character)
+
+
+def _in_lower_text(character: str) -> bool:
+    return not character.isupper() and not _titled(character)
+
+
+def _goes_on_in_a_name(character: str) -> bool:
+    return f"a{character}".isidentifier()
+
+
+ALL_OF: dict[str, Callable[[str], bool]] = {
+    "isalpha": str.isalpha,
+    "isalnum": str.isalnum,
+    "isdigit": str.isdigit,
+    "isdecimal": str.isdecimal,
+    "isnumeric": str.isnumeric,
+    "isspace": str.isspace,
+    "isidentifier": str.isidentifier,
+}
+METHODS = (*ALL_OF, "isascii", "isprintable", "isupper", "islower")
+
+
+@cache
+def _text_of_method(name: str) -> str:
+    match name:
+        case "isascii":
+            return r"[\x00-\x7f]*"
+        case "isprintable":
+            return f"{_class(str.isprintable)}*"
+        case "isupper":  # at least one, and none of those that have a case and another one
+            return f"{_class(_in_upper_text)}*{_class(str.isupper)}{_class(_in_upper_text)}*"
+        case "islower":
+            return f"{_class(_in_lower_text)}*{_class(str.islower)}{_class(_in_lower_text)}*"
+        case "isidentifier":
+            return f"{_class(str.isidentifier)}{_class(_goes_on_in_a_name)}*"
+    return f"{_class(ALL_OF[name])}+"
+
+
+def _class(test: Callable[[str], bool]) -> str:
+    return class_text(accepted(test))

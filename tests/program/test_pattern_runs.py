@@ -1,0 +1,93 @@
+"""Whole runs under patterns: whatever a model says, `where` is true of the value in Python."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+import pytest
+
+import lmql_lite as lq
+
+
+def is_date(text: str) -> bool:
+    return bool(datetime.date.fromisoformat(text)) and len(text) == 10
+
+
+PYTHON = {
+    "re": re,
+    "REGEX": lambda text, pattern: bool(re.fullmatch(pattern, text)),
+    "INT": lambda text: str(int(text)) == text,
+    "FLOAT": lambda text: bool(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text)) and isinstance(float(text), float),
+    "DATE": is_date,
+    "STARTS_WITH": lambda text, options: text.startswith(tuple(options)),
+    "ENDS_WITH": lambda text, options: text.endswith(tuple(options)),
+}
+CONDITIONS = (
+    'REGEX(X, r"[a-z]+@[a-z]+[.]com")',
+    'REGEX(X, r"(?:cat|dog)s?( and [^\\n]{3,8})?")',
+    'REGEX(X, r"\\w+é.{2}") and len(X) < 9',
+    "INT(X) and len(X) < 7",
+    "FLOAT(X)",
+    "DATE(X)",
+    'DATE(X) and X.startswith("20") and X.endswith("-29") and not "-0" in X',
+    "0 <= int(X) < 120",
+    "int(X) < -5 or int(X) in [3, 17]",
+    "not int(X) in range(-1000, 1000)",
+    'X.startswith(("The ", "A ")) and X.endswith(".") and len(X) < 20',
+    'STARTS_WITH(X, ["a", "b"]) and ENDS_WITH(X, ["y", "z"]) and not X.islower()',
+    "X.isdigit() and len(X) == 3",
+    'X.isupper() and " " in X and len(X) <= 8',
+    "X.isidentifier() and not X.isascii() and len(X) < 6",
+    're.fullmatch("[ab]*", X) and not re.fullmatch("(ab)*", X) and len(X) == 6',
+    'len(X) < 12 and (X.isalpha() or X.isspace() or re.fullmatch("[0-9]-[0-9]", X) is not None)',
+)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("following", ["", ".", "\\n- next"])
+def test_the_value_meets_its_condition_in_python(condition: str, following: str, session: lq.Session) -> None:
+    """Law 3, S18, S19: a model that says anything at all, the best and two random draws of it."""
+    for decoder, seed in (("argmax", 1), ("sample", 2), ("sample", 3)):
+        source = f'{decoder}(max_tokens=40)\n    import re\n    "So: [X]{following}"\nwhere\n    {condition}\n'
+        result = lq.run_sync(source, model=lq.ScriptedModel("", certainty=0, seed=seed), session=session, seed=seed)
+        assert eval(condition, {**PYTHON, "X": result["X"]}), result["X"]
+        assert result.prompt == f"So: {result['X']}{following}".replace("\\n", "\n")
+
+
+def test_a_pattern_of_fixed_length_asks_for_nothing_after_its_end(session: lq.Session) -> None:
+    model = lq.ScriptedModel("On 12/31 I left")
+    result = lq.run_sync('"On [X] I left" where REGEX(X, r"[0-9]{2}/[0-9]{2}")', model=model, session=session)
+    assert (result.prompt, result.endings["X"]) == ("On 12/31 I left", "forced")
+    assert model.calls <= len("12/31"), "no question after the last digit"
+
+
+@pytest.mark.parametrize("said", ["I have 12 apples", "I have 12\n", "I have 12"])
+def test_a_number_ends_where_the_model_says_something_else(said: str, session: lq.Session) -> None:
+    """S18: nothing is known of what follows, and the model does not say end-of-text."""
+    result = lq.run_sync('"I have [X]" where INT(X)', model=lq.ScriptedModel(said), session=session)
+    assert (result["X"], result.prompt) == ("12", "I have 12")
+
+
+def test_the_text_that_follows_ends_a_number(session: lq.Session) -> None:
+    """S16."""
+    result = lq.run_sync(
+        '"I have [X] apples" where INT(X)', model=lq.ScriptedModel("I have 12 apples"), session=session
+    )
+    assert (result["X"], result.endings["X"]) == ("12", "end-of-text")
+
+
+def test_a_number_and_a_stop(session: lq.Session) -> None:
+    source = '"I have [X]\\n" where 0 < int(X) < 120 and STOPS_BEFORE(X, "\\n")'
+    result = lq.run_sync(source, model=lq.ScriptedModel("I have 119\n"), session=session)
+    assert (result["X"], result.endings["X"]) == ("119", "stop")
+
+
+def test_a_contradiction_is_found_before_the_model_is_asked(session: lq.Session) -> None:
+    """S22."""
+    model = lq.ScriptedModel("")
+    with pytest.raises(lq.ConstraintError, match="contradicts"):
+        lq.run_sync('"[X]" where DATE(X) and int(X) > 3', model=model, session=session)
+    with pytest.raises(lq.ConstraintError, match="contradicts"):
+        lq.run_sync('"[X]" where DATE(X) and X.endswith("-02-30")', model=model, session=session)
+    assert model.calls == 0

@@ -1,0 +1,192 @@
+"""What the patterned forms of a `where` clause mean: a term holds for a text where Python says so."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+
+from lmql_lite.constraints.simplify import satisfies
+from lmql_lite.errors import ConstraintError, QueryError
+from lmql_lite.program.lower import lower
+from tests.program.test_conditions import clause, term
+
+TEXTS = (
+    *("", "0", "7", "-7", "12", "119", "120", "121", "-119", "007", "-0", "1.5", "-0.25", "99999"),
+    *(
+        "a",
+        "ab",
+        "abc",
+        "Ab",
+        "AB",
+        "xab",
+        "b\n",
+        "a b",
+        "é",
+        "ÉA",
+        " ",
+        "none",
+        "a1",
+        "_a",
+        "2024-02-29",
+        "2023-02-29",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "re.fullmatch('[ab]+', X)",
+        "re.fullmatch('[ab]+', X) is not None",
+        "re.fullmatch('[ab]+', X) is None",
+        "not re.fullmatch('[ab]+', X)",
+        "pattern.fullmatch(X)",
+        "re.fullmatch(pattern, X) or X == 'none'",
+        "X.startswith('a')",
+        "not X.startswith('a')",
+        "X.startswith(('a', 'A', '12'))",
+        "X.startswith(())",
+        "X.endswith('b')",
+        "X.endswith(('b', '9', 'b\\n')) and len(X) > 2",
+        "X.isdigit()",
+        "not X.isalpha() and X.isalnum()",
+        "X.isupper() or X.islower()",
+        "X.isspace() or X.isidentifier() or X.isascii() and not X.isprintable()",
+        "X.isdecimal() or X.isnumeric()",
+        "int(X) < 120",
+        "int(X) <= 120",
+        "int(X) > n",
+        "int(X) >= -7",
+        "int(X) == 7",
+        "int(X) != 7",
+        "int(X) < 11.5",
+        "int(X) < third",
+        "int(X) == 11.5",
+        "120 > int(X)",
+        "0 < int(X) < 120",
+        "0 <= int(X) != 7",
+        "not int(X) < 120",
+        "not 0 < int(X) < 120",
+        "not (int(X) < 120 and len(X) > 1)",
+        "not (len(X) > 1 and int(X) < 120)",
+        "not (int(X) > 120 or X == '7')",
+        "not not int(X) > 7",
+        "int(X) < 5 or int(X) > 100",
+        "int(X) > 100 or X == 'none'",
+        "X == 'none' or int(X) > 100",
+        "int(X) in [7, 12, -7, 11.5, 120.0]",
+        "int(X) not in [7, 12]",
+        "not int(X) in range(5, 120)",
+        "int(X) in range(5, 120, 7)",
+        "int(X) in range(0)",
+        "int(X) in range(120, -9, -1)",
+        "int(X) in range(7, 10**100)",
+        "int(X) < infinity",
+        "int(X) > infinity",
+        "int(X) in [True, False]",
+    ],
+)
+def test_a_term_holds_where_python_says_so(text: str) -> None:
+    """Law 3: and where Python raises an error since a text is no number, it does not hold."""
+    values = {
+        "n": 3,
+        "pattern": re.compile("[ab]+|N", re.I),
+        "third": Fraction(36, 3),
+        "infinity": float("inf"),
+        "re": re,
+    }
+    bound = term(text, values)
+    assert bound.span is not None and bound.span.source in text
+    held = []
+    for value in TEXTS:
+        try:
+            expected = bool(eval(text, {**values, "X": value}))
+        except ValueError:
+            expected = False
+        if "int(X)" in text and value in ("007", "-0"):
+            expected = False  # S20: one way to write a number
+        held.append(satisfies(bound, value.encode()))
+        assert held[-1] == expected, value
+    assert any(held) or text in ("X.startswith(())", "int(X) == 11.5", "int(X) in range(0)", "int(X) > infinity")
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("REGEX(X, '(ab|b)c?')", "re.fullmatch('(ab|b)c?', X)"),
+        ("REGEX(X, pattern)", "pattern.fullmatch(X)"),
+        ("INT(X)", "re.fullmatch('0|-?[1-9][0-9]*', X)"),
+        ("not INT(X)", "not re.fullmatch('0|-?[1-9][0-9]*', X)"),
+        ("FLOAT(X)", "re.fullmatch('-?(0|[1-9][0-9]*)([.][0-9]+)?', X)"),
+        ("DATE(X)", "X == '2024-02-29'"),
+        ("STARTS_WITH(X, 'a')", "X.startswith('a')"),
+        ("STARTS_WITH(X, {'a', '1'})", "X.startswith(('a', '1'))"),
+        ("ENDS_WITH(X, ['b', '9'])", "X.endswith(('b', '9'))"),
+    ],
+)
+def test_functions_of_a_where_clause_mean_what_python_could_say(text: str, meaning: str) -> None:
+    values = {"pattern": re.compile("[ab]+|N", re.I), "re": re}
+    for value in TEXTS:
+        held = satisfies(term(text, values), value.encode())
+        assert held == bool(eval(meaning, {**values, "X": value})), value
+
+
+def test_an_order_that_python_would_change_does_not_change_a_term() -> None:
+    assert term("STARTS_WITH(X, {'b', 'a', 'c'})") == term("X.startswith(('c', 'b', 'a', 'a'))")
+    assert term("REGEX(X, pattern)", {"pattern": re.compile("a")}) == term("REGEX(X, 'a')")
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "sentence"),
+    [
+        ("len(X) < 5 and REGEX(X, r'(?=a)b')", "r'(?=a)b'", "ahead or behind"),
+        ("re.fullmatch('(a', X)", "'(a'", "no regular expression"),
+        (r"not REGEX(X, r'\bword\b')", r"r'\bword\b'", "word borders"),
+    ],
+)
+def test_a_pattern_that_is_written_out_is_tried_before_anything_runs(text: str, part: str, sentence: str) -> None:
+    """S22."""
+    with pytest.raises(QueryError, match=sentence) as caught:
+        lower(clause(text), "X")
+    assert caught.value.span is not None and caught.value.span.source == part
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "sentence"),
+    [
+        ("REGEX(X, v)", "(?=a)", "ahead or behind"),
+        ("REGEX(X, v)", re.compile("a{30000}"), "20,000 steps"),
+        ("X.endswith(v)", "a" * 30_000, "20,000 steps"),
+        ("int(X) < v", 10**400, "120 digits"),
+        ("int(X) in v", [3, -(10**400)], "120 digits"),
+        ("int(X) in v", range(10**400), "120 digits"),
+    ],
+)
+def test_a_value_that_cannot_be_followed_is_refused_with_its_clause(text: str, value: object, sentence: str) -> None:
+    with pytest.raises(ConstraintError, match=sentence) as caught:
+        term(f"'a' in X and {text}", {"v": value})
+    assert caught.value.span is not None and caught.value.span.source == text
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("INT(X, 3)", "INT(X)"),
+        ("REGEX('a', X)", 'REGEX(X, r"[a-z]+")'),
+        ("REGEX(X, X)", 'REGEX(X, r"[a-z]+")'),
+        ("STARTS_WITH(X)", 'STARTS_WITH(X, ["a", "b"])'),
+        ("REGEX(X, 'a', flags=2)", 'REGEX(X, r"[a-z]+")'),
+    ],
+)
+def test_a_function_that_is_called_wrongly_is_shown_rightly(text: str, hint: str) -> None:
+    with pytest.raises(QueryError, match="takes a hole") as caught:
+        lower(clause(f"len(X) < 3 and {text}"), "X")
+    assert caught.value.hint == hint
+
+
+def test_the_function_of_another_hole_is_no_part_of_a_condition() -> None:
+    with pytest.raises(QueryError, match="guides the hole") as caught:
+        lower(clause("len(X) < 3 or INT(Y)"), "X")
+    assert caught.value.span is not None and caught.value.span.source == "INT(Y)" and caught.value.hint
