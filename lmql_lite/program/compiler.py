@@ -8,9 +8,10 @@ from types import CodeType
 
 from lmql_lite.errors import QueryError, Span, did_you_mean
 from lmql_lite.lang import nodes
+from lmql_lite.lang.keywords import CONSTRAINTS
 from lmql_lite.lang.scope import check
 from lmql_lite.program.conditions import All, Condition
-from lmql_lite.program.lower import conjuncts, lower, mentioned
+from lmql_lite.program.lower import Unguided, conjuncts, lower, mentioned
 from lmql_lite.program.ops import (
     ITEM,
     Enter,
@@ -23,6 +24,7 @@ from lmql_lite.program.ops import (
     Next,
     Op,
     Option,
+    Predicate,
     Program,
     Return,
     Text,
@@ -190,11 +192,11 @@ class Compiler:
                     text.append(Interpolated(span, self._expression(value), conversion, format))
                 case nodes.Tag(span, role):
                     self._not_yet(span, f"the role tag {{:{role}}}", hint="write the turns as plain text for now")
-                case nodes.Hole(span, name):
+                case nodes.Hole():
                     self._flush(prompt.span, text)
                     self._refuse_extras(part)
                     here = holes[: 1 + sum(isinstance(before, nodes.Hole) for before in prompt.parts[:place])]
-                    self._ops.append(Hole(span, name, self._condition(part, inline, here, holes)))
+                    self._ops.append(self._hole(part, inline, here, holes))
         self._flush(prompt.span, text)
 
     def _flush(self, span: Span, text: list[str | Interpolated]) -> None:
@@ -202,13 +204,20 @@ class Compiler:
             self._ops.append(Text(span, tuple(text)))
             text.clear()
 
-    def _condition(
-        self, hole: nodes.Hole, inline: list[nodes.Expression], so_far: list[str], in_prompt: list[str]
-    ) -> Condition:
-        """What the clauses say about one hole. A clause over several holes is enforced at the last of them (S20)."""
+    def _hole(self, hole: nodes.Hole, inline: list[nodes.Expression], so_far: list[str], in_prompt: list[str]) -> Hole:
+        """A hole and what the clauses say about it. One over several holes is enforced at the last of them (S20)."""
         clauses = [clause for clause in inline if _last(clause, in_prompt) == hole.name and hole.name == so_far[-1]]
         clauses += [clause for clause in self._clauses if _last(clause, self._holes) == hole.name]
-        return All(hole.span, tuple(lower(clause, hole.name) for clause in clauses))
+        conditions: list[Condition] = []
+        predicates: list[Predicate] = []
+        for clause in clauses:
+            try:
+                conditions.append(lower(clause, hole.name))
+            except Unguided:
+                if mentioned(clause, CONSTRAINTS):
+                    raise  # a function of `where` in it is no Python
+                predicates.append(Predicate(clause.span, compile_expression(clause.tree.body, clause.span)))
+        return Hole(hole.span, hole.name, All(hole.span, tuple(conditions)), tuple(predicates))
 
     def _with_following(self, at: int, op: Op) -> Op:
         return replace(op, following=self._following(at + 1)) if isinstance(op, Hole) else op

@@ -54,6 +54,10 @@ SUPPORTED = (
 )
 
 
+class Unguided(QueryError):
+    """A condition that no automaton can say: it cannot guide the model, only judge what it has said (S21)."""
+
+
 def conjuncts(where: nodes.Expression) -> list[nodes.Expression]:
     """The parts of a top-level `and`, each with its own span."""
     body = where.tree.body
@@ -73,7 +77,10 @@ def mentioned(expression: nodes.Expression, names: Iterable[str]) -> set[str]:
 
 
 def lower(clause: nodes.Expression, hole: str) -> Condition:
-    """The condition that one clause puts on one hole. Raises QueryError with the part that cannot be enforced."""
+    """The condition that one clause puts on one hole.
+
+    Raises Unguided, with the part that is to blame, where only Python can judge it, and QueryError for mistakes.
+    """
     return Lowering(clause.span, hole).condition(clause.tree.body)
 
 
@@ -227,7 +234,7 @@ class Lowering:
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in STOPS:
                 yield part.func.id, span_of(part, self._span)
 
-    def _unsupported(self, span: Span) -> QueryError:
-        return QueryError(
+    def _unsupported(self, span: Span) -> Unguided:
+        return Unguided(
             f"this condition on [{self._hole}] cannot be enforced in this version", span=span, hint=SUPPORTED
         )

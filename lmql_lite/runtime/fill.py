@@ -20,7 +20,7 @@ from lmql_lite.runtime.decoders import pick
 from lmql_lite.runtime.frontier import Frontier
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
-from lmql_lite.runtime.state import State, Step, data_of
+from lmql_lite.runtime.state import State, Step, data_of, steps_since
 from lmql_lite.tokens import Sampling, Source
 
 
@@ -57,10 +57,11 @@ class Fill:
         self._max_tokens = max_tokens
         self._opened: State | None = None
         self._crossroads: list[Crossroads] = []
-        self._rejected: list[Step] = []
+        self._made: list[Step] = []
+        """Every token of every attempt."""
 
     def open(self, state: State, matcher: Matcher) -> State:
-        self._opened = replace(state, hole=self._op.name, matcher=matcher)
+        self._opened = replace(self._path.resolve(state), hole=self._op.name, matcher=matcher)
         return self._opened
 
     async def step(self, state: State, matcher: Matcher) -> State:
@@ -69,17 +70,20 @@ class Fill:
         if forced:
             state = self._path.force(state, forced, self._op.name)
             return replace(state, matcher=matcher.advance(forced))
-        return await self._ask(self._path.settle(state), matcher)
+        return self._noted(state, await self._ask(self._path.settle(state), matcher))
 
     def close(self, state: State, matcher: Matcher) -> State:
-        return self._path.note(self._path.close(state, matcher), self._rejected)
+        """The hole has its value; what other attempts said is put on record as rejected."""
+        assert self._opened is not None, "a hole is opened first"
+        kept = {id(step) for step in steps_since(self._opened, state)}
+        rejected = self._path.reject([step for step in self._made if id(step) not in kept])
+        return self._path.note(self._path.close(state, matcher), rejected)
 
-    def go_back(self, state: State) -> State | None:
+    def go_back(self) -> State | None:
         """A state from which the hole is filled otherwise; None where every way was gone."""
         assert self._opened is not None, "a hole is opened first"
         if self._sampling.temperature > 0:
             self._sampling = replace(self._sampling, index=self._sampling.index + 1)
-            self._rejected += self._path.leave(state, self._opened)
             return self._opened
         best: tuple[float, Crossroads, int] | None = None
         for crossroads in self._crossroads:
@@ -91,8 +95,11 @@ class Fill:
         if best is None:
             return None
         _, crossroads, token = best
-        self._rejected += self._path.leave(state, crossroads.state)
-        return self._take(crossroads, token)
+        return self._noted(crossroads.state, self._take(crossroads, token))
+
+    def _noted(self, before: State, after: State) -> State:
+        self._made += steps_since(before, after)
+        return after
 
     async def _ask(self, state: State, matcher: Matcher) -> State:
         """One question to the tree or the model, and the token that it decides."""

@@ -217,7 +217,7 @@ class Run:
             broken = await self._broken(op, value)
             if broken is None:
                 break
-            back = fill.go_back(state) if rejections < self._settings.backtracks else None
+            back = fill.go_back() if rejections < self._settings.backtracks else None
             if back is None:
                 raise _rejected(op, broken, value, rejections + 1)
             rejections += 1

@@ -35,7 +35,7 @@ class Path:
 
         Nothing is held back at the `last` time, when no token will follow.
         """
-        state = self._resolve(state)
+        state = self.resolve(state)
         if not state.pending and not last:
             return state
         # what an earlier hole left held, when it ended before its first token, is text like any other
@@ -95,18 +95,14 @@ class Path:
             step = step.before
         return replace(state, overhang=Overhang(tuple(reversed(steps)), covered - len(surplus), surplus))
 
-    def leave(self, state: State, target: State) -> list[Step]:
-        """Takes the tokens since `target` off the books; gives those of the hole, oldest first, as rejected."""
-        left: list[Step] = []
-        step = state.history
-        while step is not target.history:
-            assert step is not None, "the target stands on the way"
-            if step.token.fate == "kept":
-                self._ledger.drop(step, "rejected")
-                if step.token.hole is not None:
-                    left.append(replace(step, token=replace(step.token, fate="rejected")))
-            step = step.before
-        return left[::-1]
+    def reject(self, steps: list[Step]) -> list[Step]:
+        """Takes steps off the books that are not on the way; gives those of a hole, as rejected."""
+        rejected = []
+        for step in steps:
+            self._ledger.drop(step, "rejected")
+            if step.token.hole is not None:
+                rejected.append(replace(step, token=replace(step.token, fate="rejected")))
+        return rejected
 
     def note(self, state: State, rejected: list[Step]) -> State:
         """Writes rejected tokens into the history, behind the value that took their place."""
@@ -114,7 +110,7 @@ class Path:
             state = replace(state, history=replace(step, before=state.history))
         return state
 
-    def _resolve(self, state: State) -> State:
+    def resolve(self, state: State) -> State:
         """Keeps the tokens of an overhang that the text since then begins with; takes the others off the path."""
         overhang = state.overhang
         if overhang is None:

@@ -75,6 +75,17 @@ class State:
         return tuple(reversed(tokens))
 
 
+def steps_since(before: State, after: State) -> list[Step]:
+    """What `after` has in its history beyond `before`, from which it came; oldest first."""
+    steps = []
+    step = after.history
+    while step is not before.history:
+        assert step is not None, "one state came from the other"
+        steps.append(step)
+        step = step.before
+    return steps[::-1]
+
+
 def join(pieces: tuple[Piece, ...], piece: Piece) -> tuple[Piece, ...]:
     if not piece.data:
         return pieces

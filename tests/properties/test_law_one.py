@@ -24,6 +24,10 @@ CONDITIONS = [
     '{H} in ["a", "ab", "abc", "the end"] and not {H} == "ab"',
     'not "e" in {H} and len({H}) < 7',
     '"12" in {H} and STOPS_AT({H}, ".")',
+    'REGEX({H}, r"[a-c]+|é?[0-9][0-9]")',
+    "INT({H}) and len({H}) < 4",
+    '{H}.startswith(("a", "1")) and len({H}) < 5',
+    'len({H}) == 2 and {H}.upper() != "AA" and sum({H}.encode()) % 3 != 0',
     'len({H}) < 8 and (STOPS_AT({H}, ["?", "."]) or {H} in ["é", "ée"])',
 ]
 
