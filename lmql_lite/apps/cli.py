@@ -274,7 +274,7 @@ def usage_line(result: Result, seconds: float) -> str:
         f"{usage.tokens_forced} forced",
     ]
     kept = (usage.completion_tokens or 0) - (usage.wasted_tokens or 0)
-    wasted = f" + {usage.wasted_tokens} cut" if usage.wasted_tokens else ""
+    wasted = f" + {usage.wasted_tokens} wasted" if usage.wasted_tokens else ""
     return (
         f"tokens in {usage.prompt_tokens} out {kept} ({', '.join(out)}){wasted}"
         f" · {usage.requests} requests · {usage.forward_passes} forward passes · {seconds:.1f} s"
