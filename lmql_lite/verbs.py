@@ -224,6 +224,7 @@ class QueryFunction:
         inputs |= {name: value for name, value in self._scope.items() if name in self.query.inputs}
         inputs |= inspect.getclosurevars(self._function).nonlocals
         inputs |= call.arguments
+        # every name in `said` was found in Options above, which the checker cannot see
         options: Options = {**self._options, **said}  # type: ignore[typeddict-item]
         return {name: value for name, value in inputs.items() if name in self.query.inputs}, options
 

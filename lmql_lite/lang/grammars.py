@@ -30,7 +30,7 @@ def grammar(name: str, *, strict: bool = False) -> Lark:
     from lark.lexer import Lexer
 
     class Terminals(Lexer):
-        """The text was cut into terminals before Lark sees it."""
+        """The text was cut into terminals before Lark sees it: `data` is these, not a text."""
 
         def __init__(self, lexer_conf: object) -> None:
             pass
