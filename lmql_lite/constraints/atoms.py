@@ -66,6 +66,14 @@ class Phrase:
     def holds(self, state: int) -> bool:
         return state == self.size
 
+    def back(self, state: int) -> int:
+        """The length of the phrase that ends here."""
+        return self.size
+
+    def under_way(self, state: int) -> int:
+        """How many of the last bytes may be part of the phrase."""
+        return state
+
     def need(self, state: int) -> Need:
         rest = self.phrase[state:]
         return Need(len(rest), sum(map(starts_character, rest)))

@@ -1,8 +1,8 @@
-"""A term as an automaton over bytes, built as far as it is walked: content in states, length in a counter.
+"""A term as an automaton over bytes, built as far as it is walked: content in states, lengths in counts.
 
-A configuration is (state, count): the state holds every atom that reads content, and UTF-8 validity; the count is the
-number of characters, saturated one past the largest number that the term compares with. Whether a configuration can
-still end well, and in how few bytes, is exact (S19): a mask built on it never walks into a dead end.
+A configuration is (state, count): the state holds every machine that reads content, and UTF-8 validity; the count is
+what the term's lengths compare (`counters.Counts`). Whether a configuration can still end well, and in how few bytes,
+is exact (S19): a mask built on it never walks into a dead end.
 """
 
 from __future__ import annotations
@@ -13,25 +13,12 @@ from threading import RLock
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import DEAD, NEVER, Forbidden, Moves, Options, Phrase, Utf8
-from lmql_lite.constraints.places import Edge, Judgement, Place
-from lmql_lite.constraints.regex import Regex
-from lmql_lite.constraints.simplify import characters, simplify
-from lmql_lite.constraints.terms import (
-    And,
-    Choice,
-    Constant,
-    Contains,
-    Lacks,
-    Length,
-    Matches,
-    Not,
-    Or,
-    Stop,
-    Term,
-    is_closed,
-)
-from lmql_lite.constraints.ways import ALWAYS, Way, both, possible
+from lmql_lite.constraints.atoms import DEAD, NEVER, Moves, Utf8, starts_character
+from lmql_lite.constraints.places import Atoms, Edge, Past, Place
+from lmql_lite.constraints.simplify import simplify
+from lmql_lite.constraints.terms import Choice, Matches, Term, is_closed
+from lmql_lite.constraints.watch import AnyStop, Watch
+from lmql_lite.constraints.ways import Bounds, Way, is_within
 from lmql_lite.errors import ConstraintError
 
 STATE_BUDGET = 100_000
@@ -41,7 +28,6 @@ MEMO_KEPT = 1_000_000
 """Configurations whose distance is remembered, about 200 bytes each."""
 
 UTF8 = Utf8()
-Machine = Phrase | Options | Forbidden | Regex
 
 
 class Automaton:
@@ -52,62 +38,39 @@ class Automaton:
 
     def __init__(self, term: Term) -> None:
         self.term = term
-        self._term = simplify(term)
-        self.closed = is_closed(self._term)
-        self._machines: list[Machine] = []
-        self._slots: dict[int, int] = {}
-        """Identity of an atom within the term -> its place in a state: an atom with many options is slow to hash."""
-        self._stops: list[tuple[Stop, int, Phrase]] = []
-        constants = [0]
-        self._collect(self._term, constants, {})
-        self._before = [(stop, slot) for stop, slot, _ in self._stops if not stop.inclusive]
-        # a value cut before a phrase is shorter than the text: leave room to count back
-        room = max((characters(stop.phrase) for stop, _ in self._before), default=0)
-        self.most = max(constants) + 1 + room if len(constants) > 1 else 0
+        simple = simplify(term)
+        self.closed = is_closed(simple)
+        self._watch = Watch(simple)
+        self._machines = self._watch.machines
+        self.counts = self._watch.counts
+        self.regions = self._watch.regions
+        self.token = self.counts.one("tokens")
+        """What a token adds to the counts."""
+        self._is_plain = isinstance(simple, Choice | Matches)
         self._lock = RLock()
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
         self._rows: list[NDArray[np.int32] | None] = []
         self._edges: list[tuple[Edge, ...]] = []
+        self._added_rows: dict[int, NDArray[np.intp]] = {}
         self._reached: list[bool] = []
-        self._ways: dict[tuple[int, ...], tuple[Way, ...]] = {}
         self._ahead: list[tuple[Way, ...]] = []
-        self._behind: list[tuple[tuple[int, int], ...]] = []
-        self._judged: dict[tuple[tuple[int, ...], int], bool] = {}
+        self._behind: list[tuple[Bounds, ...]] = []
         self._distances: dict[tuple[int, int], int] = {}
         self._bounds: dict[tuple[int, int], int] = {}
         self.start = self._number(Place((0,) * len(self._machines), 0, ()))
 
+    @property
+    def counts_parts(self) -> bool:
+        """Whether words or sentences are counted: then what a byte adds depends on the state."""
+        return "words" in self.counts.units or "sentences" in self.counts.units
+
+    @property
+    def cuts_back(self) -> bool:
+        """Whether a stop may cut off more than was said since it was reached."""
+        return bool(self._watch.cutting)
+
     # Building ----------------------------------------------------------------------------------------------------
-
-    def _collect(self, term: Term, constants: list[int], known: dict[Term, int]) -> None:
-        match term:
-            case And(terms) | Or(terms):
-                for part in terms:
-                    self._collect(part, constants, known)
-            case Not(part):
-                self._collect(part, constants, known)
-            case Length(at_least, at_most):
-                constants.extend((at_least, at_most or 0))
-            case Choice() | Matches() | Contains() | Lacks() | Stop():
-                slot = known.setdefault(term, len(self._machines))  # equal atoms share a machine
-                if slot == len(self._machines):
-                    self._machines.append(self._machine(term, slot))
-                self._slots[id(term)] = slot
-            case Constant():
-                pass
-
-    def _machine(self, atom: Choice | Matches | Contains | Lacks | Stop, slot: int) -> Machine:
-        if isinstance(atom, Choice):
-            return Options(atom.options)
-        if isinstance(atom, Matches):
-            return Regex(atom.pattern, atom.flags, atom.span)
-        if isinstance(atom, Lacks):
-            return Forbidden(atom.phrases)
-        machine = Phrase(atom.phrase, sticky=isinstance(atom, Contains))
-        if isinstance(atom, Stop):
-            self._stops.append((atom, slot, machine))
-        return machine
 
     def _number(self, place: Place) -> int:
         number = self._numbers.get(place)
@@ -117,8 +80,8 @@ class Automaton:
                 raise self._too_large()
             self._places.append(place)
             self._edges.append(())
-            self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._stops))
-            self._ahead.append(self._ways_from(place.atoms))
+            self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._watch.stops))
+            self._ahead.append(self._watch.ways(place.atoms))
             self._behind.append(self._ways_back(place))
             self._rows.append(None)
             self._numbers[place] = number
@@ -132,90 +95,73 @@ class Automaton:
         )
 
     def _expand(self, state: int) -> NDArray[np.int32]:
-        """All successors of a state. Bytes that no atom tells apart are stepped together."""
-        atoms, utf8, before = self._places[state]
+        """All successors of a state. Bytes that no machine tells apart are stepped together."""
+        place = self._places[state]
+        atoms, utf8, _ = place
         row = [DEAD] * 256
-        ways: dict[int, tuple[int, int]] = {}
+        edges: dict[int, Edge] = {}
         moves = [machine.moves(atom) for machine, atom in zip(self._machines, atoms, strict=True)]
         special: set[int] = set().union(*(move.special for move in moves))
-        other = self._enter(tuple(move.other for move in moves), atoms, before)
-        if other is not None:
-            for after, members in UTF8.groups[utf8]:
-                plain = [byte for byte in members if byte not in special] if special else members
-                if plain:
-                    number = self._number(Place(other[0], after, other[1]))
+        entered: dict[tuple[int, Atoms], int] = {}
+        other = tuple(move.other for move in moves)
+        for after, members in UTF8.groups[utf8]:
+            plain = [byte for byte in members if byte not in special] if special else members
+            if plain:
+                number = entered[after, other] = self._enter(place, other, after)
+                if number != DEAD:
                     for byte in plain:
                         row[byte] = number
-                    ways[number] = (plain[0], len(plain))
-        numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+                    edges[number] = self._edge(place, number, plain[0], len(plain))
         for byte in sorted(special):
             after = UTF8.table[utf8][byte]
             if after == DEAD:
                 continue
             alike = (after, _step(moves, byte))
-            if alike not in numbers:
-                entered = self._enter(alike[1], atoms, before)
-                numbers[alike] = DEAD if entered is None else self._number(Place(entered[0], after, entered[1]))
-            number = numbers[alike]
+            if alike not in entered:
+                entered[alike] = self._enter(place, alike[1], after)
+            number = entered[alike]
             if number != DEAD:
                 row[byte] = number
-                first, how_many = ways.get(number, (byte, 0))
-                ways[number] = (first, how_many + 1)
-        starts = int(utf8 == 0)
-        self._edges[state] = tuple(Edge(number, starts, *bytes_there) for number, bytes_there in ways.items())
+                known = edges.get(number)
+                edges[number] = (
+                    self._edge(place, number, byte, 1) if known is None else known._replace(how_many=known.how_many + 1)
+                )
+        self._edges[state] = tuple(edges.values())
         successors = np.array(row, dtype=np.int32)
         self._rows[state] = successors  # last: whoever sees the row may read the edges
         return successors
 
-    def _enter(
-        self, after: tuple[int, ...], atoms: tuple[int, ...], before: tuple[tuple[int, ...], ...]
-    ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]] | None:
-        """The new atoms and history after one byte, None where no continuation can meet the term."""
-        matched = max((after[slot] for _, slot in self._before), default=0)
+    def _edge(self, place: Place, number: int, byte: int, how_many: int) -> Edge:
+        added = self._watch.added(place.atoms, self._places[number].atoms, place.utf8 == 0)
+        return Edge(number, added, added + self.token, byte, how_many)
+
+    def _enter(self, place: Place, after: Atoms, utf8: int) -> int:
+        """The state after one byte, DEAD where no continuation can meet the term."""
+        matched = max((machine.under_way(after[slot]) for slot, machine in self._watch.cutting), default=0)
         # under a phrase that may cut the value the text itself may be past hope: what stands before is judged
-        before = (*before, atoms)[-matched:] if matched else ()
-        if self._ways_from(after) or any(way.num_bytes == 0 for past in before for way in self._ways_from(past)):
-            return after, before
-        return None
+        before = (*place.before, Past(place.atoms, place.utf8))[-matched:] if matched else ()
+        if self._watch.ways(after) or any(self._watch.may_hold(past.atoms) for past in before):
+            return self._number(Place(after, utf8, before))
+        return DEAD
 
-    def _ways_from(self, atoms: tuple[int, ...]) -> tuple[Way, ...]:
-        """How the term may come to hold in a continuation. A superset: never less than what is possible."""
-        ways = self._ways.get(atoms)
-        if ways is None:
-            ways = self._ways[atoms] = self._ways_of(self._term, atoms)
-        return ways
-
-    def _ways_of(self, term: Term, atoms: tuple[int, ...]) -> tuple[Way, ...]:
-        match term:
-            case Constant(False):
-                return ()
-            case Length(at_least, at_most):
-                return (Way(0, 0, at_least, NEVER if at_most is None else at_most),)
-            case Choice() | Matches() | Contains() | Lacks():
-                slot = self._slots[id(term)]
-                need = self._machines[slot].need(atoms[slot])
-                return (Way(*need, 0, NEVER),) if need.num_bytes < NEVER else ()
-            case And(terms):
-                ways: tuple[Way, ...] = (ALWAYS,)
-                for part in terms:
-                    ways = possible(both(a, b) for a in ways for b in self._ways_of(part, atoms))
-                return ways
-            case Or(terms):
-                return possible(way for part in terms for way in self._ways_of(part, atoms))
-        return (ALWAYS,)
-
-    def _ways_back(self, place: Place) -> tuple[tuple[int, int], ...]:
+    def _ways_back(self, place: Place) -> tuple[Bounds, ...]:
         """The counts here with which a stop may still cut the value back to one that meets the term."""
-        if not place.before:
-            return ()
-        under_way = max(self._before, key=lambda stop_and_slot: place.atoms[stop_and_slot[1]])
-        phrase = under_way[0].phrase[: len(place.before)]
-        back = [characters(phrase[index:]) for index in range(len(phrase))]
-        return tuple(
-            (way.low + counted, way.high + counted)
-            for atoms, counted in zip(place.before, back, strict=True)
-            for way in self._ways_from(atoms)
-            if way.num_bytes == 0
+        found = []
+        for back, past in enumerate(reversed(place.before), start=1):
+            since = self.counts.unpack(self._added_since(place, back))
+            found += [
+                tuple((low + more, high + more) for more, (low, high) in zip(since, way.bounds, strict=True))
+                for way in self._watch.ways(past.atoms)
+                if way.num_bytes == 0
+            ]
+        return tuple(found)
+
+    def _added_since(self, place: Place, back: int) -> int:
+        """What the last bytes have added to the counts. Tokens stay as they are: the hole has been charged for them."""
+        pasts = place.before[-back:]
+        following = (*(past.atoms for past in pasts[1:]), place.atoms)
+        return sum(
+            self._watch.added(past.atoms, after, past.utf8 == 0) for past, after in zip(pasts, following, strict=True)
         )
 
     # Walking -----------------------------------------------------------------------------------------------------
@@ -233,8 +179,22 @@ class Automaton:
         self.row(state)
         return self._edges[state]
 
-    def count(self, count: int, characters: int) -> int:
-        return min(count + characters, self.most)
+    def step(self, state: int, count: int, byte: int) -> tuple[int, int]:
+        """The configuration after one byte, no token counted. DEAD is the state of a text that is no valid one."""
+        after = int(self.row(state)[byte])
+        if after == DEAD or not self.counts.units:
+            return after, count
+        added = self._watch.added(self._places[state].atoms, self._places[after].atoms, starts_character(byte))
+        return after, self.counts.add(count, added)
+
+    def added_row(self, state: int) -> NDArray[np.intp]:
+        """What each of the 256 bytes adds to the counts, as `Counts.small` packs it; no token counted."""
+        row = self._added_rows.get(state)
+        if row is None:
+            added = {edge.state: self.counts.small(edge.added) for edge in self.edges(state)}
+            row = np.array([added.get(after, 0) for after in self.row(state).tolist()], dtype=np.intp)
+            self._added_rows[state] = row
+        return row
 
     def undecided(self, state: int) -> int:
         """How many of the last bytes may turn out to be a phrase before which the value is cut."""
@@ -248,13 +208,13 @@ class Automaton:
 
     def holds(self, state: int, count: int) -> bool:
         """Whether the hole may end here by the model's own decision."""
-        atoms, utf8, _ = self._places[state]
-        if utf8:
-            return False
-        known = self._judged.get((atoms, count))
-        if known is None:
-            known = self._judged[atoms, count] = self._judge(self._term, atoms, count, None).holds
-        return known
+        place = self._places[state]
+        return not place.utf8 and self._watch.holds(place.atoms, count)
+
+    def may_hold(self, state: int) -> bool:
+        """Whether `holds` is true for some count."""
+        place = self._places[state]
+        return not place.utf8 and self._watch.may_hold(place.atoms)
 
     def cut(self, state: int, count: int) -> int | None:
         """How many bytes before this place a stop ends the value, None where none fires.
@@ -264,64 +224,47 @@ class Automaton:
         if not self._reached[state]:
             return None
         place = self._places[state]
-        for stop, slot, machine in self._stops:
-            if not machine.holds(place.atoms[slot]):
-                continue
-            if stop.inclusive:
-                back, atoms, counted = 0, place.atoms, count
-            else:
-                back = len(stop.phrase)
-                atoms = place.before[-back]
-                counted = count - characters(stop.phrase) if self.most else 0
-            if self._judge(self._term, atoms, counted, stop).fires:
-                return back
+        for stop, slot, machine in self._watch.stops:
+            if machine.holds(place.atoms[slot]) and self._fires(place, count, stop, machine.back(place.atoms[slot])):
+                return 0 if stop.inclusive else machine.back(place.atoms[slot])
         return None
 
-    def _judge(self, term: Term, atoms: tuple[int, ...], count: int, reached: Stop | None) -> Judgement:
-        match term:
-            case Constant(holds):
-                return Judgement(holds, False)
-            case Length(at_least, at_most):
-                return Judgement(at_least <= count and (at_most is None or count <= at_most), False)
-            case Choice() | Matches() | Contains() | Lacks():
-                slot = self._slots[id(term)]
-                return Judgement(self._machines[slot].holds(atoms[slot]), False)
-            case Stop():
-                return Judgement(True, term == reached)
-            case Not(part):
-                return Judgement(not self._judge(part, atoms, count, reached).holds, False)
-            case And(terms):
-                parts = [self._judge(part, atoms, count, reached) for part in terms]
-                holds = all(part.holds for part in parts)
-                return Judgement(holds, holds and any(part.fires for part in parts))
-            case Or(terms):
-                parts = [self._judge(part, atoms, count, reached) for part in terms]
-                return Judgement(any(part.holds for part in parts), any(part.fires for part in parts))
+    def _fires(self, place: Place, count: int, stop: AnyStop, back: int) -> bool:
+        if stop.inclusive:
+            return self._watch.fires(place.atoms, count, stop)
+        return self._watch.fires(place.before[-back].atoms, count - self._added_since(place, back), stop)
 
     # Ends --------------------------------------------------------------------------------------------------------
 
     def distance(self, state: int, count: int) -> int:
-        """The least number of bytes after which the hole can end well, NEVER where it cannot. Exact."""
+        """The least number of bytes after which the hole can end well, each of them a token; NEVER where it cannot."""
         known = self._distances.get((state, count))
         if known is not None:
             return known
         with self._lock:
-            if len(self._distances) + len(self._bounds) + len(self._judged) > MEMO_KEPT:
-                self._distances, self._bounds, self._judged = {}, {}, {}
+            if len(self._distances) + len(self._bounds) > MEMO_KEPT:
+                self._distances, self._bounds = {}, {}
             return self._search(state, count)
+
+    def lives(self, state: int, count: int) -> bool:
+        return self.distance(state, count) < NEVER
+
+    def continues(self, state: int, count: int, byte: int) -> bool:
+        """Whether the text can go on with this byte."""
+        after, count = self.step(state, count, byte)
+        return after != DEAD and self.lives(after, self.counts.add(count, self.token))
+
+    def goes_on(self, state: int, count: int) -> bool:
+        """Whether there is a text that goes on from here."""
+        return any(self.lives(edge.state, self.counts.add(count, edge.spent)) for edge in self.edges(state))
 
     def at_least(self, state: int, count: int) -> int:
         """A number of bytes below which the hole cannot end well. Cheap."""
-        if any(low <= count <= high for low, high in self._behind[state]):
-            return 0
-        return min(
-            (
-                max(way.num_bytes, way.low - count)
-                for way in self._ahead[state]
-                if count + way.num_characters <= way.high
-            ),
-            default=NEVER,
-        )
+        if self._behind[state]:
+            values = self.counts.unpack(count)
+            if any(is_within(values, bounds) for bounds in self._behind[state]):
+                return 0
+        return self._watch.at_least(self._ahead[state], self._places[state].atoms, count)
 
     def _search(self, state: int, count: int) -> int:
         """A* (Hart, Nilsson, Raphael 1968); what a search has learned is a better estimate for the next one."""
@@ -329,7 +272,7 @@ class Automaton:
         if self._ends(state, count):
             self._distances[start] = 0
             return 0
-        if isinstance(self._term, Choice | Matches):  # what is needed is exact
+        if self._is_plain:  # what is needed is exact
             return self._distances.setdefault(start, self.at_least(state, count))
         came_from: dict[tuple[int, int], tuple[int, int] | None] = {start: None}
         depths = {start: 0}
@@ -345,7 +288,7 @@ class Automaton:
             if known is not None:
                 return self._remember(here, depth + known, came_from, depths)
             for edge in self.edges(here[0]):
-                after = (edge.state, min(here[1] + edge.characters, self.most))
+                after = (edge.state, self.counts.add(here[1], edge.spent))
                 if depths.get(after, NEVER) <= depth + 1:
                     continue
                 known = self._distances.get(after)
@@ -380,5 +323,5 @@ class Automaton:
         return nearest
 
 
-def _step(moves: list[Moves], byte: int) -> tuple[int, ...]:
+def _step(moves: list[Moves], byte: int) -> Atoms:
     return tuple(move.special.get(byte, move.other) for move in moves)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from itertools import combinations
 from threading import Lock
 from typing import NamedTuple
 
@@ -22,6 +24,8 @@ Mask = NDArray[np.bool_]
 
 MASKS_BYTES = 64 * 2**20
 WALKS_BYTES = 128 * 2**20
+SUBSETS_TRIED = 100
+"""Sets of clauses of one size that are looked at to find a conflict."""
 
 
 class Verdict(NamedTuple):
@@ -32,15 +36,21 @@ class Verdict(NamedTuple):
     held: bytes
     lives: bytes
     stops: bytes
+    passes: bytes
     ends: bool
     continues: bytes
 
 
 class Judged(NamedTuple):
-    """`far` is the number of tokens from which on a limit on them makes no difference."""
+    """`far` is the number of tokens from which on a limit on them makes no difference.
+
+    `reach` is by how much a count may grow on the way to the nearest end of every live place: where a count has that
+    much room within its region, all counts of the region with as much room are judged alike; None where they are not.
+    """
 
     verdict: Verdict
     far: int
+    reach: int | None
 
 
 class Memory:
@@ -49,85 +59,124 @@ class Memory:
     def __init__(self) -> None:
         self.walks: Recent[tuple[Masks, int, bytes], Walk] = Recent(WALKS_BYTES)
         self.judged: Recent[tuple[Masks, int, int, bytes, int], Judged] = Recent(MASKS_BYTES // 4)
+        self.shared: Recent[tuple[Masks, int, int, bytes], Judged] = Recent(MASKS_BYTES // 4)
         self.masks: Recent[Verdict, Mask] = Recent(MASKS_BYTES)
 
 
 class Masks:
     """The masks of one automaton over one vocabulary, remembered per configuration.
 
-    A walk over the vocabulary is made once per state; a mask then only asks the few distinct (end state, characters)
-    pairs whether they can still end well. Masks that agree in all answers are one array.
+    A walk over the vocabulary is made once per state; a mask then only asks the few distinct (end state, added counts)
+    pairs whether they can still end well, and not even that where a count is far from all borders. Masks that agree
+    in all answers are one array.
     """
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary, following: bytes, memory: Memory) -> None:
         self.automaton = automaton
         self.vocabulary = vocabulary
         self._memory = memory
-        self._following = np.full(len(vocabulary.texts), not following, dtype=np.bool_)
+        self._following = following if automaton.closed else b""
+        self._begins_following = np.full(len(vocabulary.texts), not following, dtype=np.bool_)
         if following:
-            self._following[vocabulary.within(following)] = True
+            self._begins_following[vocabulary.within(following)] = True
             longer = vocabulary.beginning_with(following)
-            self._following[longer.start : longer.stop] = True
+            self._begins_following[longer.start : longer.stop] = True
 
     def mask(self, state: int, count: int, held: bytes, tokens_left: int) -> Mask:
         memory = self._memory
-        judged = memory.judged.get((self, state, count, held, -1))
-        if judged is None:
-            judged = self._remember((self, state, count, held, -1), NEVER)
+        region, room = self.automaton.regions.find(count)
+        judged = memory.shared.get((self, state, region.low, held))
+        if judged is None or judged.reach is None or judged.reach > room:
+            judged = memory.judged.get((self, state, count, held, -1))
+            if judged is None:
+                judged = self._judge(state, count, held, NEVER)
+                self._remember((self, state, count, held, -1), judged)
+                if judged.reach is not None and judged.reach <= room:
+                    memory.shared.put((self, state, region.low, held), judged, 500)
         if tokens_left < judged.far:
             key = (self, state, count, held, tokens_left)
-            judged = memory.judged.get(key) or self._remember(key, tokens_left)
+            judged = memory.judged.get(key) or self._remember(key, self._judge(state, count, held, tokens_left))
         mask = memory.masks.get(judged.verdict)
         return self._build(judged.verdict) if mask is None else mask
 
-    def _remember(self, key: tuple[Masks, int, int, bytes, int], tokens_left: int) -> Judged:
-        judged = self._judge(key[1], key[2], key[3], tokens_left)
+    def _remember(self, key: tuple[Masks, int, int, bytes, int], judged: Judged) -> Judged:
         verdict = judged.verdict
-        size = 500 + len(verdict.lives) + len(verdict.stops) + len(verdict.continues)
+        size = 500 + len(verdict.lives) + len(verdict.stops) + len(verdict.passes) + len(verdict.continues)
         return self._memory.judged.put(key, judged, size)
 
     def _judge(self, state: int, count: int, held: bytes, tokens_left: int) -> Judged:
         automaton = self.automaton
+        add = automaton.counts.add
         walk = self._walk(state, held)
-        distances = [automaton.distance(end, automaton.count(count, characters)) for end, characters in walk.pairs]
-        cuts = [automaton.cut(at, automaton.count(count, characters)) for at, characters in walk.stop_pairs]
+        # a token that begins with held text is charged to whom that belongs to
+        here = count if held else add(count, automaton.token)
         ends = not held and automaton.holds(state, count)
+        distances = [automaton.distance(end, add(here, added)) for end, added in walk.pairs]
+        limit = min(tokens_left, NEVER)
         verdict = Verdict(
             self,
             state,
             held,
-            bytes([distance < min(tokens_left, NEVER) for distance in distances]),
-            bytes([cut is not None for cut in cuts]),
+            bytes([distance < limit for distance in distances]),
+            bytes([automaton.cut(at, add(here, added)) is not None for at, added in walk.stops.pairs]),
+            bytes([self._passes(at, add(here, added)) for at, added in walk.passing.pairs]),
             ends,
             self._continues(state, count) if ends and automaton.closed else b"",
         )
-        return Judged(verdict, 1 + max((distance for distance in distances if distance < NEVER), default=0))
+        return Judged(
+            verdict,
+            1 + max((distance for distance in distances if distance < NEVER), default=0),
+            None if limit < NEVER or automaton.closed else self._reach(count, walk, distances),
+        )
+
+    def _reach(self, count: int, walk: Walk, distances: list[int]) -> int | None:
+        """How much room the judgement of this count asks for to be that of all others in its region.
+
+        What lives here does so by a way that stays in the region. What is dead has to be dead where the region has
+        the most room, and no comparison may become true by saying more.
+        """
+        automaton = self.automaton
+        region, room = automaton.regions.find(count)
+        if region.improves or (region.low and automaton.cuts_back):
+            return None
+        most = automaton.counts.largest
+        reach = max((most(added) for _, added in walk.stops.pairs), default=0)
+        for (_, added), distance in zip(walk.pairs, distances, strict=True):
+            if distance < NEVER:
+                reach = max(reach, most(added) + distance)
+        reach += 1  # the token itself
+        if reach > room:
+            return None
+        dead = {end for (end, _), distance in zip(walk.pairs, distances, strict=True) if distance >= NEVER}
+        return None if any(automaton.lives(end, region.low) for end in dead) else reach
+
+    def _passes(self, state: int, count: int) -> bool:
+        """Whether a value that is complete here is left by a token that goes on with what follows the hole."""
+        return self.automaton.holds(state, count) and not self.automaton.continues(state, count, self._following[0])
 
     def _continues(self, state: int, count: int) -> bytes:
-        """For every byte whether the text can go on with it."""
+        """For every byte whether the text can go on with it, in a token of its own."""
         automaton = self.automaton
         live = {
             edge.state
             for edge in automaton.edges(state)
-            if automaton.distance(edge.state, automaton.count(count, edge.characters)) < NEVER
+            if automaton.lives(edge.state, automaton.counts.add(count, edge.spent))
         }
         return bytes([after in live for after in automaton.row(state).tolist()])
 
     def _build(self, verdict: Verdict) -> Mask:
         vocabulary, held = self.vocabulary, verdict.held
         walk = self._walk(verdict.state, held)
-        texts = np.zeros(len(vocabulary.texts) + 1, dtype=np.bool_)
-        if walk.stop_first.size:
-            fired = np.frombuffer(verdict.stops, dtype=np.bool_)[walk.stop_pair]
-            steps = np.zeros(len(vocabulary.texts) + 1, dtype=np.intp)
-            np.add.at(steps, walk.stop_first[fired], 1)
-            np.subtract.at(steps, walk.stop_end[fired], 1)
-            texts |= np.cumsum(steps) > 0
+        num_texts = len(vocabulary.texts)
+        texts = np.zeros(num_texts + 1, dtype=np.bool_)
+        for ranges, wanted in ((walk.stops, verdict.stops), (walk.passing, verdict.passes)):
+            if any(wanted):
+                texts |= ranges.chosen(wanted, num_texts)
         texts[walk.texts] |= np.frombuffer(verdict.lives, dtype=np.bool_)[walk.pair]
         if verdict.continues:
             # tokens that continue no option or pattern end a complete one, if they can begin what follows (S18)
             continues = np.frombuffer(verdict.continues, dtype=np.bool_)
-            texts[:-1] |= self._following & ~continues[vocabulary.first_byte]
+            texts[:-1] |= self._begins_following & ~continues[vocabulary.first_byte]
         if held:
             # settled text belongs to no hole: a part of it costs the hole nothing
             texts[vocabulary.within(held)] = True
@@ -142,7 +191,7 @@ class Masks:
         key = (self, state, held)
         walk = self._memory.walks.get(key)
         if walk is None:
-            walk = self.vocabulary.walk(self.automaton, state, held)
+            walk = self.vocabulary.walk(self.automaton, state, held, self._following)
             self._memory.walks.put(key, walk, walk.size_bytes + 500)
         return walk
 
@@ -174,35 +223,24 @@ class HoleMatcher:
     def allowed(self, held: bytes, tokens_left: int) -> Mask:
         return self.masks.mask(self.state, self.count, held, tokens_left)
 
-    def advance(self, data: bytes) -> HoleMatcher:
-        automaton, state, count = self.masks.automaton, self.state, self.count
+    def advance(self, data: bytes, tokens: int = 1) -> HoleMatcher:
+        automaton, state = self.masks.automaton, self.state
+        count = automaton.counts.add(self.count, tokens * automaton.token)
         text = self.text + data
-        if data and automaton.closed and automaton.holds(state, count) and not self._continues(data[0]):
-            return replace(self, text=text, ending="end-of-text", length=len(self.text))
-        for at, byte in enumerate(data, start=len(self.text) + 1):
-            state = int(automaton.row(state)[byte])
+        for at, byte in enumerate(data, start=len(self.text)):
+            before = self.count if at == len(self.text) else count
+            if automaton.closed and automaton.holds(state, before) and not automaton.continues(state, before, byte):
+                return replace(self, state=state, count=before, text=text, ending="end-of-text", length=at)
+            state, count = automaton.step(state, count, byte)
             if state < 0:
                 raise ValueError(f"{data!r} is not allowed after {self.text!r}")
-            count = automaton.count(count, byte & 0xC0 != 0x80)
             cut = automaton.cut(state, count)
             if cut is not None:
-                return replace(self, state=state, count=count, text=text, ending="stop", length=at - cut)
+                return replace(self, state=state, count=count, text=text, ending="stop", length=at + 1 - cut)
         moved = replace(self, state=state, count=count, text=text, length=len(text))
-        if automaton.holds(state, count) and not moved._can_go_on():
+        if automaton.holds(state, count) and not automaton.goes_on(state, count):
             return replace(moved, ending="forced" if automaton.closed else "bound")
         return moved
-
-    def _continues(self, byte: int) -> bool:
-        automaton = self.masks.automaton
-        after = int(automaton.row(self.state)[byte])
-        return after >= 0 and automaton.distance(after, automaton.count(self.count, byte & 0xC0 != 0x80)) < NEVER
-
-    def _can_go_on(self) -> bool:
-        automaton = self.masks.automaton
-        return any(
-            automaton.distance(edge.state, automaton.count(self.count, edge.characters)) < NEVER
-            for edge in automaton.edges(self.state)
-        )
 
     def end(self, ending: Ending) -> HoleMatcher:
         return replace(self, ending=ending)
@@ -210,18 +248,18 @@ class HoleMatcher:
     def forced(self) -> bytes:
         automaton, state, count = self.masks.automaton, self.state, self.count
         forced = bytearray()
-        if self.ending is not None:
-            return b""
+        if self.ending is not None or automaton.token:
+            return b""  # where tokens are counted, how a text is cut into them matters: each is asked for
         while not automaton.holds(state, count):
             live = [
                 edge
                 for edge in automaton.edges(state)
-                if automaton.distance(edge.state, automaton.count(count, edge.characters)) < NEVER
+                if automaton.lives(edge.state, automaton.counts.add(count, edge.added))
             ]
             if len(live) != 1 or live[0].how_many != 1:
                 break
             forced.append(live[0].byte)
-            state, count = live[0].state, automaton.count(count, live[0].characters)
+            state, count = live[0].state, automaton.counts.add(count, live[0].added)
             if automaton.cut(state, count) is not None:
                 break
         return bytes(forced)
@@ -229,13 +267,14 @@ class HoleMatcher:
     def longest_valid(self, data: bytes) -> int:
         automaton, state, count = self.masks.automaton, self.state, self.count
         for at, byte in enumerate(data):
-            state = int(automaton.row(state)[byte])
+            if automaton.closed and automaton.holds(state, count) and not automaton.continues(state, count, byte):
+                return len(data)
+            state, count = automaton.step(state, count, byte)
             if state < 0:
                 return at
-            count = automaton.count(count, byte & 0xC0 != 0x80)
             if automaton.cut(state, count) is not None:
                 return len(data)
-            if automaton.distance(state, count) >= NEVER:
+            if not automaton.lives(state, count):
                 return at
         return len(data)
 
@@ -274,7 +313,7 @@ class Engine:
                 hint=f"a text that meets it has {shortest} bytes or more; raise max_tokens",
             )
         start = HoleMatcher(masks, automaton.start)
-        empty_only = automaton.holds(automaton.start, 0) and not start._can_go_on()
+        empty_only = automaton.holds(automaton.start, 0) and not automaton.goes_on(automaton.start, 0)
         return replace(start, ending="forced") if empty_only else start
 
     def _masks_of(self, term: Term, following: bytes) -> Masks:
@@ -290,22 +329,37 @@ class Engine:
 
 
 def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:
-    """Blames the first conjunct after which nothing is left."""
+    """Names the smallest set of conjuncts that cannot hold together."""
     parts = term.terms if isinstance(term, And) else (term,)
-    for many in range(1, len(parts) + 1):
-        if _is_impossible(And(parts[:many])):
-            guilty = parts[many - 1]
-            clause = f"`{guilty.span.source}`" if guilty.span else "its condition"
-            if isinstance(guilty, Constant):
-                reason = f"{clause} is false"
-            elif many == 1 or _is_impossible(guilty):
-                reason = f"{clause} holds for no text"
-            else:
-                reason = f"{clause} contradicts the conditions before it"
-            return ConstraintError(f"nothing can fill [{name}]: {reason}", span=guilty.span or span)
-    raise AssertionError("only called for a term that nothing satisfies")
+    guilty = _smallest_conflict(parts)
+    clauses = list(dict.fromkeys(f"`{part.span.source}`" if part.span else "its condition" for part in guilty))
+    if len(clauses) > 1:
+        reason = f"{', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
+    elif any(isinstance(part, Constant) for part in guilty):
+        reason = f"{clauses[0]} is false"
+    else:
+        reason = f"{clauses[0]} holds for no text"
+    return ConstraintError(f"nothing can fill [{name}]: {reason}", span=guilty[-1].span or span)
+
+
+def _smallest_conflict(parts: tuple[Term, ...]) -> tuple[Term, ...]:
+    for many in range(1, len(parts)):
+        if math.comb(len(parts), many) > SUBSETS_TRIED:
+            break
+        for some in combinations(parts, many):
+            if _is_impossible(And(some)):
+                return some
+    needed = list(parts)
+    for part in parts:  # too many sets to try: none of what is left can be spared
+        without = [other for other in needed if other is not part]
+        if _is_impossible(And(tuple(without))):
+            needed = without
+    return tuple(needed)
 
 
 def _is_impossible(term: Term) -> bool:
     automaton = Automaton(term)
-    return automaton.distance(automaton.start, 0) >= NEVER
+    try:
+        return not automaton.lives(automaton.start, 0)
+    except ConstraintError:  # too large to tell
+        return False

@@ -52,8 +52,11 @@ class Matcher(Protocol):
         """
         ...
 
-    def advance(self, data: bytes) -> Matcher:
-        """After the bytes of an allowed token, `held` left out. May end the hole inside `data`."""
+    def advance(self, data: bytes, tokens: int = 1) -> Matcher:
+        """After the bytes of an allowed token, `held` left out. May end the hole inside `data`.
+
+        `tokens` is how many tokens of this hole the bytes are: 0 where the token began before the hole (S15).
+        """
         ...
 
     def end(self, ending: Ending) -> Matcher:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+Atoms = tuple[int, ...]
+"""The states of all machines of a term."""
+
+
+class Past(NamedTuple):
+    """A place that the text has left by some bytes, to which a stop may cut the value back."""
+
+    atoms: Atoms
+    utf8: int
+
 
 class Place(NamedTuple):
-    """A state in parts: the atoms' states, UTF-8, and where STOPS_BEFORE is under way the atoms' states of the last
+    """A state in parts: the machines' states, UTF-8, and where STOPS_BEFORE is under way the places of the last
     bytes, since the value will be judged as it was before the phrase (S15)."""
 
-    atoms: tuple[int, ...]
+    atoms: Atoms
     utf8: int
-    before: tuple[tuple[int, ...], ...]
+    before: tuple[Past, ...]
 
 
 class Edge(NamedTuple):
-    """All bytes that lead from one state to the same other one."""
+    """All bytes that lead from one state to the same other one. `added` is what each adds to the counts, `tokens`
+    left out, and `spent` is that with the one token that a byte may cost (S19)."""
 
     state: int
-    characters: int
+    added: int
+    spent: int
     byte: int
     how_many: int
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
 
 from lmql_lite.constraints.atoms import DEAD, NEVER, Moves, Need
-from lmql_lite.constraints.charset import DONE
+from lmql_lite.constraints.charset import DONE, charset, others
 from lmql_lite.constraints.pattern import MATCH, UnsupportedPattern, program
 from lmql_lite.errors import ConstraintError, Span
 
@@ -14,6 +16,12 @@ SUBSET_BUDGET = 500_000
 
 Place = tuple[int, int]
 """A step of the program, and how far its character has been read: a node of its set."""
+Aged = tuple[Place, int]
+"""A place, and how many bytes ago its match began."""
+SKIP = -1
+"""Instead of an instruction: no match has begun."""
+LONGEST_CUT = 64
+"""Characters of a match before which a value is cut."""
 BETWEEN = (*range(0x80), *range(0xC2, 0xF5))
 CONTINUING = range(0x80, 0xC0)
 """The bytes of UTF-8 between two characters, and inside one. The others never come here."""
@@ -119,6 +127,109 @@ class Regex:
             num_bytes = min(num_bytes, characters.num_bytes[node] + after.num_bytes)
             num_characters = min(num_characters, int(node == characters.root) + after.num_characters)
         return Need(num_bytes, num_characters)
+
+
+class Found:
+    """Finds where a match of a pattern ends, wherever it began: the machine of a stop.
+
+    With `measured` it also knows how long the longest match is that ends here, in bytes.
+    """
+
+    def __init__(self, pattern: str, flags: int, span: Span | None, *, measured: bool) -> None:
+        try:
+            self._program = program(pattern, flags)
+        except UnsupportedPattern as error:
+            raise ConstraintError(error.sentence, span=span, hint=error.hint) from None
+        self._span = span
+        self._measured = measured
+        self._anything = charset(others(()))
+        self._numbers: dict[frozenset[Aged], int] = {}
+        self._threads: list[frozenset[Aged]] = []
+        self._moves: list[Moves | None] = []
+        self._size = 0
+        self._number(self._started())
+
+    def moves(self, state: int) -> Moves:
+        moves = self._moves[state]
+        if moves is None:
+            moves = self._moves[state] = self._expand(self._threads[state])
+        return moves
+
+    def step(self, state: int, byte: int) -> int:
+        moves = self.moves(state)
+        return moves.special.get(byte, moves.other)
+
+    def holds(self, state: int) -> bool:
+        return any(place == (MATCH, DONE) for place, _ in self._threads[state])
+
+    def back(self, state: int) -> int:
+        """The length of the longest match that ends here."""
+        return max((age for place, age in self._threads[state] if place == (MATCH, DONE)), default=0)
+
+    def under_way(self, state: int) -> int:
+        """How many of the last bytes may be part of a match that is cut off."""
+        return max((age for _, age in self._threads[state]), default=0)
+
+    def need(self, state: int) -> Need:
+        return Need(0, 0)
+
+    def _started(self) -> frozenset[Aged]:
+        """A match may begin with the next character."""
+        return frozenset((self._enter(step), 0) for step in self._program.start if step != MATCH) | {
+            ((SKIP, self._anything.root), 0)
+        }
+
+    def _enter(self, instruction: int) -> tuple[int, int]:
+        done = instruction == MATCH
+        return instruction, DONE if done else self._program.step(instruction).characters.root
+
+    def _expand(self, threads: frozenset[Aged]) -> Moves:
+        reaches: list[tuple[int, int, Aged]] = []
+        for (instruction, node), age in threads:
+            if instruction == MATCH:
+                continue
+            characters, then = (self._anything, SKIP) if instruction == SKIP else self._program.step(instruction)
+            older = age + (self._measured and instruction != SKIP)
+            for low, high, after in characters.nodes[node]:
+                reaches.append((low, high + 1, ((then, DONE) if after == DONE else (instruction, after), older)))
+        cuts = sorted({cut for low, end, _ in reaches for cut in (low, end)})
+        special: dict[int, int] = {}
+        known: dict[frozenset[Aged], int] = {}
+        for low, end in pairwise(cuts):
+            key = frozenset(thread for first, last, thread in reaches if first <= low < last)
+            if key:
+                if key not in known:
+                    known[key] = self._number(self._arrive(key))
+                special.update(dict.fromkeys(range(low, end), known[key]))
+        return _compact(special)
+
+    def _arrive(self, reached: frozenset[Aged]) -> frozenset[Aged]:
+        oldest: dict[Place, int] = {}
+        for (instruction, node), age in reached:
+            if node != DONE:
+                places: Iterable[Place] = [(instruction, node)]
+            elif instruction == SKIP:
+                places = [place for place, _ in self._started()]
+            else:
+                places = map(self._enter, self._program.enter(frozenset({instruction})))
+            for place in places:
+                oldest[place] = max(age, oldest.get(place, 0))
+        return frozenset(oldest.items())
+
+    def _number(self, threads: frozenset[Aged]) -> int:
+        number = self._numbers.get(threads)
+        if number is None:
+            self._size += len(threads)
+            if self._size > SUBSET_BUDGET or any(age > 4 * LONGEST_CUT for _, age in threads):
+                raise ConstraintError(
+                    "this regular expression of a stop can match too many texts at once",
+                    span=self._span,
+                    hint=f"STOPS_BEFORE cuts at most {LONGEST_CUT} characters: write {{1,20}} instead of + or *",
+                )
+            number = self._numbers[threads] = len(self._threads)
+            self._threads.append(threads)
+            self._moves.append(None)
+        return number
 
 
 def _compact(special: dict[int, int]) -> Moves:

@@ -6,11 +6,30 @@ are one term each, and a choice keeps the options that the rest of its conjuncti
 
 from __future__ import annotations
 
+import re
+
 from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.charset import class_text
 from lmql_lite.constraints.pattern import counted, program
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Lacks, Length, Matches, Not, Or, Stop, Term
+from lmql_lite.constraints.terms import (
+    UNITS,
+    And,
+    Choice,
+    Constant,
+    Contains,
+    Lacks,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    StopPattern,
+    Term,
+    Unit,
+)
 
+ENDLESS = 2**31
+"""More of anything than a hole ever has."""
 TRUE = Constant(True)
 FALSE = Constant(False)
 
@@ -20,13 +39,29 @@ def characters(text: bytes) -> int:
     return sum(map(starts_character, text))
 
 
+def measured(text: str, unit: Unit) -> int:
+    """How many characters, words or sentences a text has (`terms.Unit`)."""
+    match unit:
+        case "words":
+            return len(text.split())
+        case "sentences":
+            return len(re.split(r"(?<=[.!?])\s+", text.strip())) if text.strip() else 0
+    return len(text)
+
+
 def satisfies(term: Term, text: bytes) -> bool:
-    """Whether a whole value meets the term. Stops say where a value ends, not what it is: they count as met."""
+    """Whether a whole value meets the term, as far as its text tells.
+
+    Stops say where a value ends, not what it is, and tokens are not seen in it: both count as met.
+    """
     match term:
         case Constant(holds):
             return holds
-        case Length(at_least, at_most):
-            return at_least <= characters(text) and (at_most is None or characters(text) <= at_most)
+        case Length(unit="tokens"):
+            return True
+        case Length(at_least, at_most, unit):
+            length = measured(text.decode(), unit)
+            return at_least <= length and (at_most is None or length <= at_most)
         case Choice(options):
             return text in options
         case Matches(pattern, flags):
@@ -35,7 +70,7 @@ def satisfies(term: Term, text: bytes) -> bool:
             return phrase in text
         case Lacks(phrases):
             return not any(phrase in text for phrase in phrases)
-        case Stop():
+        case Stop() | StopPattern():
             return True
         case Not(part):
             return not satisfies(part, text)
@@ -51,13 +86,26 @@ def has_stops(term: Term) -> bool:
             return any(has_stops(part) for part in terms)
         case Not(part):
             return has_stops(part)
-    return isinstance(term, Stop)
+    return isinstance(term, Stop | StopPattern)
+
+
+def counts_tokens(term: Term) -> bool:
+    match term:
+        case And(terms) | Or(terms):
+            return any(counts_tokens(part) for part in terms)
+        case Not(part):
+            return counts_tokens(part)
+    return isinstance(term, Length) and term.unit == "tokens"
 
 
 def simplify(term: Term) -> Term:
     match term:
         case Length(at_least, at_most) if at_most is not None and at_least > at_most:
             return FALSE
+        case Length(at_least) if at_least >= ENDLESS:
+            return FALSE
+        case Length(at_least, at_most, unit) if at_most is not None and at_most >= ENDLESS:
+            return simplify(Length(at_least, None, unit, term.span))
         case Length(at_least, None) if at_least <= 0:
             return TRUE
         case Contains(b""):
@@ -70,7 +118,7 @@ def simplify(term: Term) -> Term:
             if many is None or not many.characters:
                 return term
             either = Matches(f"{class_text(many.characters)}*", 0, delimits, term.span)
-            return _all([either, simplify(Length(many.least, many.most, term.span))])
+            return _all([either, simplify(Length(many.least, many.most, span=term.span))])
         case Not(part):
             return _negate(part)
         case And(terms):
@@ -84,9 +132,9 @@ def _negate(term: Term) -> Term:
     match term:
         case Constant(holds):
             return FALSE if holds else TRUE
-        case Length(at_least, at_most):
-            shorter = [Length(0, at_least - 1)] if at_least > 0 else []
-            longer = [Length(at_most + 1, None)] if at_most is not None else []
+        case Length(at_least, at_most, unit):
+            shorter = [Length(0, at_least - 1, unit)] if at_least > 0 else []
+            longer = [Length(at_most + 1, None, unit)] if at_most is not None else []
             return simplify(Or((*shorter, *longer)))
         case Not(part):
             return simplify(part)
@@ -94,7 +142,7 @@ def _negate(term: Term) -> Term:
             return _any([_negate(part) for part in terms])
         case Or(terms):
             return _all([_negate(part) for part in terms])
-        case Stop():
+        case Stop() | StopPattern():
             return FALSE
     match plain := simplify(term):
         case Choice() | Matches():
@@ -113,13 +161,14 @@ def _all(terms: list[Term]) -> Term:
     parts.pop(TRUE, None)
     if FALSE in parts:
         return FALSE
-    lengths = [part for part in parts if isinstance(part, Length)]
-    if len(lengths) > 1:
-        bounds = [part.at_most for part in lengths if part.at_most is not None]
-        whole = simplify(Length(max(part.at_least for part in lengths), min(bounds, default=None)))
-        if whole == FALSE:
-            return FALSE
-        parts = {whole: None, **{part: None for part in parts if not isinstance(part, Length)}}
+    for unit in UNITS:
+        lengths = [part for part in parts if isinstance(part, Length) and part.unit == unit]
+        if len(lengths) > 1:
+            bounds = [part.at_most for part in lengths if part.at_most is not None]
+            whole = simplify(Length(max(part.at_least for part in lengths), min(bounds, default=None), unit))
+            if whole == FALSE:
+                return FALSE
+            parts = {whole: None, **{part: None for part in parts if part not in lengths}}
     forbidden = [phrase for part in parts if isinstance(part, Lacks) for phrase in part.phrases]
     if forbidden:
         parts = {part: None for part in parts if not isinstance(part, Lacks)}
@@ -128,8 +177,9 @@ def _all(terms: list[Term]) -> Term:
     if choice is None:
         return And(tuple(parts)) if len(parts) != 1 else next(iter(parts))
     options = tuple(text for text in choice.options if all(satisfies(part, text) for part in parts))
-    # what is left of the others is where they stop; a stop that no option ends with is never reached in time
-    rest = [part for part in parts if has_stops(part) and not _is_idle(part, options)]
+    # what is left of the others is where they stop and how many tokens they may take
+    # a stop that no option ends with is never reached in time
+    rest = [part for part in parts if (has_stops(part) or counts_tokens(part)) and not _is_idle(part, options)]
     if not options:
         return FALSE
     return And((Choice(options), *rest)) if rest else Choice(options)

@@ -6,8 +6,15 @@ Every value in a term is known: earlier holes and Python expressions were evalua
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from lmql_lite.errors import Span
+
+Unit = Literal["characters", "words", "sentences", "tokens"]
+"""What a length counts. Characters are code points; words what `str.split()` gives; a sentence ends where white space
+follows `.`, `!` or `?`: `len(re.split(r"(?<=[.!?])\\s+", text.strip()))`, none in a text of white space; tokens those
+that were chosen for the hole (S15)."""
+UNITS: tuple[Unit, ...] = ("characters", "words", "sentences", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +27,11 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """The number of Unicode code points lies in `at_least .. at_most` (no upper bound: None)."""
+    """The number of characters, or of another unit, lies in `at_least .. at_most` (no upper bound: None)."""
 
     at_least: int
     at_most: int | None
+    unit: Unit = "characters"
     span: Span | None = field(default=None, compare=False)
 
 
@@ -79,6 +87,19 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class StopPattern:
+    """A stop whose phrase is anything that this regular expression matches: the first place where a match ends.
+
+    STOPS_BEFORE cuts the longest match that ends there, as the leftmost one; such a pattern has a bounded length.
+    """
+
+    pattern: str
+    flags: int
+    inclusive: bool
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Not:
     term: Term
     span: Span | None = field(default=None, compare=False)
@@ -96,7 +117,7 @@ class Or:
     span: Span | None = field(default=None, compare=False)
 
 
-Atom = Constant | Length | Choice | Matches | Contains | Lacks | Stop
+Atom = Constant | Length | Choice | Matches | Contains | Lacks | Stop | StopPattern
 Term = Atom | Not | And | Or
 
 ANYTHING = And(())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import DEAD
 from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.counters import Counts
 from lmql_lite.constraints.simplify import characters
 
 IntArray = NDArray[np.intp]
@@ -21,36 +22,58 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Level(NamedTuple):
-    """The trie's nodes at one depth. `parent` counts within the level above; the texts that begin with a node are
-    `first .. end`; `ends` tells whether the first of them is the node itself; `characters` begin on the way to it."""
+    """The trie's nodes at one depth, in the order of their texts. `parent` counts within the level above; the texts
+    that begin with a node are `first .. end`; `ends` tells whether the first of them is the node itself; `characters`
+    begin on the way to it. `key` is `parent * 256 + byte`, in ascending order."""
 
     parent: IntArray
     byte: IntArray
+    key: IntArray
     first: IntArray
     end: IntArray
     ends: Flags
     characters: IntArray
 
 
+class Ranges(NamedTuple):
+    """Texts `first .. end`, and which of `pairs` they pass on their way: a state and what was added to the counts."""
+
+    first: IntArray
+    end: IntArray
+    pair: IntArray
+    pairs: Pairs
+
+    @property
+    def size_bytes(self) -> int:
+        return 24 * self.first.size + 100 * len(self.pairs)
+
+    def chosen(self, wanted: bytes, num_texts: int) -> Flags:
+        """The texts of those ranges whose pair is wanted, and one more at the end, False."""
+        of_these = np.frombuffer(wanted, dtype=np.bool_)[self.pair]
+        steps = np.zeros(num_texts + 1, dtype=np.intp)
+        np.add.at(steps, self.first[of_these], 1)
+        np.subtract.at(steps, self.end[of_these], 1)
+        return np.cumsum(steps) > 0
+
+
 class Walk(NamedTuple):
     """Where every text leads from one state.
 
-    `texts` that lead somewhere, and for each which of `pairs` it has reached: an end state and the characters added.
-    A stop phrase is said inside or at the end of the texts `stop_first .. stop_end`, at one of `stop_pairs`: those
-    texts are free to run on past it, also where their own end is not alive (S14).
+    `texts` that lead somewhere, and for each which of `pairs` it has reached: an end state and what was added to the
+    counts. A stop is reached inside or at the end of the texts in `stops`: those are free to run on past it, also
+    where their own end is not alive (S14). The texts in `passing` have a value inside them that may be complete, and
+    go on with what follows the hole (S16).
     """
 
     texts: IntArray
     pair: IntArray
     pairs: Pairs
-    stop_first: IntArray
-    stop_end: IntArray
-    stop_pair: IntArray
-    stop_pairs: Pairs
+    stops: Ranges
+    passing: Ranges
 
     @property
     def size_bytes(self) -> int:
-        return 16 * (self.texts.size + 2 * self.stop_first.size) + 100 * (len(self.pairs) + len(self.stop_pairs))
+        return 16 * self.texts.size + 100 * len(self.pairs) + self.stops.size_bytes + self.passing.size_bytes
 
 
 class Vocabulary:
@@ -90,10 +113,13 @@ class Vocabulary:
             ends = np.append(borders[1:], sizes.size)
             long_enough = sizes[borders] >= depth
             first, end = borders[long_enough], ends[long_enough]
+            parent = np.searchsorted(above, first, side="right") - 1
+            byte = flat[starts[first] + depth - 1].astype(np.intp)
             levels.append(
                 Level(
-                    np.searchsorted(above, first, side="right") - 1,
-                    flat[starts[first] + depth - 1].astype(np.intp),
+                    parent,
+                    byte,
+                    parent * 256 + byte,
                     first,
                     end,
                     sizes[first] == depth,
@@ -105,7 +131,7 @@ class Vocabulary:
 
     # Walking -----------------------------------------------------------------------------------------------------
 
-    def walk(self, automaton: Automaton, start: int, held: bytes = b"") -> Walk:
+    def walk(self, automaton: Automaton, start: int, held: bytes = b"", following: bytes = b"") -> Walk:
         """All texts from one state, one numpy step per byte of the longest that is still alive.
 
         With `held` only the texts that begin with it and go on: from the state on, what is held is behind them.
@@ -113,10 +139,14 @@ class Vocabulary:
         texts: list[IntArray] = []
         ends: list[IntArray] = []
         counts: list[IntArray] = []
-        stops: list[tuple[IntArray, IntArray, IntArray, IntArray]] = []
+        stops = _Found([], [], [], [])
+        passing = _Found([], [], [], [])
         states = self._place(start, held)
+        added: IntArray = np.zeros(states.size, dtype=np.intp)
+        counted = automaton.counts.units
+        only_characters = counted == ("characters",)
         behind = characters(held)
-        for level in self._levels[len(held) :]:
+        for depth, level in enumerate(self._levels[len(held) :], start=len(held)):
             before = states[level.parent]
             alive = np.flatnonzero(before != DEAD)
             if alive.size == 0:
@@ -124,23 +154,52 @@ class Vocabulary:
             distinct, which = _distinct(before[alive])
             rows = np.stack([automaton.row(state) for state in distinct.tolist()])
             after = rows[which, level.byte[alive]].astype(np.intp)
-            states = np.full(level.byte.size, DEAD, dtype=np.intp)
-            states[alive] = after
             lively = after != DEAD
-            nodes, after = alive[lively], after[lively]
-            counted = level.characters[nodes] - behind
-            here = level.ends[nodes]
-            texts.append(level.first[nodes[here]])
-            ends.append(after[here])
-            counts.append(counted[here])
-            reached = [state for state in _distinct(after)[0].tolist() if automaton.reaches_stop(state)]
-            if reached:
+            nodes = alive[lively]
+            if only_characters:
+                here = level.characters[nodes] - behind
+            elif counted:
+                gained = np.stack([automaton.added_row(state) for state in distinct.tolist()])
+                here = added[level.parent[nodes]] + gained[which[lively], level.byte[nodes]]
+                added = np.zeros(level.byte.size, dtype=np.intp)
+                added[nodes] = here
+            else:
+                here = np.zeros(nodes.size, dtype=np.intp)
+            after = after[lively]
+            states = np.full(level.byte.size, DEAD, dtype=np.intp)
+            states[nodes] = after
+            at_end = level.ends[nodes]
+            texts.append(level.first[nodes[at_end]])
+            ends.append(after[at_end])
+            counts.append(here[at_end])
+            present = _distinct(after)[0].tolist()
+            if reached := [state for state in present if automaton.reaches_stop(state)]:
                 at = np.isin(after, reached)
-                stops.append((level.first[nodes[at]], level.end[nodes[at]], after[at], counted[at]))
-        pairs, pair = _pairs(_join(ends), _join(counts))
-        stop_pairs, stop_pair = _pairs(_join([stop[2] for stop in stops]), _join([stop[3] for stop in stops]))
-        stop_first, stop_end = _join([stop[0] for stop in stops]), _join([stop[1] for stop in stops])
-        return Walk(_join(texts), pair, pairs, stop_first, stop_end, stop_pair, stop_pairs)
+                stops.add(level.first[nodes[at]], level.end[nodes[at]], after[at], here[at])
+            if following and (whole := [state for state in present if automaton.may_hold(state)]):
+                at = np.isin(after, whole)
+                self._pass(depth, nodes[at], after[at], here[at], following, passing)
+        pairs, pair = _pairs(_join(ends), _join(counts), automaton.counts)
+        return Walk(_join(texts), pair, pairs, stops.ranges(automaton.counts), passing.ranges(automaton.counts))
+
+    def _pass(
+        self, depth: int, nodes: IntArray, states: IntArray, added: IntArray, following: bytes, passing: _Found
+    ) -> None:
+        """Finds the texts that go on from these nodes with the beginning of `following`, or with all of it."""
+        for at, byte in enumerate(following, start=1):
+            if depth + at >= len(self._levels) or nodes.size == 0:
+                return
+            level = self._levels[depth + at]
+            wanted = nodes * 256 + byte
+            children = np.minimum(np.searchsorted(level.key, wanted), level.key.size - 1)
+            found = level.key[children] == wanted
+            nodes, states, added = children[found], states[found], added[found]
+            first = level.first[nodes]
+            if at == len(following):
+                passing.add(first, level.end[nodes], states, added)
+            else:
+                exact = level.ends[nodes]
+                passing.add(first[exact], first[exact] + 1, states[exact], added[exact])
 
     def _place(self, start: int, held: bytes) -> IntArray:
         """The states at the depth of `held`: only the node that spells it is alive."""
@@ -190,11 +249,32 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     return distinct, numbers[values]
 
 
-def _pairs(states: IntArray, counts: IntArray) -> tuple[Pairs, IntArray]:
-    width = int(counts.max(initial=0)) + 1
-    codes, which = _distinct(states * width + counts)
-    return tuple(divmod(code, width) for code in codes.tolist()), which
+def _pairs(states: IntArray, counts: IntArray, packing: Counts) -> tuple[Pairs, IntArray]:
+    """The distinct pairs, their counts packed as in a configuration, and for each place which of them it has."""
+    distinct, which = _distinct(counts)
+    codes, pair = _distinct(states * distinct.size + which)
+    widths = [packing.widen(small) for small in distinct.tolist()]
+    return tuple((code // len(widths), widths[code % len(widths)]) for code in codes.tolist()), pair
 
 
 def _join(parts: list[IntArray]) -> IntArray:
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)
+
+
+class _Found(NamedTuple):
+    """Ranges while they are collected, level by level."""
+
+    first: list[IntArray]
+    end: list[IntArray]
+    states: list[IntArray]
+    counts: list[IntArray]
+
+    def add(self, first: IntArray, end: IntArray, states: IntArray, counts: IntArray) -> None:
+        self.first.append(first)
+        self.end.append(end)
+        self.states.append(states)
+        self.counts.append(counts)
+
+    def ranges(self, packing: Counts) -> Ranges:
+        pairs, pair = _pairs(_join(self.states), _join(self.counts), packing)
+        return Ranges(_join(self.first), _join(self.end), pair, pairs)

@@ -194,18 +194,23 @@ class Oracle:
         return self.distance(text + bytes([byte])) < NEVER
 
     def _leaves_choice(self, text: bytes, data: bytes) -> bool:
-        """Whether a token ends a complete choice without a byte of it being kept (S18)."""
+        """Whether a token, or the rest of one, ends a complete choice without a byte of it being kept (S18)."""
         return self.closed and self.may_end(text) and not self.goes_on(text, data[0])
+
+    def _may_follow(self, data: bytes) -> bool:
+        return self.following.startswith(data) or data.startswith(self.following)
 
     def allows(self, text: bytes, data: bytes, tokens_left: int) -> bool:
         if self._leaves_choice(text, data):
-            return self.following.startswith(data) or data.startswith(self.following)
+            return self._may_follow(data)
         for end in range(1, len(data) + 1):
             said = text + data[:end]
             if not is_text_so_far(said):
                 return False
             if self.stopped(said) is not None:
                 return True
+            if end < len(data) and self._leaves_choice(said, data[end:]):  # it reaches into what follows (S16)
+                return bool(self.following) and self._may_follow(data[end:])
         return self.distance(text + data) < min(tokens_left, NEVER)
 
     def allows_after(self, held: bytes, text: bytes, data: bytes, tokens_left: int) -> bool:
@@ -217,10 +222,10 @@ class Oracle:
 
     def advance(self, text: bytes, data: bytes) -> tuple[str | None, bytes]:
         """How the hole ends in an allowed token, None where it goes on, and its value so far."""
-        if self._leaves_choice(text, data):
-            return "end-of-text", text
-        for end in range(1, len(data) + 1):
-            value = self.stopped(text + data[:end])
+        for end in range(len(data)):
+            if self._leaves_choice(text + data[:end], data[end:]):
+                return "end-of-text", text + data[:end]
+            value = self.stopped(text + data[: end + 1])
             if value is not None:
                 return "stop", value
         said = text + data
@@ -241,6 +246,8 @@ class Oracle:
 
     def longest_valid(self, text: bytes, data: bytes) -> int:
         for end in range(1, len(data) + 1):
+            if self._leaves_choice(text + data[: end - 1], data[end - 1 :]):
+                return len(data)
             said = text + data[:end]
             if self.distance(said) >= NEVER:
                 return end - 1

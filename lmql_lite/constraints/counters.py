@@ -1,0 +1,179 @@
+"""What lengths are compared with: how many characters, words, sentences and tokens were said, as one integer."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from lmql_lite.constraints.atoms import NEVER, Moves, starts_character
+from lmql_lite.constraints.charset import DONE, accepted, charset
+from lmql_lite.constraints.terms import UNITS, Length, Unit
+
+MARKS = b".!?"
+BETWEEN, INSIDE, AFTER = range(3)
+"""Before the first or next word or sentence; inside one; in a sentence, directly behind a mark."""
+HEADROOM = 2**16
+"""More than a token adds to any count: none has so many bytes."""
+
+
+class Counts:
+    """The counts that a term compares, each saturated one past the largest number it is compared with.
+
+    Several counts are packed into one integer, so that a configuration is always a pair of integers.
+    """
+
+    def __init__(self, most: dict[Unit, int]) -> None:
+        self.units = tuple(unit for unit in UNITS if unit in most)
+        self.most = tuple(most[unit] for unit in self.units)
+        self._fields: list[tuple[int, int, int]] = []
+        """Of each count: where it begins, its bits as a mask, and its largest value."""
+        shift = 0
+        for value in self.most:
+            bits = (value + HEADROOM).bit_length()
+            self._fields.append((shift, (1 << bits) - 1, value))
+            shift += bits
+        self._only = self.most[0] if len(self.most) == 1 else None
+
+    def add(self, count: int, added: int) -> int:
+        total = count + added
+        if self._only is not None:
+            return total if total < self._only else self._only
+        for shift, mask, most in self._fields:
+            over = ((total >> shift) & mask) - most
+            if over > 0:
+                total -= over << shift
+        return total
+
+    def pack(self, values: tuple[int, ...]) -> int:
+        """One value for each of `units`, none below 0."""
+        return sum(value << field[0] for value, field in zip(values, self._fields, strict=True))
+
+    def unpack(self, count: int) -> tuple[int, ...]:
+        return tuple((count >> shift) & mask for shift, mask, _ in self._fields)
+
+    def largest(self, count: int) -> int:
+        return max(self.unpack(count), default=0)
+
+    def small(self, added: int) -> int:
+        """What a few bytes have added, packed to fit a 64-bit integer: 16 bits for each count."""
+        return sum(value << 16 * at for at, value in enumerate(self.unpack(added)))
+
+    def widen(self, small: int) -> int:
+        return self.pack(tuple((small >> 16 * at) & 0xFFFF for at in range(len(self.units))))
+
+    def one(self, unit: Unit) -> int:
+        """What a single character, word, sentence or token adds; 0 where the term does not count it."""
+        return 1 << self._fields[self.units.index(unit)][0] if unit in self.units else 0
+
+
+class Region(NamedTuple):
+    """Counts for which every comparison of a term comes out the same.
+
+    `low` are the smallest of them, packed. `improves` tells whether a comparison that is false here can become true
+    by saying more.
+    """
+
+    low: int
+    improves: bool
+
+
+class Regions:
+    """The counts of a term, cut where a comparison changes."""
+
+    def __init__(self, counts: Counts, lengths: list[Length]) -> None:
+        self._counts = counts
+        self._lengths = lengths
+        self._borders: list[list[int]] = []
+        for unit in counts.units:
+            mine = [length for length in lengths if length.unit == unit]
+            ends = {length.at_most + 1 for length in mine if length.at_most is not None}
+            self._borders.append(sorted(({length.at_least for length in mine} | ends) - {0}))
+        self._known: dict[tuple[int, ...], Region] = {}
+
+    def find(self, count: int) -> tuple[Region, int]:
+        """The region of a count, and how much may be added to each before it is left."""
+        room = NEVER
+        places = []
+        for value, borders in zip(self._counts.unpack(count), self._borders, strict=True):
+            place = bisect_right(borders, value)
+            if place < len(borders):
+                room = min(room, borders[place] - 1 - value)
+            places.append(place)
+        key = tuple(places)
+        return self._known.get(key) or self._make(key), room
+
+    def _make(self, places: tuple[int, ...]) -> Region:
+        low = [borders[at - 1] if at else 0 for at, borders in zip(places, self._borders, strict=True)]
+        reached = dict(zip(self._counts.units, low, strict=True))
+        improves = any(length.at_least > reached[length.unit] for length in self._lengths)
+        return self._known.setdefault(places, Region(self._counts.pack(tuple(low)), improves))
+
+
+class Missing(NamedTuple):
+    """The least that has to be said until the count goes up."""
+
+    num_bytes: int
+    num_characters: int
+
+
+class Parts:
+    """A machine that finds where words or sentences begin (`terms.Unit` says what they are).
+
+    A state is a mode, and how far a character has been read that may turn out to be white space.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        self._marks = MARKS if unit == "sentences" else b""
+        self._spaces = charset(accepted(str.isspace))
+        self._width = len(self._spaces.nodes)
+        self._moves: list[Moves] = [self._expand(state) for state in range(3 * self._width)]
+        self._next = [self._distances(character_only) for character_only in (False, True)]
+        self._again = [min(each[INSIDE * self._width], each[AFTER * self._width]) for each in self._next]
+        """From where a word or sentence has just begun."""
+
+    def moves(self, state: int) -> Moves:
+        return self._moves[state]
+
+    def begins(self, before: int, after: int) -> bool:
+        """Whether a word or sentence begins on the way from one state to the next."""
+        return before < self._width <= after
+
+    def missing(self, state: int, how_many: int) -> Missing:
+        """The least that has to be said until so many more have begun, at least one."""
+        num_bytes, num_characters = (
+            distances[state] + (how_many - 1) * again for distances, again in zip(self._next, self._again, strict=True)
+        )
+        return Missing(num_bytes, num_characters)
+
+    def _expand(self, state: int) -> Moves:
+        mode, place = divmod(state, self._width)
+        special: dict[int, int] = {}
+        for low, high, after in self._spaces.nodes[self._spaces.root - place]:
+            at_end = BETWEEN if mode == AFTER or not self._marks else mode
+            then = at_end * self._width if after == DONE else mode * self._width + self._spaces.root - after
+            special.update(dict.fromkeys(range(low, high + 1), then))
+        special.update(dict.fromkeys(self._marks, AFTER * self._width))
+        return Moves(special, INSIDE * self._width)
+
+    def _distances(self, character_only: bool) -> list[int]:
+        """Dijkstra from every state to the next beginning, in bytes or in characters."""
+        found = []
+        for start in range(3 * self._width):
+            queue = [(0, start)]
+            known = {start: 0}
+            nearest = NEVER
+            while queue and queue[0][0] < nearest:
+                far, here = heappop(queue)
+                moves = self._moves[here]
+                for byte, after in [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]:
+                    if starts_character(byte) == bool(here % self._width):
+                        continue  # no text goes on like this
+                    cost = far + (starts_character(byte) if character_only else 1)
+                    if self.begins(here, after):
+                        nearest = min(nearest, cost)
+                    elif cost < known.get(after, NEVER):
+                        known[after] = cost
+                        heappush(queue, (cost, after))
+            found.append(nearest)
+        return found

@@ -1,0 +1,219 @@
+"""What a term watches while a text is said: one byte machine for each atom, and the counts that it compares.
+
+Everything here is a function of the machines' states and of the counts; places and ways between them are the
+automaton's.
+"""
+
+from __future__ import annotations
+
+from lmql_lite.constraints.atoms import NEVER, Forbidden, Options, Phrase
+from lmql_lite.constraints.counters import Counts, Parts, Regions
+from lmql_lite.constraints.places import Atoms, Judgement
+from lmql_lite.constraints.regex import LONGEST_CUT, Found, Regex
+from lmql_lite.constraints.simplify import characters
+from lmql_lite.constraints.terms import (
+    And,
+    Choice,
+    Constant,
+    Contains,
+    Lacks,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    StopPattern,
+    Term,
+    Unit,
+)
+from lmql_lite.constraints.ways import FREE, Bounds, Way, both, possible
+
+Content = Phrase | Options | Forbidden | Regex | Found
+AnyStop = Stop | StopPattern
+MEMO_KEPT = 500_000
+
+
+class Watch:
+    def __init__(self, term: Term) -> None:
+        self.term = term
+        """As `simplify` gives it."""
+        self._contents: list[Content] = []
+        self._parts: dict[Unit, tuple[int, Parts]] = {}
+        """The machines that count, and where their states stand: behind those of the atoms."""
+        self.stops: list[tuple[AnyStop, int, Phrase | Found]] = []
+        self._slots: dict[int, int] = {}
+        """Identity of an atom within the term -> its place in a state: an atom with many options is slow to hash."""
+        largest: dict[Unit, int] = {}
+        self._collect(term, largest, {})
+        self.cutting = [(slot, machine) for stop, slot, machine in self.stops if not stop.inclusive]
+        """The stops before which a value is cut."""
+        # such a value is shorter than the text: leave room to count back
+        self.room = max((_longest(stop) for stop, _, _ in self.stops if not stop.inclusive), default=0)
+        self.counts = Counts({unit: most + 1 + self.room for unit, most in largest.items()})
+        for unit in self.counts.units:
+            if unit in ("words", "sentences"):
+                self._parts[unit] = (len(self._contents) + len(self._parts), Parts(unit))
+        self.machines = (*self._contents, *(parts for _, parts in self._parts.values()))
+        self.regions = Regions(self.counts, _lengths(term))
+        self._units = {unit: index for index, unit in enumerate(self.counts.units)}
+        self._always = Way(0, 0, (FREE,) * len(self._units))
+        self._ways: dict[Atoms, tuple[Way, ...]] = {}
+        self._judged: dict[tuple[Atoms, int], bool] = {}
+
+    def _collect(self, term: Term, largest: dict[Unit, int], known: dict[Term, int]) -> None:
+        match term:
+            case And(terms) | Or(terms):
+                for part in terms:
+                    self._collect(part, largest, known)
+            case Not(part):
+                self._collect(part, largest, known)
+            case Length(at_least, at_most, unit):
+                largest[unit] = max(largest.get(unit, 0), at_least, at_most or 0)
+            case Choice() | Matches() | Contains() | Lacks() | Stop() | StopPattern():
+                slot = known.setdefault(term, len(self._contents))  # equal atoms share a machine
+                if slot == len(self._contents):
+                    self._add(term, slot)
+                self._slots[id(term)] = slot
+
+    def _add(self, atom: Choice | Matches | Contains | Lacks | AnyStop, slot: int) -> None:
+        match atom:
+            case Choice(options):
+                self._contents.append(Options(options))
+            case Matches(pattern, flags, _, span):
+                self._contents.append(Regex(pattern, flags, span))
+            case Lacks(phrases):
+                self._contents.append(Forbidden(phrases))
+            case Contains(phrase):
+                self._contents.append(Phrase(phrase, sticky=True))
+            case Stop(phrase):
+                found: Phrase | Found = Phrase(phrase, sticky=False)
+                self._contents.append(found)
+                self.stops.append((atom, slot, found))
+            case StopPattern(pattern, flags, inclusive, span):
+                found = Found(pattern, flags, span, measured=not inclusive)
+                self._contents.append(found)
+                self.stops.append((atom, slot, found))
+
+    # Counting ----------------------------------------------------------------------------------------------------
+
+    def added(self, before: Atoms, after: Atoms, starts_character: bool) -> int:
+        """What one byte between two places adds to the counts, tokens left out."""
+        added = self.counts.one("characters") if starts_character else 0
+        for unit, (slot, parts) in self._parts.items():
+            if parts.begins(before[slot], after[slot]):
+                added += self.counts.one(unit)
+        return added
+
+    # Judging -----------------------------------------------------------------------------------------------------
+
+    def holds(self, atoms: Atoms, count: int) -> bool:
+        """Whether a value that ends here meets the term."""
+        known = self._judged.get((atoms, count))
+        if known is None:
+            if len(self._judged) >= MEMO_KEPT:
+                self._judged = {}
+            values = self.counts.unpack(count)
+            known = self._judged[atoms, count] = self._judge(self.term, atoms, values, None).holds
+        return known
+
+    def fires(self, atoms: Atoms, count: int, reached: AnyStop) -> bool:
+        """Whether this stop, which was just reached, ends the hole for a value that ends here."""
+        return self._judge(self.term, atoms, self.counts.unpack(count), reached).fires
+
+    def _judge(self, term: Term, atoms: Atoms, values: tuple[int, ...], reached: AnyStop | None) -> Judgement:
+        match term:
+            case Constant(holds):
+                return Judgement(holds, False)
+            case Length(at_least, at_most, unit):
+                value = values[self._units[unit]]
+                return Judgement(at_least <= value and (at_most is None or value <= at_most), False)
+            case Choice() | Matches() | Contains() | Lacks():
+                slot = self._slots[id(term)]
+                return Judgement(self._contents[slot].holds(atoms[slot]), False)
+            case Stop() | StopPattern():
+                return Judgement(True, term == reached)
+            case Not(part):
+                return Judgement(not self._judge(part, atoms, values, reached).holds, False)
+            case And(terms):
+                parts = [self._judge(part, atoms, values, reached) for part in terms]
+                holds = all(part.holds for part in parts)
+                return Judgement(holds, holds and any(part.fires for part in parts))
+            case Or(terms):
+                parts = [self._judge(part, atoms, values, reached) for part in terms]
+                return Judgement(any(part.holds for part in parts), any(part.fires for part in parts))
+
+    # Estimating --------------------------------------------------------------------------------------------------
+
+    def ways(self, atoms: Atoms) -> tuple[Way, ...]:
+        """How the term may come to hold in a continuation. A superset: never less than what is possible."""
+        ways = self._ways.get(atoms)
+        if ways is None:
+            ways = self._ways[atoms] = self._ways_of(self.term, atoms)
+        return ways
+
+    def may_hold(self, atoms: Atoms) -> bool:
+        """Whether a value that ends here meets the term if its counts are right."""
+        return any(way.num_bytes == 0 for way in self.ways(atoms))
+
+    def _ways_of(self, term: Term, atoms: Atoms) -> tuple[Way, ...]:
+        match term:
+            case Constant(False):
+                return ()
+            case Length(at_least, at_most, unit):
+                return (Way(0, 0, self._bounds(unit, at_least, NEVER if at_most is None else at_most)),)
+            case Choice() | Matches() | Contains() | Lacks():
+                slot = self._slots[id(term)]
+                need = self._contents[slot].need(atoms[slot])
+                return (Way(*need, self._always.bounds),) if need.num_bytes < NEVER else ()
+            case And(terms):
+                ways: tuple[Way, ...] = (self._always,)
+                for part in terms:
+                    ways = possible(both(a, b) for a in ways for b in self._ways_of(part, atoms))
+                return ways
+            case Or(terms):
+                return possible(way for part in terms for way in self._ways_of(part, atoms))
+        return (self._always,)
+
+    def _bounds(self, unit: Unit, low: int, high: int) -> Bounds:
+        return tuple((low, high) if each == unit else FREE for each in self.counts.units)
+
+    def at_least(self, ways: tuple[Way, ...], atoms: Atoms, count: int) -> int:
+        """A number of bytes below which none of these ways is gone to its end."""
+        values = self.counts.unpack(count)
+        return min((self._length_of(way, atoms, values) for way in ways), default=NEVER)
+
+    def _length_of(self, way: Way, atoms: Atoms, values: tuple[int, ...]) -> int:
+        num_bytes, num_characters, bounds = way
+        for unit, value, (low, high) in zip(self.counts.units, values, bounds, strict=True):
+            if value > high:
+                return NEVER
+            if value < low:
+                more = low - value
+                if unit in self._parts:
+                    slot, parts = self._parts[unit]
+                    missing = parts.missing(atoms[slot], more)
+                    num_bytes = max(num_bytes, missing.num_bytes)
+                    num_characters = max(num_characters, missing.num_characters)
+                else:
+                    num_bytes = max(num_bytes, more)
+                    num_characters = max(num_characters, more if unit == "characters" else 0)
+        num_bytes = max(num_bytes, num_characters)
+        for unit, more in (("characters", num_characters), ("tokens", num_bytes)):
+            index = self._units.get(unit)
+            if index is not None and values[index] + more > bounds[index][1]:
+                return NEVER
+        return num_bytes
+
+
+def _longest(stop: AnyStop) -> int:
+    """The most characters that a stop cuts off."""
+    return characters(stop.phrase) if isinstance(stop, Stop) else LONGEST_CUT
+
+
+def _lengths(term: Term) -> list[Length]:
+    match term:
+        case And(terms) | Or(terms):
+            return [length for part in terms for length in _lengths(part)]
+        case Length():
+            return [term]
+    return []  # `simplify` leaves no length under `not`
