@@ -7,8 +7,11 @@ is exact (S19): a mask built on it never walks into a dead end.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from heapq import heappop, heappush
 from threading import RLock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +31,18 @@ MEMO_KEPT = 1_000_000
 """Configurations whose distance is remembered, about 200 bytes each."""
 
 UTF8 = Utf8()
+NOWHERE = 0
+"""The state of a text that no continuation makes valid. The others are numbered from 1."""
+TABLE_ROWS = 64
+WITNESSES_KEPT = 4
+
+
+class Witness(NamedTuple):
+    """A way from a state to an end: its bytes, what they add to the counts with a token for each, and the end."""
+
+    length: int
+    spent: int
+    end: int
 
 
 class Automaton:
@@ -50,15 +65,23 @@ class Automaton:
         self._lock = RLock()
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
-        self._rows: list[NDArray[np.int32] | None] = []
+        self._expanded: list[bool] = []
+        self._table: NDArray[np.intp] = np.full((TABLE_ROWS, 256), NOWHERE, dtype=np.intp)
         self._edges: list[tuple[Edge, ...]] = []
         self._added_rows: dict[int, NDArray[np.intp]] = {}
         self._reached: list[bool] = []
         self._ahead: list[tuple[Way, ...]] = []
         self._behind: list[tuple[Bounds, ...]] = []
+        self._living: dict[tuple[int, int], int] = {}
+        self._cutting: dict[tuple[int, int], int] = {}
+        self._holding: dict[tuple[int, int], int] = {}
+        self._witnesses: dict[int, tuple[Witness, ...]] = {}
         self._distances: dict[tuple[int, int], int] = {}
         self._bounds: dict[tuple[int, int], int] = {}
-        self.start = self._number(Place((0,) * len(self._machines), 0, ()))
+        start = Place((0,) * len(self._machines), 0, ())
+        self._add(start)  # in the place of NOWHERE, never asked for
+        self._expanded[NOWHERE] = True
+        self.start = self._number(start)
 
     @property
     def counts_parts(self) -> bool:
@@ -78,14 +101,17 @@ class Automaton:
             number = len(self._places)
             if number >= STATE_BUDGET:
                 raise self._too_large()
-            self._places.append(place)
-            self._edges.append(())
-            self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._watch.stops))
-            self._ahead.append(self._watch.ways(place.atoms))
-            self._behind.append(self._ways_back(place))
-            self._rows.append(None)
+            self._add(place)
             self._numbers[place] = number
         return number
+
+    def _add(self, place: Place) -> None:
+        self._places.append(place)
+        self._edges.append(())
+        self._expanded.append(False)
+        self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._watch.stops))
+        self._ahead.append(self._watch.ways(place.atoms))
+        self._behind.append(self._ways_back(place))
 
     def _too_large(self) -> ConstraintError:
         return ConstraintError(
@@ -94,11 +120,11 @@ class Automaton:
             hint="fewer or shorter options and phrases, or two holes, make it smaller",
         )
 
-    def _expand(self, state: int) -> NDArray[np.int32]:
+    def _expand(self, state: int) -> None:
         """All successors of a state. Bytes that no machine tells apart are stepped together."""
         place = self._places[state]
         atoms, utf8, _ = place
-        row = [DEAD] * 256
+        row = [NOWHERE] * 256
         edges: dict[int, Edge] = {}
         moves = [machine.moves(atom) for machine, atom in zip(self._machines, atoms, strict=True)]
         special: set[int] = set().union(*(move.special for move in moves))
@@ -108,7 +134,7 @@ class Automaton:
             plain = [byte for byte in members if byte not in special] if special else members
             if plain:
                 number = entered[after, other] = self._enter(place, other, after)
-                if number != DEAD:
+                if number != NOWHERE:
                     for byte in plain:
                         row[byte] = number
                     edges[number] = self._edge(place, number, plain[0], len(plain))
@@ -120,29 +146,32 @@ class Automaton:
             if alike not in entered:
                 entered[alike] = self._enter(place, alike[1], after)
             number = entered[alike]
-            if number != DEAD:
+            if number != NOWHERE:
                 row[byte] = number
                 known = edges.get(number)
                 edges[number] = (
                     self._edge(place, number, byte, 1) if known is None else known._replace(how_many=known.how_many + 1)
                 )
         self._edges[state] = tuple(edges.values())
-        successors = np.array(row, dtype=np.int32)
-        self._rows[state] = successors  # last: whoever sees the row may read the edges
-        return successors
+        if len(self._places) > len(self._table):
+            more = np.full((len(self._places) * 2, 256), NOWHERE, dtype=np.intp)
+            more[: len(self._table)] = self._table
+            self._table = more
+        self._table[state] = row
+        self._expanded[state] = True  # last: whoever sees it may read row and edges
 
     def _edge(self, place: Place, number: int, byte: int, how_many: int) -> Edge:
         added = self._watch.added(place.atoms, self._places[number].atoms, place.utf8 == 0)
         return Edge(number, added, added + self.token, byte, how_many)
 
     def _enter(self, place: Place, after: Atoms, utf8: int) -> int:
-        """The state after one byte, DEAD where no continuation can meet the term."""
+        """The state after one byte, NOWHERE where no continuation can meet the term."""
         matched = max((machine.under_way(after[slot]) for slot, machine in self._watch.cutting), default=0)
         # under a phrase that may cut the value the text itself may be past hope: what stands before is judged
         before = (*place.before, Past(place.atoms, place.utf8))[-matched:] if matched else ()
         if self._watch.ways(after) or any(self._watch.may_hold(past.atoms) for past in before):
             return self._number(Place(after, utf8, before))
-        return DEAD
+        return NOWHERE
 
     def _ways_back(self, place: Place) -> tuple[Bounds, ...]:
         """The counts here with which a stop may still cut the value back to one that meets the term."""
@@ -166,23 +195,33 @@ class Automaton:
 
     # Walking -----------------------------------------------------------------------------------------------------
 
-    def row(self, state: int) -> NDArray[np.int32]:
-        """The next state for each of the 256 bytes, DEAD where the text would be no valid one."""
-        row = self._rows[state]
-        if row is None:
-            with self._lock:
-                row = self._rows[state]
-                return self._expand(state) if row is None else row
+    def table(self, states: list[int]) -> NDArray[np.intp]:
+        """The next state for every state and byte, shape (states, 256); of use for these states and those before."""
+        for state in states:
+            self._reach(state)
+        return self._table
+
+    def row(self, state: int) -> NDArray[np.intp]:
+        """The next state for each of the 256 bytes."""
+        self._reach(state)
+        row: NDArray[np.intp] = self._table[state]
         return row
 
     def edges(self, state: int) -> tuple[Edge, ...]:
-        self.row(state)
+        self._reach(state)
         return self._edges[state]
 
+    def _reach(self, state: int) -> None:
+        if not self._expanded[state]:
+            with self._lock:
+                if not self._expanded[state]:
+                    self._expand(state)
+
     def step(self, state: int, count: int, byte: int) -> tuple[int, int]:
-        """The configuration after one byte, no token counted. DEAD is the state of a text that is no valid one."""
-        after = int(self.row(state)[byte])
-        if after == DEAD or not self.counts.units:
+        """The configuration after one byte, no token counted."""
+        self._reach(state)
+        after = int(self._table[state, byte])
+        if after == NOWHERE or not self.counts.units:
             return after, count
         added = self._watch.added(self._places[state].atoms, self._places[after].atoms, starts_character(byte))
         return after, self.counts.add(count, added)
@@ -252,7 +291,7 @@ class Automaton:
     def continues(self, state: int, count: int, byte: int) -> bool:
         """Whether the text can go on with this byte."""
         after, count = self.step(state, count, byte)
-        return after != DEAD and self.lives(after, self.counts.add(count, self.token))
+        return after != NOWHERE and self.lives(after, self.counts.add(count, self.token))
 
     def goes_on(self, state: int, count: int) -> bool:
         """Whether there is a text that goes on from here."""
@@ -266,14 +305,57 @@ class Automaton:
                 return 0
         return self._watch.at_least(self._ahead[state], self._places[state].atoms, count)
 
+    def last_living(self, state: int, low: int) -> int:
+        """The largest count with which the hole can still end from this state, -1 if there is none from `low` on.
+
+        For a single count, in a region that does not improve: there whoever has said less can end as well.
+        """
+        return self._last(state, low, self.lives, self._living)
+
+    def last_cut(self, state: int, low: int) -> int:
+        """As `last_living`, for a stop that ends the hole here."""
+        return self._last(state, low, lambda at, count: self.cut(at, count) is not None, self._cutting)
+
+    def last_holding(self, state: int, low: int) -> int:
+        """As `last_living`, for a value that may end here."""
+        return self._last(state, low, self.holds, self._holding)
+
+    def farthest(self, state: int, low: int) -> int:
+        """At most so many bytes are missing from this state, whatever the count with which the hole can end."""
+        last = self.last_living(state, low)
+        return 0 if last < 0 else self.distance(state, min(last, *self.counts.most))
+
+    def _last(
+        self, state: int, low: int, answer: Callable[[int, int], bool], known: dict[tuple[int, int], int]
+    ) -> int:
+        key = (state, low)
+        last = known.get(key)
+        if last is None:
+            (most,) = self.counts.most  # stands for all that are larger
+            place = self._places[state]
+            low = min(low + self._added_since(place, len(place.before)), most) if place.before else low
+            if answer(state, most):
+                last = NEVER
+            elif not answer(state, low):
+                last = -1
+            else:
+                last = low - 1 + bisect_left(range(low, most), True, key=lambda count: not answer(state, count))
+            known[key] = last
+        return last
+
     def _search(self, state: int, count: int) -> int:
         """A* (Hart, Nilsson, Raphael 1968); what a search has learned is a better estimate for the next one."""
         start = (state, count)
         if self._ends(state, count):
             self._distances[start] = 0
             return 0
-        if self._is_plain:  # what is needed is exact
-            return self._distances.setdefault(start, self.at_least(state, count))
+        least = self.at_least(state, count)
+        if self._is_plain or least >= NEVER:  # of what is plain, all that is needed is known
+            return self._distances.setdefault(start, least)
+        for witness in self._witnesses.get(state, ()):
+            # a way that was the shortest for another count, and cannot be beaten for this one
+            if witness.length == least and self._ends(witness.end, self.counts.add(count, witness.spent)):
+                return self._distances.setdefault(start, least)
         came_from: dict[tuple[int, int], tuple[int, int] | None] = {start: None}
         depths = {start: 0}
         queue = [(0, 0, start)]
@@ -286,6 +368,7 @@ class Automaton:
             if known is None and self._ends(*here):
                 known = 0
             if known is not None:
+                self._witness(start, here, depth, known, came_from)
                 return self._remember(here, depth + known, came_from, depths)
             for edge in self.edges(here[0]):
                 after = (edge.state, self.counts.add(here[1], edge.spent))
@@ -301,6 +384,28 @@ class Automaton:
                 raise self._too_large()
         self._distances.update(dict.fromkeys(depths, NEVER))
         return NEVER
+
+    def _witness(
+        self,
+        start: tuple[int, int],
+        goal: tuple[int, int],
+        depth: int,
+        rest: int,
+        came_from: dict[tuple[int, int], tuple[int, int] | None],
+    ) -> None:
+        """Keeps the way to a goal, and from there to the end, for other counts in its first state."""
+        end, spent = goal[0], 0
+        if rest:
+            onwards = next((each for each in self._witnesses.get(end, ()) if each.length == rest), None)
+            if onwards is None:
+                return
+            end, spent = onwards.end, onwards.spent
+        here, before = goal, came_from[goal]
+        while before is not None:
+            spent += next(edge.spent for edge in self._edges[before[0]] if edge.state == here[0])
+            here, before = before, came_from[before]
+        kept = self._witnesses.get(start[0], ())
+        self._witnesses[start[0]] = (Witness(depth + rest, spent, end), *kept)[:WITNESSES_KEPT]
 
     def _ends(self, state: int, count: int) -> bool:
         return self.holds(state, count) or self.cut(state, count) is not None

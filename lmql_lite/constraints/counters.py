@@ -68,46 +68,39 @@ class Counts:
 
 
 class Region(NamedTuple):
-    """Counts for which every comparison of a term comes out the same.
+    """Counts for which every comparison of a term comes out the same: each one on its own from `low` to `high`.
 
-    `low` are the smallest of them, packed. `improves` tells whether a comparison that is false here can become true
-    by saying more.
+    `improves` tells whether a comparison that is false here can become true by saying more.
     """
 
-    low: int
+    low: tuple[int, ...]
+    high: tuple[int, ...]
     improves: bool
 
 
 class Regions:
     """The counts of a term, cut where a comparison changes."""
 
-    def __init__(self, counts: Counts, lengths: list[Length]) -> None:
-        self._counts = counts
+    def __init__(self, units: tuple[Unit, ...], lengths: list[Length]) -> None:
+        self._units = units
         self._lengths = lengths
         self._borders: list[list[int]] = []
-        for unit in counts.units:
+        for unit in units:
             mine = [length for length in lengths if length.unit == unit]
             ends = {length.at_most + 1 for length in mine if length.at_most is not None}
-            self._borders.append(sorted(({length.at_least for length in mine} | ends) - {0}))
+            self._borders.append([0, *sorted(({length.at_least for length in mine} | ends) - {0}), NEVER])
         self._known: dict[tuple[int, ...], Region] = {}
 
-    def find(self, count: int) -> tuple[Region, int]:
-        """The region of a count, and how much may be added to each before it is left."""
-        room = NEVER
-        places = []
-        for value, borders in zip(self._counts.unpack(count), self._borders, strict=True):
-            place = bisect_right(borders, value)
-            if place < len(borders):
-                room = min(room, borders[place] - 1 - value)
-            places.append(place)
-        key = tuple(places)
-        return self._known.get(key) or self._make(key), room
+    def find(self, values: tuple[int, ...]) -> Region:
+        places = tuple(map(bisect_right, self._borders, values))
+        return self._known.get(places) or self._make(places)
 
     def _make(self, places: tuple[int, ...]) -> Region:
-        low = [borders[at - 1] if at else 0 for at, borders in zip(places, self._borders, strict=True)]
-        reached = dict(zip(self._counts.units, low, strict=True))
+        low = tuple(borders[at - 1] for at, borders in zip(places, self._borders, strict=True))
+        high = tuple(borders[at] - 1 for at, borders in zip(places, self._borders, strict=True))
+        reached = dict(zip(self._units, low, strict=True))
         improves = any(length.at_least > reached[length.unit] for length in self._lengths)
-        return self._known.setdefault(places, Region(self._counts.pack(tuple(low)), improves))
+        return self._known.setdefault(places, Region(low, high, improves))
 
 
 class Missing(NamedTuple):

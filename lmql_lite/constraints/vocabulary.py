@@ -11,69 +11,29 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import DEAD
-from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.counters import Counts
-from lmql_lite.constraints.simplify import characters
-
 IntArray = NDArray[np.intp]
 Flags = NDArray[np.bool_]
-Pairs = tuple[tuple[int, int], ...]
 
 
-class Level(NamedTuple):
-    """The trie's nodes at one depth, in the order of their texts. `parent` counts within the level above; the texts
-    that begin with a node are `first .. end`; `ends` tells whether the first of them is the node itself; `characters`
-    begin on the way to it. `key` is `parent * 256 + byte`, in ascending order."""
+class Trie(NamedTuple):
+    """The nodes of a trie of texts, numbered level by level from the root 0, and within a level by their texts.
 
+    The nodes at a depth are `levels[depth] .. levels[depth + 1]`; the children of a node are `children[node] ..
+    children[node + 1]`; `key` is `parent * 256 + byte`, in ascending order. The texts that begin with a node are
+    `first .. end`; `ends` tells whether the first of them is the node itself, and `ending` are those nodes.
+    `characters` begin on the way to a node.
+    """
+
+    levels: list[int]
     parent: IntArray
     byte: IntArray
     key: IntArray
+    children: IntArray
     first: IntArray
     end: IntArray
     ends: Flags
+    ending: IntArray
     characters: IntArray
-
-
-class Ranges(NamedTuple):
-    """Texts `first .. end`, and which of `pairs` they pass on their way: a state and what was added to the counts."""
-
-    first: IntArray
-    end: IntArray
-    pair: IntArray
-    pairs: Pairs
-
-    @property
-    def size_bytes(self) -> int:
-        return 24 * self.first.size + 100 * len(self.pairs)
-
-    def chosen(self, wanted: bytes, num_texts: int) -> Flags:
-        """The texts of those ranges whose pair is wanted, and one more at the end, False."""
-        of_these = np.frombuffer(wanted, dtype=np.bool_)[self.pair]
-        steps = np.zeros(num_texts + 1, dtype=np.intp)
-        np.add.at(steps, self.first[of_these], 1)
-        np.subtract.at(steps, self.end[of_these], 1)
-        return np.cumsum(steps) > 0
-
-
-class Walk(NamedTuple):
-    """Where every text leads from one state.
-
-    `texts` that lead somewhere, and for each which of `pairs` it has reached: an end state and what was added to the
-    counts. A stop is reached inside or at the end of the texts in `stops`: those are free to run on past it, also
-    where their own end is not alive (S14). The texts in `passing` have a value inside them that may be complete, and
-    go on with what follows the hole (S16).
-    """
-
-    texts: IntArray
-    pair: IntArray
-    pairs: Pairs
-    stops: Ranges
-    passing: Ranges
-
-    @property
-    def size_bytes(self) -> int:
-        return 16 * self.texts.size + 100 * len(self.pairs) + self.stops.size_bytes + self.passing.size_bytes
 
 
 class Vocabulary:
@@ -92,9 +52,9 @@ class Vocabulary:
             self._text_of_token[token] = len(self.texts) - 1
         self.longest = max(map(len, self.texts), default=0)
         self.first_byte: NDArray[np.uint8] = np.array([text[0] for text in self.texts], dtype=np.uint8)
-        self._levels = self._lay_out()
+        self.trie = self._lay_out()
 
-    def _lay_out(self) -> list[Level]:
+    def _lay_out(self) -> Trie:
         sizes = np.array([len(text) for text in self.texts], dtype=np.intp)
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
         flat = np.frombuffer(b"".join(self.texts), dtype=np.uint8)
@@ -106,112 +66,37 @@ class Vocabulary:
             alike = alike[np.minimum(sizes[alike - 1], sizes[alike]) > depth]
             alike = alike[flat[starts[alike - 1] + depth] == flat[starts[alike] + depth]]
             shared[alike] = depth + 1
-        levels: list[Level] = []
-        above: IntArray = np.zeros(1, dtype=np.intp)
+        firsts: list[IntArray] = [np.zeros(1, dtype=np.intp)]
+        ends: list[IntArray] = [np.array([sizes.size], dtype=np.intp)]
+        parents: list[IntArray] = [np.zeros(1, dtype=np.intp)]
+        levels = [0, 1]
         for depth in range(1, self.longest + 1):
             borders = np.flatnonzero(shared < depth)  # where the texts of one node end and those of another begin
-            ends = np.append(borders[1:], sizes.size)
+            after = np.append(borders[1:], sizes.size)
             long_enough = sizes[borders] >= depth
-            first, end = borders[long_enough], ends[long_enough]
-            parent = np.searchsorted(above, first, side="right") - 1
-            byte = flat[starts[first] + depth - 1].astype(np.intp)
-            levels.append(
-                Level(
-                    parent,
-                    byte,
-                    parent * 256 + byte,
-                    first,
-                    end,
-                    sizes[first] == depth,
-                    started[starts[first] + depth] - started[starts[first]],
-                )
-            )
-            above = first
-        return levels
-
-    # Walking -----------------------------------------------------------------------------------------------------
-
-    def walk(self, automaton: Automaton, start: int, held: bytes = b"", following: bytes = b"") -> Walk:
-        """All texts from one state, one numpy step per byte of the longest that is still alive.
-
-        With `held` only the texts that begin with it and go on: from the state on, what is held is behind them.
-        """
-        texts: list[IntArray] = []
-        ends: list[IntArray] = []
-        counts: list[IntArray] = []
-        stops = _Found([], [], [], [])
-        passing = _Found([], [], [], [])
-        states = self._place(start, held)
-        added: IntArray = np.zeros(states.size, dtype=np.intp)
-        counted = automaton.counts.units
-        only_characters = counted == ("characters",)
-        behind = characters(held)
-        for depth, level in enumerate(self._levels[len(held) :], start=len(held)):
-            before = states[level.parent]
-            alive = np.flatnonzero(before != DEAD)
-            if alive.size == 0:
-                break
-            distinct, which = _distinct(before[alive])
-            rows = np.stack([automaton.row(state) for state in distinct.tolist()])
-            after = rows[which, level.byte[alive]].astype(np.intp)
-            lively = after != DEAD
-            nodes = alive[lively]
-            if only_characters:
-                here = level.characters[nodes] - behind
-            elif counted:
-                gained = np.stack([automaton.added_row(state) for state in distinct.tolist()])
-                here = added[level.parent[nodes]] + gained[which[lively], level.byte[nodes]]
-                added = np.zeros(level.byte.size, dtype=np.intp)
-                added[nodes] = here
-            else:
-                here = np.zeros(nodes.size, dtype=np.intp)
-            after = after[lively]
-            states = np.full(level.byte.size, DEAD, dtype=np.intp)
-            states[nodes] = after
-            at_end = level.ends[nodes]
-            texts.append(level.first[nodes[at_end]])
-            ends.append(after[at_end])
-            counts.append(here[at_end])
-            present = _distinct(after)[0].tolist()
-            if reached := [state for state in present if automaton.reaches_stop(state)]:
-                at = np.isin(after, reached)
-                stops.add(level.first[nodes[at]], level.end[nodes[at]], after[at], here[at])
-            if following and (whole := [state for state in present if automaton.may_hold(state)]):
-                at = np.isin(after, whole)
-                self._pass(depth, nodes[at], after[at], here[at], following, passing)
-        pairs, pair = _pairs(_join(ends), _join(counts), automaton.counts)
-        return Walk(_join(texts), pair, pairs, stops.ranges(automaton.counts), passing.ranges(automaton.counts))
-
-    def _pass(
-        self, depth: int, nodes: IntArray, states: IntArray, added: IntArray, following: bytes, passing: _Found
-    ) -> None:
-        """Finds the texts that go on from these nodes with the beginning of `following`, or with all of it."""
-        for at, byte in enumerate(following, start=1):
-            if depth + at >= len(self._levels) or nodes.size == 0:
-                return
-            level = self._levels[depth + at]
-            wanted = nodes * 256 + byte
-            children = np.minimum(np.searchsorted(level.key, wanted), level.key.size - 1)
-            found = level.key[children] == wanted
-            nodes, states, added = children[found], states[found], added[found]
-            first = level.first[nodes]
-            if at == len(following):
-                passing.add(first, level.end[nodes], states, added)
-            else:
-                exact = level.ends[nodes]
-                passing.add(first[exact], first[exact] + 1, states[exact], added[exact])
-
-    def _place(self, start: int, held: bytes) -> IntArray:
-        """The states at the depth of `held`: only the node that spells it is alive."""
-        if not held:
-            return np.array([start], dtype=np.intp)
-        if len(held) > len(self._levels):
-            return np.empty(0, dtype=np.intp)
-        level = self._levels[len(held) - 1]
-        states = np.full(level.byte.size, DEAD, dtype=np.intp)
-        if beginning := self.beginning_with(held):
-            states[np.searchsorted(level.first, beginning.start)] = start
-        return states
+            first = borders[long_enough]
+            parents.append(levels[-2] + np.searchsorted(firsts[-1], first, side="right") - 1)
+            firsts.append(first)
+            ends.append(after[long_enough])
+            levels.append(levels[-1] + first.size)
+        first, parent = np.concatenate(firsts), np.concatenate(parents)
+        depths = np.repeat(np.arange(self.longest + 1), np.diff(levels))
+        byte = flat[np.maximum(starts[first] + depths - 1, 0)].astype(np.intp) if flat.size else np.zeros(1, np.intp)
+        complete = (sizes[first] == depths) & (depths > 0) if flat.size else np.zeros(1, dtype=np.bool_)
+        key = parent * 256 + byte
+        key[0] = -1  # the root is nobody's child
+        return Trie(
+            levels=levels,
+            parent=parent,
+            byte=byte,
+            key=key,
+            children=1 + np.searchsorted(parent[1:], np.arange(first.size + 1)),
+            first=first,
+            end=np.concatenate(ends),
+            ends=complete,
+            ending=np.flatnonzero(complete),
+            characters=started[starts[first] + depths] - started[starts[first]],
+        )
 
     def allowing(self, texts: Flags) -> Flags:
         """A flag for every token from one for every text, and one more at the end, False, for tokens without bytes."""
@@ -219,6 +104,16 @@ class Vocabulary:
         return mask
 
     # Looking up --------------------------------------------------------------------------------------------------
+
+    def node(self, text: bytes) -> int | None:
+        """The node of the trie that spells this text."""
+        here = 0
+        for byte in text:
+            child = int(np.searchsorted(self.trie.key, here * 256 + byte))
+            if child == self.trie.key.size or self.trie.key[child] != here * 256 + byte:
+                return None
+            here = child
+        return here
 
     def beginning_with(self, prefix: bytes) -> range:
         """All texts that begin with `prefix`, itself included."""
@@ -236,45 +131,3 @@ class Vocabulary:
     def extends(self, text: bytes) -> bool:
         """Whether some token begins with `text` and goes on: then text that ends so may be tokenised otherwise."""
         return any(self.texts[index] != text for index in self.beginning_with(text)[:2])
-
-
-def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
-    """The distinct values, none below 0, and for each value which of them it is."""
-    if values.size == 0 or int(values.max()) > 64 * values.size + 4096:
-        distinct, which = np.unique(values, return_inverse=True)
-        return distinct, which
-    distinct = np.flatnonzero(np.bincount(values))
-    numbers = np.empty(int(values.max()) + 1, dtype=np.intp)
-    numbers[distinct] = np.arange(distinct.size)
-    return distinct, numbers[values]
-
-
-def _pairs(states: IntArray, counts: IntArray, packing: Counts) -> tuple[Pairs, IntArray]:
-    """The distinct pairs, their counts packed as in a configuration, and for each place which of them it has."""
-    distinct, which = _distinct(counts)
-    codes, pair = _distinct(states * distinct.size + which)
-    widths = [packing.widen(small) for small in distinct.tolist()]
-    return tuple((code // len(widths), widths[code % len(widths)]) for code in codes.tolist()), pair
-
-
-def _join(parts: list[IntArray]) -> IntArray:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)
-
-
-class _Found(NamedTuple):
-    """Ranges while they are collected, level by level."""
-
-    first: list[IntArray]
-    end: list[IntArray]
-    states: list[IntArray]
-    counts: list[IntArray]
-
-    def add(self, first: IntArray, end: IntArray, states: IntArray, counts: IntArray) -> None:
-        self.first.append(first)
-        self.end.append(end)
-        self.states.append(states)
-        self.counts.append(counts)
-
-    def ranges(self, packing: Counts) -> Ranges:
-        pairs, pair = _pairs(_join(self.states), _join(self.counts), packing)
-        return Ranges(_join(self.first), _join(self.end), pair, pairs)

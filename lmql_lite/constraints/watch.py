@@ -54,7 +54,7 @@ class Watch:
             if unit in ("words", "sentences"):
                 self._parts[unit] = (len(self._contents) + len(self._parts), Parts(unit))
         self.machines = (*self._contents, *(parts for _, parts in self._parts.values()))
-        self.regions = Regions(self.counts, _lengths(term))
+        self.regions = Regions(self.counts.units, _lengths(term))
         self._units = {unit: index for index, unit in enumerate(self.counts.units)}
         self._always = Way(0, 0, (FREE,) * len(self._units))
         self._ways: dict[Atoms, tuple[Way, ...]] = {}

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from lmql_lite.constraints.atoms import NEVER
-from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.automaton import NOWHERE, Automaton
 from lmql_lite.constraints.hole import Engine, HoleMatcher
 from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Matches, Not, Or, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
@@ -160,7 +160,7 @@ def test_distances_are_exact_in_whatever_order_they_are_asked(term: Term, seed: 
         if len(text) < 4 and (not text or oracle.stopped(text) is None):
             for byte in ALPHABET:
                 after, counted = automaton.step(state, count, byte)
-                if after >= 0:
+                if after != NOWHERE:
                     places.append((text + bytes([byte]), after, counted))
     for text, state, count in random.Random(seed).sample(places, min(len(places), 60)):
         assert min(automaton.distance(state, count), 10**6) == oracle.distance(text), text

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.hole import MASKS_BYTES, Engine, HoleMatcher
+from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.hole import Engine, HoleMatcher
+from lmql_lite.constraints.masks import MASKS_BYTES
 from lmql_lite.constraints.recent import Recent
 from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Matches, Not, Or, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
@@ -231,15 +232,15 @@ def _fields(term: Term) -> dict[str, object]:
 def test_utf8_is_what_python_decodes() -> None:
     """S15: every sequence of up to three bytes, and the borders of the four-byte ones."""
     automaton = Automaton(And(()))
-    firsts = np.flatnonzero(automaton.row(automaton.start) >= 0).tolist()
+    firsts = np.flatnonzero(automaton.row(automaton.start) != NOWHERE).tolist()
     assert firsts == [byte for byte in range(256) if _begins(bytes([byte]))]
     for first in firsts:
         row = automaton.row(int(automaton.row(automaton.start)[first]))
         for second in range(256):
-            assert (row[second] >= 0) == _begins(bytes([first, second])), (first, second)
-            if row[second] >= 0 and first >= 0xF0:
+            assert (row[second] != NOWHERE) == _begins(bytes([first, second])), (first, second)
+            if row[second] != NOWHERE and first >= 0xF0:
                 third = automaton.row(int(row[second]))
-                assert [b for b in range(256) if third[b] >= 0] == list(range(0x80, 0xC0))
+                assert [b for b in range(256) if third[b] != NOWHERE] == list(range(0x80, 0xC0))
 
 
 def _begins(data: bytes) -> bool:
