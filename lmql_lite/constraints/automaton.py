@@ -7,8 +7,6 @@ is exact (S19): a mask built on it never walks into a dead end.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
 from heapq import heappop, heappush
 from threading import RLock
 from typing import NamedTuple
@@ -72,14 +70,12 @@ class Automaton:
         self._reached: list[bool] = []
         self._ahead: list[tuple[Way, ...]] = []
         self._behind: list[tuple[Bounds, ...]] = []
-        self._living: dict[tuple[int, int], int] = {}
-        self._cutting: dict[tuple[int, int], int] = {}
-        self._holding: dict[tuple[int, int], int] = {}
         self._witnesses: dict[int, tuple[Witness, ...]] = {}
         self._distances: dict[tuple[int, int], int] = {}
         self._bounds: dict[tuple[int, int], int] = {}
         start = Place((0,) * len(self._machines), 0, ())
-        self._add(start)  # in the place of NOWHERE, never asked for
+        self._add(start._replace(utf8=1))  # in the place of NOWHERE: no text ends or goes on there
+        self._ahead[NOWHERE] = ()
         self._expanded[NOWHERE] = True
         self.start = self._number(start)
 
@@ -305,53 +301,34 @@ class Automaton:
                 return 0
         return self._watch.at_least(self._ahead[state], self._places[state].atoms, count)
 
-    def last_living(self, state: int, low: int) -> int:
-        """The largest count with which the hole can still end from this state, -1 if there is none from `low` on.
+    def most_counts(self, state: int) -> tuple[int, ...]:
+        """The most of each count with which the hole can end from here, NEVER where nothing limits it."""
+        bounds = [way.bounds for way in self._ahead[state]] + list(self._behind[state])
+        return tuple(max((bound[at][1] for bound in bounds), default=-1) for at in range(len(self.counts.units)))
 
-        For a single count, in a region that does not improve: there whoever has said less can end as well.
-        """
-        return self._last(state, low, self.lives, self._living)
-
-    def last_cut(self, state: int, low: int) -> int:
-        """As `last_living`, for a stop that ends the hole here."""
-        return self._last(state, low, lambda at, count: self.cut(at, count) is not None, self._cutting)
-
-    def last_holding(self, state: int, low: int) -> int:
-        """As `last_living`, for a value that may end here."""
-        return self._last(state, low, self.holds, self._holding)
-
-    def farthest(self, state: int, low: int) -> int:
-        """At most so many bytes are missing from this state, whatever the count with which the hole can end."""
-        last = self.last_living(state, low)
-        return 0 if last < 0 else self.distance(state, min(last, *self.counts.most))
-
-    def _last(
-        self, state: int, low: int, answer: Callable[[int, int], bool], known: dict[tuple[int, int], int]
-    ) -> int:
-        key = (state, low)
-        last = known.get(key)
-        if last is None:
-            (most,) = self.counts.most  # stands for all that are larger
-            place = self._places[state]
-            low = min(low + self._added_since(place, len(place.before)), most) if place.before else low
-            if answer(state, most):
-                last = NEVER
-            elif not answer(state, low):
-                last = -1
-            else:
-                last = low - 1 + bisect_left(range(low, most), True, key=lambda count: not answer(state, count))
-            known[key] = last
-        return last
-
-    def _search(self, state: int, count: int) -> int:
-        """A* (Hart, Nilsson, Raphael 1968); what a search has learned is a better estimate for the next one."""
-        start = (state, count)
+    def way(self, state: int, count: int) -> Witness | None:
+        """Some way to an end, not always the shortest."""
         if self._ends(state, count):
-            self._distances[start] = 0
-            return 0
+            return Witness(0, 0, state)
+        with self._lock:
+            for witness in self._witnesses.get(state, ()):
+                if self._ends(witness.end, self.counts.add(count, witness.spent)):
+                    return witness
+            if self._search(state, count, to_the_end=True) >= NEVER:
+                return None
+            return self._witnesses[state][0]
+
+    def _search(self, state: int, count: int, to_the_end: bool = False) -> int:
+        """A* (Hart, Nilsson, Raphael 1968); what a search has learned is a better estimate for the next one.
+
+        A search ends where the distance is known already, unless it shall go `to_the_end`: then it leaves a witness.
+        """
+        start = (state, count)
         least = self.at_least(state, count)
-        if self._is_plain or least >= NEVER:  # of what is plain, all that is needed is known
-            return self._distances.setdefault(start, least)
+        if (
+            self._ends(state, count) or self._is_plain or least >= NEVER
+        ):  # of what is plain, all that is needed is known
+            return self._distances.setdefault(start, 0 if self._ends(state, count) else least)
         for witness in self._witnesses.get(state, ()):
             # a way that was the shortest for another count, and cannot be beaten for this one
             if witness.length == least and self._ends(witness.end, self.counts.add(count, witness.spent)):
@@ -364,11 +341,12 @@ class Automaton:
             depth = -height
             if depth > depths[here]:
                 continue  # a shorter way was found since
-            known = self._distances.get(here)
+            known = None if to_the_end else self._distances.get(here)
             if known is None and self._ends(*here):
                 known = 0
             if known is not None:
-                self._witness(start, here, depth, known, came_from)
+                if known == 0:
+                    self._witness(start, here, depth, came_from)
                 return self._remember(here, depth + known, came_from, depths)
             for edge in self.edges(here[0]):
                 after = (edge.state, self.counts.add(here[1], edge.spent))
@@ -390,22 +368,16 @@ class Automaton:
         start: tuple[int, int],
         goal: tuple[int, int],
         depth: int,
-        rest: int,
         came_from: dict[tuple[int, int], tuple[int, int] | None],
     ) -> None:
-        """Keeps the way to a goal, and from there to the end, for other counts in its first state."""
-        end, spent = goal[0], 0
-        if rest:
-            onwards = next((each for each in self._witnesses.get(end, ()) if each.length == rest), None)
-            if onwards is None:
-                return
-            end, spent = onwards.end, onwards.spent
+        """Keeps the way to a goal, for other counts in its first state."""
+        spent = 0
         here, before = goal, came_from[goal]
         while before is not None:
             spent += next(edge.spent for edge in self._edges[before[0]] if edge.state == here[0])
             here, before = before, came_from[before]
         kept = self._witnesses.get(start[0], ())
-        self._witnesses[start[0]] = (Witness(depth + rest, spent, end), *kept)[:WITNESSES_KEPT]
+        self._witnesses[start[0]] = (Witness(depth, spent, goal[0]), *kept)[:WITNESSES_KEPT]
 
     def _ends(self, state: int, count: int) -> bool:
         return self.holds(state, count) or self.cut(state, count) is not None

@@ -45,13 +45,17 @@ class Vocabulary:
         self.eos: IntArray = np.array(sorted(eos), dtype=np.intp)
         by_text = sorted((data, token) for token, data in enumerate(tokens) if data and token not in eos)
         self.texts: list[bytes] = []
-        self._text_of_token: IntArray = np.full(self.size, -1, dtype=np.intp)
-        for data, token in by_text:
+        starts: list[int] = []
+        for at, (data, _) in enumerate(by_text):
             if not self.texts or self.texts[-1] != data:
                 self.texts.append(data)
-            self._text_of_token[token] = len(self.texts) - 1
+                starts.append(at)
+        self._by_text: IntArray = np.array([token for _, token in by_text], dtype=np.intp)
+        self._starts: IntArray = np.array([*starts, len(by_text)], dtype=np.intp)
+        """The tokens of a text are `_by_text[_starts[text] : _starts[text + 1]]`."""
         self.longest = max(map(len, self.texts), default=0)
         self.first_byte: NDArray[np.uint8] = np.array([text[0] for text in self.texts], dtype=np.uint8)
+        """Of every text."""
         self.trie = self._lay_out()
 
     def _lay_out(self) -> Trie:
@@ -98,11 +102,6 @@ class Vocabulary:
             characters=started[starts[first] + depths] - started[starts[first]],
         )
 
-    def allowing(self, texts: Flags) -> Flags:
-        """A flag for every token from one for every text, and one more at the end, False, for tokens without bytes."""
-        mask: Flags = texts[self._text_of_token]
-        return mask
-
     # Looking up --------------------------------------------------------------------------------------------------
 
     def node(self, text: bytes) -> int | None:
@@ -118,6 +117,32 @@ class Vocabulary:
     def beginning_with(self, prefix: bytes) -> range:
         """All texts that begin with `prefix`, itself included."""
         return range(bisect_left(self.texts, prefix), bisect_right(self.texts, prefix + b"\xff" * self.longest))
+
+    def tokens_within(self, first: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+        """The tokens of the texts `first .. end` of each of many ranges, and which range each comes from."""
+        low, high = self._starts[first], self._starts[end]
+        sizes = high - low
+        which = np.repeat(np.arange(sizes.size), sizes)
+        return self._by_text[np.arange(which.size) + (low - np.cumsum(sizes) + sizes)[which]], which
+
+    def tokens_of(self, texts: list[int]) -> IntArray:
+        found = np.array(texts, dtype=np.intp)
+        return self.tokens_within(found, found + 1)[0]
+
+    def allowing(self, texts: Flags) -> Flags:
+        """A flag for every token from one for every text; False for tokens without bytes."""
+        mask = np.zeros(self.size, dtype=np.bool_)
+        mask[self._by_text] = np.repeat(texts[: len(self.texts)], np.diff(self._starts))
+        return mask
+
+    def agreeing_with(self, text: bytes) -> list[int]:
+        """All texts that begin with `text` or are a beginning of it."""
+        return [*self.within(text), *self.beginning_with(text)]
+
+    def beginnings(self, text: bytes) -> list[int]:
+        """All texts that are a beginning of `text`, itself included."""
+        whole = self.beginning_with(text)[:1]
+        return self.within(text) + [index for index in whole if self.texts[index] == text]
 
     def within(self, text: bytes) -> list[int]:
         """All texts that are a beginning of `text`, itself left out."""

@@ -10,7 +10,7 @@ import numpy as np
 from lmql_lite.constraints.automaton import NOWHERE, Automaton
 from lmql_lite.constraints.counters import Counts
 from lmql_lite.constraints.simplify import characters
-from lmql_lite.constraints.vocabulary import Flags, IntArray, Trie, Vocabulary
+from lmql_lite.constraints.vocabulary import IntArray, Trie, Vocabulary
 
 Pairs = tuple[tuple[int, int], ...]
 SPARSE = 4
@@ -24,17 +24,6 @@ class Ranges(NamedTuple):
     end: IntArray
     pair: IntArray
     pairs: Pairs
-
-    @property
-    def size_bytes(self) -> int:
-        return 24 * self.first.size + 100 * len(self.pairs)
-
-    def chosen(self, wanted: bytes, num_texts: int) -> Flags:
-        """The texts of those ranges whose pair is wanted, and one more at the end, False."""
-        of_these = np.frombuffer(wanted, dtype=np.bool_)[self.pair]
-        steps = np.bincount(self.first[of_these], minlength=num_texts + 1)
-        steps -= np.bincount(self.end[of_these], minlength=num_texts + 1)
-        return np.cumsum(steps) > 0
 
 
 class Walk(NamedTuple):
@@ -51,10 +40,6 @@ class Walk(NamedTuple):
     pairs: Pairs
     stops: Ranges
     passing: Ranges
-
-    @property
-    def size_bytes(self) -> int:
-        return 16 * self.texts.size + 100 * len(self.pairs) + self.stops.size_bytes + self.passing.size_bytes
 
 
 def walk(vocabulary: Vocabulary, automaton: Automaton, start: int, held: bytes, following: bytes) -> Walk:
