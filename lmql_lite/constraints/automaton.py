@@ -33,10 +33,15 @@ NOWHERE = 0
 """The state of a text that no continuation makes valid. The others are numbered from 1."""
 TABLE_ROWS = 64
 WITNESSES_KEPT = 4
+LOOKED_AHEAD = 2
+"""Bytes: so many may be missing of a character, behind which all states are alike."""
 
 
 class Witness(NamedTuple):
-    """A way from a state to an end: its bytes, what they add to the counts with a token for each, and the end."""
+    """A way from a state to an end: its bytes, what they add to the counts with a token for each, and the end.
+
+    Of a term that is a choice or a pattern only the length is known.
+    """
 
     length: int
     spent: int
@@ -174,11 +179,15 @@ class Automaton:
         found = []
         for back, past in enumerate(reversed(place.before), start=1):
             since = self.counts.unpack(self._added_since(place, back))
-            found += [
-                tuple((low + more, high + more) for more, (low, high) in zip(since, way.bounds, strict=True))
-                for way in self._watch.ways(past.atoms)
-                if way.num_bytes == 0
-            ]
+            for way in self._watch.ways(past.atoms):
+                if way.num_bytes == 0:
+                    # the tokens of the phrase count as well, and some of them are still to come
+                    found.append(
+                        tuple(
+                            (0 if unit == "tokens" else low + more, high + more)
+                            for unit, more, (low, high) in zip(self.counts.units, since, way.bounds, strict=True)
+                        )
+                    )
         return tuple(found)
 
     def _added_since(self, place: Place, back: int) -> int:
@@ -264,6 +273,10 @@ class Automaton:
                 return 0 if stop.inclusive else machine.back(place.atoms[slot])
         return None
 
+    def stops(self, state: int, count: int) -> bool:
+        """Whether a stop ends the hole here."""
+        return self.cut(state, count) is not None
+
     def _fires(self, place: Place, count: int, stop: AnyStop, back: int) -> bool:
         if stop.inclusive:
             return self._watch.fires(place.atoms, count, stop)
@@ -284,11 +297,6 @@ class Automaton:
     def lives(self, state: int, count: int) -> bool:
         return self.distance(state, count) < NEVER
 
-    def continues(self, state: int, count: int, byte: int) -> bool:
-        """Whether the text can go on with this byte."""
-        after, count = self.step(state, count, byte)
-        return after != NOWHERE and self.lives(after, self.counts.add(count, self.token))
-
     def goes_on(self, state: int, count: int) -> bool:
         """Whether there is a text that goes on from here."""
         return any(self.lives(edge.state, self.counts.add(count, edge.spent)) for edge in self.edges(state))
@@ -308,15 +316,24 @@ class Automaton:
 
     def way(self, state: int, count: int) -> Witness | None:
         """Some way to an end, not always the shortest."""
+        with self._lock:
+            way = self._known_way(state, count, LOOKED_AHEAD)
+            if way is None and (length := self._search(state, count, to_the_end=True)) < NEVER:
+                way = Witness(length, 0, state) if self._is_plain else self._witnesses[state][0]
+            return way
+
+    def _known_way(self, state: int, count: int, ahead: int) -> Witness | None:
+        """One that was found for another count, from here or from a little further on."""
         if self._ends(state, count):
             return Witness(0, 0, state)
-        with self._lock:
-            for witness in self._witnesses.get(state, ()):
-                if self._ends(witness.end, self.counts.add(count, witness.spent)):
-                    return witness
-            if self._search(state, count, to_the_end=True) >= NEVER:
-                return None
-            return self._witnesses[state][0]
+        for witness in self._witnesses.get(state, ()):
+            if self._ends(witness.end, self.counts.add(count, witness.spent)):
+                return witness
+        for edge in self.edges(state) if ahead else ():
+            way = self._known_way(edge.state, self.counts.add(count, edge.spent), ahead - 1)
+            if way is not None:
+                return Witness(way.length + 1, way.spent + edge.spent, way.end)
+        return None
 
     def _search(self, state: int, count: int, to_the_end: bool = False) -> int:
         """A* (Hart, Nilsson, Raphael 1968); what a search has learned is a better estimate for the next one.
@@ -380,7 +397,7 @@ class Automaton:
         self._witnesses[start[0]] = (Witness(depth, spent, goal[0]), *kept)[:WITNESSES_KEPT]
 
     def _ends(self, state: int, count: int) -> bool:
-        return self.holds(state, count) or self.cut(state, count) is not None
+        return self.holds(state, count) or self.stops(state, count)
 
     def _remember(
         self,

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lmql_lite.constraints.atoms import NEVER, Moves, starts_character
-from lmql_lite.constraints.charset import DONE, accepted, charset
+from lmql_lite.constraints.charset import DONE, charset, joined
 from lmql_lite.constraints.terms import UNITS, Length, Unit
 
+IntArray = NDArray[np.intp]
+
 MARKS = b".!?"
+SPACES = tuple(filter(str.isspace, map(chr, range(0x3001))))
+"""All white space there is."""
 BETWEEN, INSIDE, AFTER = range(3)
 """Before the first or next word or sentence; inside one; in a sentence, directly behind a mark."""
 HEADROOM = 2**16
@@ -50,7 +58,9 @@ class Counts:
         return sum(value << field[0] for value, field in zip(values, self._fields, strict=True))
 
     def unpack(self, count: int) -> tuple[int, ...]:
-        return tuple((count >> shift) & mask for shift, mask, _ in self._fields)
+        if self._only is not None:
+            return (count,)
+        return tuple([(count >> shift) & mask for shift, mask, _ in self._fields])
 
     def largest(self, count: int) -> int:
         return max(self.unpack(count), default=0)
@@ -90,6 +100,17 @@ class Regions:
             ends = {length.at_most + 1 for length in mine if length.at_most is not None}
             self._borders.append([0, *sorted(({length.at_least for length in mine} | ends) - {0}), NEVER])
         self._known: dict[tuple[int, ...], Region] = {}
+        self._arrays = [np.array(borders, dtype=np.intp) for borders in self._borders]
+
+    def find_all(self, counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """For many counts, shape (counts, units): a number for the region of each, and its `low` and `high`."""
+        numbers = np.zeros(len(counts), dtype=np.intp)
+        low, high = np.empty_like(counts), np.empty_like(counts)
+        for at, borders in enumerate(self._arrays):
+            place = borders.searchsorted(counts[:, at], side="right")
+            low[:, at], high[:, at] = borders[place - 1], borders[place] - 1
+            numbers = numbers * (borders.size + 1) + place
+        return numbers, low, high
 
     def find(self, values: tuple[int, ...]) -> Region:
         places = tuple(map(bisect_right, self._borders, values))
@@ -110,6 +131,11 @@ class Missing(NamedTuple):
     num_characters: int
 
 
+@cache
+def parts(unit: Unit) -> Parts:
+    return Parts(unit)
+
+
 class Parts:
     """A machine that finds where words or sentences begin (`terms.Unit` says what they are).
 
@@ -118,7 +144,7 @@ class Parts:
 
     def __init__(self, unit: Unit) -> None:
         self._marks = MARKS if unit == "sentences" else b""
-        self._spaces = charset(accepted(str.isspace))
+        self._spaces = charset(joined((ord(space), ord(space)) for space in SPACES))
         self._width = len(self._spaces.nodes)
         self._moves: list[Moves] = [self._expand(state) for state in range(3 * self._width)]
         self._next = [self._distances(character_only) for character_only in (False, True)]
@@ -134,10 +160,8 @@ class Parts:
 
     def missing(self, state: int, how_many: int) -> Missing:
         """The least that has to be said until so many more have begun, at least one."""
-        num_bytes, num_characters = (
-            distances[state] + (how_many - 1) * again for distances, again in zip(self._next, self._again, strict=True)
-        )
-        return Missing(num_bytes, num_characters)
+        more = how_many - 1
+        return Missing(self._next[0][state] + more * self._again[0], self._next[1][state] + more * self._again[1])
 
     def _expand(self, state: int) -> Moves:
         mode, place = divmod(state, self._width)

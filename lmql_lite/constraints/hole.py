@@ -52,17 +52,29 @@ class HoleMatcher:
         automaton, state = self.masks.automaton, self.state
         count = automaton.counts.add(self.count, tokens * automaton.token)
         text = self.text + data
+        left: HoleMatcher | None = None
         for at, byte in enumerate(data, start=len(self.text)):
             before = self.count if at == len(self.text) else count
-            if automaton.closed and automaton.holds(state, before) and not automaton.continues(state, before, byte):
-                return replace(self, state=state, count=before, text=text, ending="end-of-text", length=at)
+            place = state
             state, count = automaton.step(state, count, byte)
+            if (
+                automaton.closed
+                and left is None
+                and automaton.holds(place, before)
+                and not automaton.lives(state, count)
+            ):
+                # unless the whole token can be kept
+                left = replace(self, state=place, count=before, text=text, ending="end-of-text", length=at)
             if state == NOWHERE:
-                raise ValueError(f"{data!r} is not allowed after {self.text!r}")
+                break
             cut = automaton.cut(state, count)
             if cut is not None:
                 return replace(self, state=state, count=count, text=text, ending="stop", length=at + 1 - cut)
         moved = replace(self, state=state, count=count, text=text, length=len(text))
+        if state == NOWHERE or (left is not None and not automaton.lives(state, count)):
+            if left is None:
+                raise ValueError(f"{data!r} is not allowed after {self.text!r}")
+            return left
         if automaton.holds(state, count) and not automaton.goes_on(state, count):
             return replace(moved, ending="forced" if automaton.closed else "bound")
         return moved
@@ -92,15 +104,12 @@ class HoleMatcher:
     def longest_valid(self, data: bytes) -> int:
         automaton, state, count = self.masks.automaton, self.state, self.count
         for at, byte in enumerate(data):
-            if automaton.closed and automaton.holds(state, count) and not automaton.continues(state, count, byte):
-                return len(data)
+            complete = automaton.closed and automaton.holds(state, count)
             state, count = automaton.step(state, count, byte)
-            if state == NOWHERE:
-                return at
-            if automaton.cut(state, count) is not None:
+            if automaton.stops(state, count):
                 return len(data)
             if not automaton.lives(state, count):
-                return at
+                return len(data) if complete else at
         return len(data)
 
 
@@ -129,9 +138,10 @@ class Engine:
         automaton = masks.automaton
         shortest = automaton.at_least(automaton.start, 0)
         if shortest <= max_tokens or shortest == NEVER:  # a search for an end that is too far anyway would be long
-            shortest = automaton.distance(automaton.start, 0)
-        if shortest == NEVER:
-            raise _unsatisfiable(term, name, span)
+            way = automaton.way(automaton.start, 0)
+            if way is None:
+                raise _unsatisfiable(term, name, span)
+            shortest = way.length if way.length <= max_tokens else automaton.distance(automaton.start, 0)
         if shortest > max_tokens:
             raise ConstraintError(
                 f"[{name}] may have {max_tokens} tokens, too few for what its condition asks for",

@@ -7,6 +7,7 @@ searched for. So the answers are exact, and most of them are a comparison of sma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,38 @@ class Box(NamedTuple):
 
     def within(self, low: IntArray, high: IntArray) -> Box:
         return Box(np.maximum(self.low, low), np.minimum(self.high, high))
+
+
+class Borders:
+    """Places where a stop is reached or a value may be complete: that depends on the comparisons alone."""
+
+    def __init__(self, automaton: Automaton, pairs: Pairs, test: Callable[[int, int], bool]) -> None:
+        self.pairs = pairs
+        self._automaton = automaton
+        self._test = test
+        self._added = _matrix(automaton, pairs)
+        self._states = np.array([state for state, _ in pairs], dtype=np.intp)
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def ask(self, values: Values) -> tuple[Flags, Box | None]:
+        """The answer for each place, and the counts for which it is the same; None where only these."""
+        automaton, counts = self._automaton, self._automaton.counts
+        here = np.array(values, dtype=np.intp)
+        at = self._added + here
+        numbers, low, high = automaton.regions.find_all(at)
+        if automaton.cuts_back and low.any():
+            # a value that is cut may lie in an earlier region than the text
+            answers = [self._test(state, counts.add(counts.pack(values), added)) for state, added in self.pairs]
+            return np.array(answers, dtype=np.bool_), None
+        answers = []
+        for index, key in enumerate(zip(self._states.tolist(), numbers.tolist(), strict=True)):
+            answer = self._known.get(key)
+            if answer is None:
+                state, added = self.pairs[index]
+                answer = self._known[key] = self._test(state, counts.add(counts.pack(values), added))
+            answers.append(answer)
+        same = Box(here + (low - at).max(axis=0, initial=-NEVER), here + (high - at).min(axis=0, initial=NEVER))
+        return np.array(answers, dtype=np.bool_), same
 
 
 class Answers(NamedTuple):
@@ -60,9 +93,7 @@ class Questions:
     def __init__(self, automaton: Automaton, places: Pairs, more: Pairs) -> None:
         self._automaton = automaton
         self._pairs = pairs = places + more
-        counts = automaton.counts
-        self._added = np.array([counts.unpack(added) for _, added in pairs], dtype=np.intp)
-        self._added = self._added.reshape(len(pairs), len(counts.units))
+        self._added = _matrix(automaton, pairs)
         self._ways: dict[Region, Ways] = {}
 
     def __len__(self) -> int:
@@ -135,3 +166,9 @@ class Questions:
                     length = max(length, way.length)
             first = after
         return ways._replace(length=length)
+
+
+def _matrix(automaton: Automaton, pairs: Pairs) -> IntArray:
+    """What was added on the way to each, shape (pairs, counts)."""
+    added = np.array([automaton.counts.unpack(added) for _, added in pairs], dtype=np.intp)
+    return added.reshape(len(pairs), len(automaton.counts.units))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,10 +10,10 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.judging import Box, Questions
+from lmql_lite.constraints.judging import Borders, Box, Questions
 from lmql_lite.constraints.recent import Recent
 from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
-from lmql_lite.constraints.walk import Pairs, Ranges, Walk, walk
+from lmql_lite.constraints.walk import SPARSE, Pairs, Ranges, Walk, walk
 
 Mask = NDArray[np.bool_]
 Values = tuple[int, ...]
@@ -49,22 +50,24 @@ class Judged(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """Tokens that pass a place, and which of `pairs` that is."""
+    """Tokens that pass a place, and which of those in `borders` that is."""
 
     tokens: IntArray
     pair: IntArray
-    pairs: Pairs
+    borders: Borders
 
 
 class Reached(NamedTuple):
     """Where all tokens lead from one state, and the questions that decide which of them are allowed.
 
-    The first questions are about `pairs`. For a closed hole those follow about going on with single bytes from where
-    a token has completed a value, then those about going on from here: with `edges` bytes.
+    `place` is which of `pairs` a token leads to, and `len(pairs)` for one that leads nowhere: of every token of the
+    vocabulary, or where few lead somewhere, of `tokens`. The first questions are about `pairs`. For a closed hole
+    those follow about going on with single bytes from where a token has completed a value, then those about going on
+    from here: with `edges` bytes.
     """
 
-    tokens: IntArray
-    pair: IntArray
+    tokens: IntArray | None
+    place: IntArray
     pairs: Pairs
     stops: Passing
     passing: Passing
@@ -73,7 +76,7 @@ class Reached(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        arrays = (self.tokens, self.stops.tokens, self.passing.tokens)
+        arrays = (self.place, self.stops.tokens, self.passing.tokens)
         return 16 * sum(array.size for array in arrays) + 300 * len(self.questions)
 
 
@@ -100,10 +103,6 @@ class Masks:
         self.vocabulary = vocabulary
         self._memory = memory
         self._following = following if automaton.closed else b""
-        may_follow = np.array(vocabulary.agreeing_with(following), dtype=np.intp)
-        self._may_follow, which = vocabulary.tokens_within(may_follow, may_follow + 1)
-        """Tokens that can begin what follows, and their first bytes."""
-        self._first_byte = vocabulary.first_byte[may_follow[which]]
 
     def mask(self, state: int, count: int, held: bytes, tokens_left: int) -> Mask:
         memory = self._memory
@@ -148,39 +147,31 @@ class Masks:
         lives, far, box = reached.questions.ask(counts.unpack(here), regions.find(counts.unpack(here)))
         if here != count:
             box = Box(box.low - counts.unpack(automaton.token), box.high - counts.unpack(automaton.token))
-        num_places, num_passing = len(reached.pairs), len(reached.passing.pairs)
+        num_places, num_passing = len(reached.pairs), len(reached.passing.borders.pairs)
         on = lives[num_places:]
         ends = not held and automaton.holds(state, count)
         if tokens_left < far:
             distances = [automaton.distance(end, counts.add(here, added)) for end, added in reached.pairs]
             lives = np.array([distance < tokens_left for distance in distances], dtype=np.bool_)
-        complete = [automaton.holds(at, counts.add(here, added)) for at, added in reached.passing.pairs]
+        stops, where_stops = reached.stops.borders.ask(counts.unpack(here))
+        complete, where_complete = reached.passing.borders.ask(counts.unpack(here))
         verdict = Verdict(
             self,
             state,
             held,
             lives[:num_places].tobytes(),
-            bytes([automaton.cut(at, counts.add(here, added)) is not None for at, added in reached.stops.pairs]),
-            (np.array(complete, dtype=np.bool_) & ~on[:num_passing]).tobytes(),
+            stops.tobytes(),
+            (complete & ~on[:num_passing]).tobytes(),
             ends,
             self._continues(state, reached.edges, on[num_passing:]) if ends and automaton.closed else b"",
         )
-        for pairs in (reached.stops.pairs, reached.passing.pairs):
-            box = self._judged_alike(box, counts.unpack(here), values, pairs)
         low, high = box.within(np.array(region.low, dtype=np.intp), np.array(region.high, dtype=np.intp))
+        for where in (where_stops, where_complete):
+            if where is None:
+                return Judged(verdict, far, values, values)
+            more = np.array(counts.unpack(here), dtype=np.intp) - values
+            low, high = np.maximum(low, where.low - more), np.minimum(high, where.high - more)
         return Judged(verdict, far, tuple(low.tolist()), tuple(high.tolist()))
-
-    def _judged_alike(self, box: Box, here: Values, values: Values, pairs: Pairs) -> Box:
-        """Counts for which every comparison at these places comes out as it does now."""
-        automaton = self.automaton
-        for added in {added for _, added in pairs}:
-            more = automaton.counts.unpack(added)
-            region = automaton.regions.find(tuple(a + b for a, b in zip(here, more, strict=True)))
-            if automaton.cuts_back and any(region.low):
-                return Box(np.array(values), np.array(values))  # a value that is cut may lie in an earlier region
-            said = np.array(here, dtype=np.intp) + more - values
-            box = box.within(np.array(region.low) - said, np.array(region.high) - said)
-        return box
 
     def _continues(self, state: int, edges: tuple[int, ...], live: Mask) -> bytes:
         """For every byte whether the text can go on with it, in a token of its own."""
@@ -192,15 +183,19 @@ class Masks:
     def _build(self, verdict: Verdict) -> Mask:
         vocabulary, held = self.vocabulary, verdict.held
         reached = self._reached(verdict.state, held)
-        mask = np.zeros(vocabulary.size, dtype=np.bool_)
-        mask[reached.tokens] = np.frombuffer(verdict.lives, dtype=np.bool_)[reached.pair]
+        allowed = np.frombuffer(verdict.lives + b"\0", dtype=np.bool_)[reached.place]
+        if reached.tokens is None:
+            mask = allowed
+        else:
+            mask = np.zeros(vocabulary.size, dtype=np.bool_)
+            mask[reached.tokens] = allowed
         for passing, wanted in ((reached.stops, verdict.stops), (reached.passing, verdict.passes)):
             if any(wanted):
                 mask[passing.tokens[np.frombuffer(wanted, dtype=np.bool_)[passing.pair]]] = True
         if verdict.continues:
             # tokens that continue no option or pattern end a complete one, if they can begin what follows (S18)
             continues = np.frombuffer(verdict.continues, dtype=np.bool_)
-            mask[self._may_follow[~continues[self._first_byte]]] = True
+            mask[self._following_tokens(~continues)] = True
         if held:
             # settled text belongs to no hole: a part of it costs the hole nothing
             mask[vocabulary.tokens_of(vocabulary.beginnings(held))] = True
@@ -208,6 +203,12 @@ class Masks:
             mask[vocabulary.eos] = True
         mask.flags.writeable = False
         return self._memory.masks.put(verdict, mask, mask.nbytes + 500)
+
+    def _following_tokens(self, first_bytes: Mask) -> IntArray:
+        """The tokens that can begin what follows, or be all of it and more, and begin with one of these bytes."""
+        first, end = self.vocabulary.agreeing_with(self._following)
+        tokens, _ = self.vocabulary.tokens_within(first, end)
+        return tokens[first_bytes[self.vocabulary.first_bytes[tokens]]]
 
     def _reached(self, state: int, held: bytes) -> Reached:
         key = (self, state, held)
@@ -220,23 +221,29 @@ class Masks:
     def _reach(self, state: int, held: bytes) -> Reached:
         automaton = self.automaton
         found: Walk = walk(self.vocabulary, automaton, state, held, self._following)
+        tokens: IntArray | None
         tokens, which = self.vocabulary.tokens_within(found.texts, found.texts + 1)
         edges = automaton.edges(state) if automaton.closed else ()
         beyond = []
         for at, added in found.passing.pairs:
             after, gained = automaton.step(at, 0, self._following[0])
-            beyond.append((after, added + gained + automaton.token))
+            beyond.append((after, added + gained))
         onwards = [(edge.state, edge.added) for edge in edges]
+        place = found.pair[which]
+        if tokens.size * SPARSE > self.vocabulary.size:
+            all_tokens = np.full(self.vocabulary.size, len(found.pairs), dtype=np.intp)
+            all_tokens[tokens] = place
+            tokens, place = None, all_tokens
         return Reached(
             tokens,
-            found.pair[which],
+            place,
             found.pairs,
-            self._passing(found.stops),
-            self._passing(found.passing),
+            self._passing(found.stops, automaton.stops),
+            self._passing(found.passing, automaton.holds),
             Questions(automaton, found.pairs, (*beyond, *onwards)),
             tuple(edge.state for edge in edges),
         )
 
-    def _passing(self, ranges: Ranges) -> Passing:
+    def _passing(self, ranges: Ranges, test: Callable[[int, int], bool]) -> Passing:
         tokens, which = self.vocabulary.tokens_within(ranges.first, ranges.end)
-        return Passing(tokens, ranges.pair[which], ranges.pairs)
+        return Passing(tokens, ranges.pair[which], Borders(self.automaton, ranges.pairs, test))

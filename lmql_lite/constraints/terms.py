@@ -13,7 +13,7 @@ from lmql_lite.errors import Span
 Unit = Literal["characters", "words", "sentences", "tokens"]
 """What a length counts. Characters are code points; words what `str.split()` gives; a sentence ends where white space
 follows `.`, `!` or `?`: `len(re.split(r"(?<=[.!?])\\s+", text.strip()))`, none in a text of white space; tokens those
-that were chosen for the hole (S15)."""
+that were chosen for the hole, also where a stop cuts them off (S15)."""
 UNITS: tuple[Unit, ...] = ("characters", "words", "sentences", "tokens")
 
 

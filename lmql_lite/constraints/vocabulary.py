@@ -50,6 +50,10 @@ class Vocabulary:
             if not self.texts or self.texts[-1] != data:
                 self.texts.append(data)
                 starts.append(at)
+        self.first_bytes: NDArray[np.uint8] = np.zeros(self.size, dtype=np.uint8)
+        """Of every token."""
+        for data, token in by_text:
+            self.first_bytes[token] = data[0]
         self._by_text: IntArray = np.array([token for _, token in by_text], dtype=np.intp)
         self._starts: IntArray = np.array([*starts, len(by_text)], dtype=np.intp)
         """The tokens of a text are `_by_text[_starts[text] : _starts[text + 1]]`."""
@@ -135,9 +139,10 @@ class Vocabulary:
         mask[self._by_text] = np.repeat(texts[: len(self.texts)], np.diff(self._starts))
         return mask
 
-    def agreeing_with(self, text: bytes) -> list[int]:
-        """All texts that begin with `text` or are a beginning of it."""
-        return [*self.within(text), *self.beginning_with(text)]
+    def agreeing_with(self, text: bytes) -> tuple[IntArray, IntArray]:
+        """Ranges of all texts that begin with `text` or are a beginning of it."""
+        shorter, longer = self.within(text), self.beginning_with(text)
+        return np.array([*shorter, longer.start]), np.array([*(index + 1 for index in shorter), longer.stop])
 
     def beginnings(self, text: bytes) -> list[int]:
         """All texts that are a beginning of `text`, itself included."""

@@ -7,7 +7,7 @@ automaton's.
 from __future__ import annotations
 
 from lmql_lite.constraints.atoms import NEVER, Forbidden, Options, Phrase
-from lmql_lite.constraints.counters import Counts, Parts, Regions
+from lmql_lite.constraints.counters import Counts, Parts, Regions, parts
 from lmql_lite.constraints.places import Atoms, Judgement
 from lmql_lite.constraints.regex import LONGEST_CUT, Found, Regex
 from lmql_lite.constraints.simplify import characters
@@ -52,10 +52,11 @@ class Watch:
         self.counts = Counts({unit: most + 1 + self.room for unit, most in largest.items()})
         for unit in self.counts.units:
             if unit in ("words", "sentences"):
-                self._parts[unit] = (len(self._contents) + len(self._parts), Parts(unit))
-        self.machines = (*self._contents, *(parts for _, parts in self._parts.values()))
+                self._parts[unit] = (len(self._contents) + len(self._parts), parts(unit))
+        self.machines = (*self._contents, *(machine for _, machine in self._parts.values()))
         self.regions = Regions(self.counts.units, _lengths(term))
         self._units = {unit: index for index, unit in enumerate(self.counts.units)}
+        self._characters, self._tokens = self._units.get("characters"), self._units.get("tokens")
         self._always = Way(0, 0, (FREE,) * len(self._units))
         self._ways: dict[Atoms, tuple[Way, ...]] = {}
         self._judged: dict[tuple[Atoms, int], bool] = {}
@@ -99,8 +100,8 @@ class Watch:
     def added(self, before: Atoms, after: Atoms, starts_character: bool) -> int:
         """What one byte between two places adds to the counts, tokens left out."""
         added = self.counts.one("characters") if starts_character else 0
-        for unit, (slot, parts) in self._parts.items():
-            if parts.begins(before[slot], after[slot]):
+        for unit, (slot, machine) in self._parts.items():
+            if machine.begins(before[slot], after[slot]):
                 added += self.counts.one(unit)
         return added
 
@@ -180,26 +181,29 @@ class Watch:
     def at_least(self, ways: tuple[Way, ...], atoms: Atoms, count: int) -> int:
         """A number of bytes below which none of these ways is gone to its end."""
         values = self.counts.unpack(count)
+        if len(ways) == 1:
+            return self._length_of(ways[0], atoms, values)
         return min((self._length_of(way, atoms, values) for way in ways), default=NEVER)
 
     def _length_of(self, way: Way, atoms: Atoms, values: tuple[int, ...]) -> int:
         num_bytes, num_characters, bounds = way
-        for unit, value, (low, high) in zip(self.counts.units, values, bounds, strict=True):
+        for at, (low, high) in enumerate(bounds):
+            value = values[at]
             if value > high:
                 return NEVER
             if value < low:
-                more = low - value
+                unit, more = self.counts.units[at], low - value
                 if unit in self._parts:
-                    slot, parts = self._parts[unit]
-                    missing = parts.missing(atoms[slot], more)
+                    slot, machine = self._parts[unit]
+                    missing = machine.missing(atoms[slot], more)
                     num_bytes = max(num_bytes, missing.num_bytes)
                     num_characters = max(num_characters, missing.num_characters)
+                elif unit == "characters":
+                    num_characters = max(num_characters, more)
                 else:
                     num_bytes = max(num_bytes, more)
-                    num_characters = max(num_characters, more if unit == "characters" else 0)
         num_bytes = max(num_bytes, num_characters)
-        for unit, more in (("characters", num_characters), ("tokens", num_bytes)):
-            index = self._units.get(unit)
+        for index, more in ((self._characters, num_characters), (self._tokens, num_bytes)):
             if index is not None and values[index] + more > bounds[index][1]:
                 return NEVER
         return num_bytes
