@@ -7,15 +7,14 @@ is exact (S19): a mask built on it never walks into a dead end.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from threading import RLock
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import DEAD, NEVER, Moves, Utf8, starts_character
+from lmql_lite.constraints.atoms import DEAD, NEVER, Utf8, starts_character
 from lmql_lite.constraints.places import Atoms, Edge, Past, Place
+from lmql_lite.constraints.search import Ways, Witness
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import Choice, Matches, Term, is_closed
 from lmql_lite.constraints.watch import AnyStop, Watch
@@ -23,29 +22,11 @@ from lmql_lite.constraints.ways import Bounds, Way, is_within
 from lmql_lite.errors import ConstraintError
 
 STATE_BUDGET = 100_000
-SEARCH_BUDGET = 300_000
-"""Configurations that one search for an end may look at."""
-MEMO_KEPT = 1_000_000
-"""Configurations whose distance is remembered, about 200 bytes each."""
 
 UTF8 = Utf8()
 NOWHERE = 0
 """The state of a text that no continuation makes valid. The others are numbered from 1."""
 TABLE_ROWS = 64
-WITNESSES_KEPT = 4
-LOOKED_AHEAD = 2
-"""Bytes: so many may be missing of a character, behind which all states are alike."""
-
-
-class Witness(NamedTuple):
-    """A way from a state to an end: its bytes, what they add to the counts with a token for each, and the end.
-
-    Of a term that is a choice or a pattern only the length is known.
-    """
-
-    length: int
-    spent: int
-    end: int
 
 
 class Automaton:
@@ -64,7 +45,7 @@ class Automaton:
         self.regions = self._watch.regions
         self.token = self.counts.one("tokens")
         """What a token adds to the counts."""
-        self._is_plain = isinstance(simple, Choice | Matches)
+        self._ways = Ways(self, self.counts, isinstance(simple, Choice | Matches), self._too_large)
         self._lock = RLock()
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
@@ -75,9 +56,8 @@ class Automaton:
         self._reached: list[bool] = []
         self._ahead: list[tuple[Way, ...]] = []
         self._behind: list[tuple[Bounds, ...]] = []
-        self._witnesses: dict[int, tuple[Witness, ...]] = {}
-        self._distances: dict[tuple[int, int], int] = {}
-        self._bounds: dict[tuple[int, int], int] = {}
+        self._held: dict[tuple[int, tuple[int, ...]], bool] = {}
+        """Whether a value may end in a state: the same for all counts of a region, known by its least."""
         start = Place((0,) * len(self._machines), 0, ())
         self._add(start._replace(utf8=1))  # in the place of NOWHERE: no text ends or goes on there
         self._ahead[NOWHERE] = ()
@@ -139,14 +119,16 @@ class Automaton:
                     for byte in plain:
                         row[byte] = number
                     edges[number] = self._edge(place, number, plain[0], len(plain))
-        for byte in sorted(special):
+        told_apart = sorted(special)
+        # one column of successors for each byte: all machines have been asked for all bytes at once
+        columns = zip(*([move.special.get(byte, move.other) for byte in told_apart] for move in moves), strict=True)
+        for byte, column in zip(told_apart, columns, strict=bool(moves)):
             after = UTF8.table[utf8][byte]
             if after == DEAD:
                 continue
-            alike = (after, _step(moves, byte))
-            if alike not in entered:
-                entered[alike] = self._enter(place, alike[1], after)
-            number = entered[alike]
+            if (after, column) not in entered:
+                entered[after, column] = self._enter(place, column, after)
+            number = entered[after, column]
             if number != NOWHERE:
                 row[byte] = number
                 known = edges.get(number)
@@ -167,6 +149,10 @@ class Automaton:
 
     def _enter(self, place: Place, after: Atoms, utf8: int) -> int:
         """The state after one byte, NOWHERE where no continuation can meet the term."""
+        if not self.cuts_back:
+            known = self._numbers.get(Place(after, utf8, ()))
+            if known is not None:
+                return known
         matched = max((machine.under_way(after[slot]) for slot, machine in self._watch.cutting), default=0)
         # under a phrase that may cut the value the text itself may be past hope: what stands before is judged
         before = (*place.before, Past(place.atoms, place.utf8))[-matched:] if matched else ()
@@ -252,8 +238,12 @@ class Automaton:
 
     def holds(self, state: int, count: int) -> bool:
         """Whether the hole may end here by the model's own decision."""
-        place = self._places[state]
-        return not place.utf8 and self._watch.holds(place.atoms, count)
+        region = self.regions.find(self.counts.unpack(count))
+        known = self._held.get((state, region.low))
+        if known is None:
+            place = self._places[state]
+            known = self._held[state, region.low] = not place.utf8 and self._watch.holds(place.atoms, count)
+        return known
 
     def may_hold(self, state: int) -> bool:
         """Whether `holds` is true for some count."""
@@ -286,20 +276,22 @@ class Automaton:
 
     def distance(self, state: int, count: int) -> int:
         """The least number of bytes after which the hole can end well, each of them a token; NEVER where it cannot."""
-        known = self._distances.get((state, count))
-        if known is not None:
-            return known
-        with self._lock:
-            if len(self._distances) + len(self._bounds) > MEMO_KEPT:
-                self._distances, self._bounds = {}, {}
-            return self._search(state, count)
+        return self._ways.distance(state, count)
 
     def lives(self, state: int, count: int) -> bool:
-        return self.distance(state, count) < NEVER
+        return self._ways.distance(state, count) < NEVER
+
+    def way(self, state: int, count: int) -> Witness | None:
+        """Some way to an end, not always the shortest."""
+        return self._ways.way(state, count)
 
     def goes_on(self, state: int, count: int) -> bool:
         """Whether there is a text that goes on from here."""
         return any(self.lives(edge.state, self.counts.add(count, edge.spent)) for edge in self.edges(state))
+
+    def ends(self, state: int, count: int) -> bool:
+        """Whether the hole may end here, by a stop or by the model's own decision."""
+        return self.holds(state, count) or self.stops(state, count)
 
     def at_least(self, state: int, count: int) -> int:
         """A number of bytes below which the hole cannot end well. Cheap."""
@@ -313,109 +305,3 @@ class Automaton:
         """The most of each count with which the hole can end from here, NEVER where nothing limits it."""
         bounds = [way.bounds for way in self._ahead[state]] + list(self._behind[state])
         return tuple(max((bound[at][1] for bound in bounds), default=-1) for at in range(len(self.counts.units)))
-
-    def way(self, state: int, count: int) -> Witness | None:
-        """Some way to an end, not always the shortest."""
-        with self._lock:
-            way = self._known_way(state, count, LOOKED_AHEAD)
-            if way is None and (length := self._search(state, count, to_the_end=True)) < NEVER:
-                way = Witness(length, 0, state) if self._is_plain else self._witnesses[state][0]
-            return way
-
-    def _known_way(self, state: int, count: int, ahead: int) -> Witness | None:
-        """One that was found for another count, from here or from a little further on."""
-        if self._ends(state, count):
-            return Witness(0, 0, state)
-        for witness in self._witnesses.get(state, ()):
-            if self._ends(witness.end, self.counts.add(count, witness.spent)):
-                return witness
-        for edge in self.edges(state) if ahead else ():
-            way = self._known_way(edge.state, self.counts.add(count, edge.spent), ahead - 1)
-            if way is not None:
-                return Witness(way.length + 1, way.spent + edge.spent, way.end)
-        return None
-
-    def _search(self, state: int, count: int, to_the_end: bool = False) -> int:
-        """A* (Hart, Nilsson, Raphael 1968); what a search has learned is a better estimate for the next one.
-
-        A search ends where the distance is known already, unless it shall go `to_the_end`: then it leaves a witness.
-        """
-        start = (state, count)
-        least = self.at_least(state, count)
-        if (
-            self._ends(state, count) or self._is_plain or least >= NEVER
-        ):  # of what is plain, all that is needed is known
-            return self._distances.setdefault(start, 0 if self._ends(state, count) else least)
-        for witness in self._witnesses.get(state, ()):
-            # a way that was the shortest for another count, and cannot be beaten for this one
-            if witness.length == least and self._ends(witness.end, self.counts.add(count, witness.spent)):
-                return self._distances.setdefault(start, least)
-        came_from: dict[tuple[int, int], tuple[int, int] | None] = {start: None}
-        depths = {start: 0}
-        queue = [(0, 0, start)]
-        while queue:
-            _, height, here = heappop(queue)
-            depth = -height
-            if depth > depths[here]:
-                continue  # a shorter way was found since
-            known = None if to_the_end else self._distances.get(here)
-            if known is None and self._ends(*here):
-                known = 0
-            if known is not None:
-                if known == 0:
-                    self._witness(start, here, depth, came_from)
-                return self._remember(here, depth + known, came_from, depths)
-            for edge in self.edges(here[0]):
-                after = (edge.state, self.counts.add(here[1], edge.spent))
-                if depths.get(after, NEVER) <= depth + 1:
-                    continue
-                known = self._distances.get(after)
-                estimate = max(self.at_least(*after), self._bounds.get(after, 0)) if known is None else known
-                if estimate < NEVER:
-                    depths[after] = depth + 1
-                    came_from[after] = here
-                    heappush(queue, (depth + 1 + estimate, -depth - 1, after))
-            if len(depths) > SEARCH_BUDGET:
-                raise self._too_large()
-        self._distances.update(dict.fromkeys(depths, NEVER))
-        return NEVER
-
-    def _witness(
-        self,
-        start: tuple[int, int],
-        goal: tuple[int, int],
-        depth: int,
-        came_from: dict[tuple[int, int], tuple[int, int] | None],
-    ) -> None:
-        """Keeps the way to a goal, for other counts in its first state."""
-        spent = 0
-        here, before = goal, came_from[goal]
-        while before is not None:
-            spent += next(edge.spent for edge in self._edges[before[0]] if edge.state == here[0])
-            here, before = before, came_from[before]
-        kept = self._witnesses.get(start[0], ())
-        self._witnesses[start[0]] = (Witness(depth, spent, goal[0]), *kept)[:WITNESSES_KEPT]
-
-    def _ends(self, state: int, count: int) -> bool:
-        return self.holds(state, count) or self.stops(state, count)
-
-    def _remember(
-        self,
-        goal: tuple[int, int],
-        nearest: int,
-        came_from: dict[tuple[int, int], tuple[int, int] | None],
-        depths: dict[tuple[int, int], int],
-    ) -> int:
-        """Every place of the shortest way is at a known distance too, every other one at no less than a known one."""
-        for place, depth in depths.items():
-            if nearest - depth > self._bounds.get(place, 1):
-                self._bounds[place] = nearest - depth
-        step: tuple[int, int] | None = goal
-        while step is not None:
-            self._distances[step] = nearest - depths[step]
-            step = came_from[step]
-        return nearest
-
-
-def _step(moves: list[Moves], byte: int) -> Atoms:
-    return tuple(move.special.get(byte, move.other) for move in moves)

@@ -13,6 +13,7 @@ from lmql_lite.constraints.automaton import NOWHERE, Automaton
 from lmql_lite.constraints.grammar import Grammars
 from lmql_lite.constraints.masks import Mask, Masks, Memory
 from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.simplify import without_tokens
 from lmql_lite.constraints.terms import And, Constant, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
@@ -140,7 +141,7 @@ class Engine:
         if shortest <= max_tokens or shortest == NEVER:  # a search for an end that is too far anyway would be long
             way = automaton.way(automaton.start, 0)
             if way is None:
-                raise _unsatisfiable(term, name, span)
+                raise _too_few_tokens(term, name, span) or _unsatisfiable(term, name, span)
             shortest = way.length if way.length <= max_tokens else automaton.distance(automaton.start, 0)
         if shortest > max_tokens:
             raise ConstraintError(
@@ -162,6 +163,19 @@ class Engine:
                     self._masks.popitem(last=False)
             self._masks.move_to_end((term, following))
             return masks
+
+
+def _too_few_tokens(term: Term, name: str, span: Span) -> ConstraintError | None:
+    """If the condition can be met, only not in so few tokens: bytes stand in for them, since any byte is a token."""
+    uncounted = Automaton(without_tokens(term))
+    way = uncounted.way(uncounted.start, 0)
+    if way is None:
+        return None
+    return ConstraintError(
+        f"[{name}] may not have as many tokens as its condition asks for, or as few",
+        span=term.span or span,
+        hint=f"a text that meets the rest of it has {way.length} bytes or more, each of which may cost a token",
+    )
 
 
 def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:

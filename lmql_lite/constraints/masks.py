@@ -13,7 +13,7 @@ from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.judging import Borders, Box, Questions
 from lmql_lite.constraints.recent import Recent
 from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
-from lmql_lite.constraints.walk import SPARSE, Pairs, Ranges, Walk, walk
+from lmql_lite.constraints.walk import Ranges, Walk, walk
 
 Mask = NDArray[np.bool_]
 Values = tuple[int, ...]
@@ -24,12 +24,17 @@ NEAR_KEPT = 128
 
 
 class Verdict(NamedTuple):
-    """What tells one mask of a state from another: which of the walk's places are alive, and whether it may end."""
+    """What tells one mask of a state from another: which of the walk's places are alive, and whether it may end.
+
+    `late` are places that are alive, though too few tokens are left for them: a token that leads there does not leave
+    a complete value behind (S18).
+    """
 
     masks: Masks
     state: int
     held: bytes
     lives: bytes
+    late: bytes
     stops: bytes
     passes: bytes
     ends: bool
@@ -60,15 +65,11 @@ class Passing(NamedTuple):
 class Reached(NamedTuple):
     """Where all tokens lead from one state, and the questions that decide which of them are allowed.
 
-    `place` is which of `pairs` a token leads to, and `len(pairs)` for one that leads nowhere: of every token of the
-    vocabulary, or where few lead somewhere, of `tokens`. The first questions are about `pairs`. For a closed hole
-    those follow about going on with single bytes from where a token has completed a value, then those about going on
-    from here: with `edges` bytes.
+    The first questions are about the walk's `pairs`. For a closed hole those follow about going on with single bytes
+    from where a token has completed a value, then those about going on from here: with `edges` bytes.
     """
 
-    tokens: IntArray | None
-    place: IntArray
-    pairs: Pairs
+    walk: Walk
     stops: Passing
     passing: Passing
     questions: Questions
@@ -76,8 +77,8 @@ class Reached(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        arrays = (self.place, self.stops.tokens, self.passing.tokens)
-        return 16 * sum(array.size for array in arrays) + 300 * len(self.questions)
+        arrays = (self.walk.place, self.walk.states, self.stops.tokens, self.passing.tokens)
+        return sum(16 * array.size for array in arrays if array is not None) + 300 * len(self.questions)
 
 
 class Memory:
@@ -147,12 +148,15 @@ class Masks:
         lives, far, box = reached.questions.ask(counts.unpack(here), regions.find(counts.unpack(here)))
         if here != count:
             box = Box(box.low - counts.unpack(automaton.token), box.high - counts.unpack(automaton.token))
-        num_places, num_passing = len(reached.pairs), len(reached.passing.borders.pairs)
+        num_places, num_passing = len(reached.walk.pairs), len(reached.passing.borders.pairs)
         on = lives[num_places:]
         ends = not held and automaton.holds(state, count)
+        late = b""
         if tokens_left < far:
-            distances = [automaton.distance(end, counts.add(here, added)) for end, added in reached.pairs]
-            lives = np.array([distance < tokens_left for distance in distances], dtype=np.bool_)
+            distances = [automaton.distance(end, counts.add(here, added)) for end, added in reached.walk.pairs]
+            in_time = np.array([distance < tokens_left for distance in distances], dtype=np.bool_)
+            late = (lives[:num_places] & ~in_time).tobytes() if automaton.closed and automaton.token else b""
+            lives = in_time
         stops, where_stops = reached.stops.borders.ask(counts.unpack(here))
         complete, where_complete = reached.passing.borders.ask(counts.unpack(here))
         verdict = Verdict(
@@ -160,6 +164,7 @@ class Masks:
             state,
             held,
             lives[:num_places].tobytes(),
+            late,
             stops.tobytes(),
             (complete & ~on[:num_passing]).tobytes(),
             ends,
@@ -183,19 +188,21 @@ class Masks:
     def _build(self, verdict: Verdict) -> Mask:
         vocabulary, held = self.vocabulary, verdict.held
         reached = self._reached(verdict.state, held)
-        allowed = np.frombuffer(verdict.lives + b"\0", dtype=np.bool_)[reached.place]
-        if reached.tokens is None:
+        allowed = np.frombuffer(verdict.lives + b"\0", dtype=np.bool_)[reached.walk.place]
+        if reached.walk.tokens is None:
             mask = allowed
         else:
             mask = np.zeros(vocabulary.size, dtype=np.bool_)
-            mask[reached.tokens] = allowed
-        for passing, wanted in ((reached.stops, verdict.stops), (reached.passing, verdict.passes)):
-            if any(wanted):
-                mask[passing.tokens[np.frombuffer(wanted, dtype=np.bool_)[passing.pair]]] = True
+            mask[reached.walk.tokens] = allowed
+        _set(mask, reached.passing, verdict.passes)
         if verdict.continues:
             # tokens that continue no option or pattern end a complete one, if they can begin what follows (S18)
             continues = np.frombuffer(verdict.continues, dtype=np.bool_)
             mask[self._following_tokens(~continues)] = True
+        if any(verdict.late):
+            late = np.frombuffer(verdict.late + b"\0", dtype=np.bool_)[reached.walk.place]
+            mask[late.nonzero()[0] if reached.walk.tokens is None else reached.walk.tokens[late]] = False
+        _set(mask, reached.stops, verdict.stops)
         if held:
             # settled text belongs to no hole: a part of it costs the hole nothing
             mask[vocabulary.tokens_of(vocabulary.beginnings(held))] = True
@@ -220,24 +227,17 @@ class Masks:
 
     def _reach(self, state: int, held: bytes) -> Reached:
         automaton = self.automaton
-        found: Walk = walk(self.vocabulary, automaton, state, held, self._following)
-        tokens: IntArray | None
-        tokens, which = self.vocabulary.tokens_within(found.texts, found.texts + 1)
+        start = self._memory.reached.get((self, automaton.start, b""))
+        similar = start.walk if start else None
+        found = walk(self.vocabulary, automaton, state, held, self._following, similar)
         edges = automaton.edges(state) if automaton.closed else ()
         beyond = []
         for at, added in found.passing.pairs:
             after, gained = automaton.step(at, 0, self._following[0])
             beyond.append((after, added + gained))
         onwards = [(edge.state, edge.added) for edge in edges]
-        place = found.pair[which]
-        if tokens.size * SPARSE > self.vocabulary.size:
-            all_tokens = np.full(self.vocabulary.size, len(found.pairs), dtype=np.intp)
-            all_tokens[tokens] = place
-            tokens, place = None, all_tokens
         return Reached(
-            tokens,
-            place,
-            found.pairs,
+            found,
             self._passing(found.stops, automaton.stops),
             self._passing(found.passing, automaton.holds),
             Questions(automaton, found.pairs, (*beyond, *onwards)),
@@ -247,3 +247,8 @@ class Masks:
     def _passing(self, ranges: Ranges, test: Callable[[int, int], bool]) -> Passing:
         tokens, which = self.vocabulary.tokens_within(ranges.first, ranges.end)
         return Passing(tokens, ranges.pair[which], Borders(self.automaton, ranges.pairs, test))
+
+
+def _set(mask: Mask, passing: Passing, wanted: bytes) -> None:
+    if any(wanted):
+        mask[passing.tokens[np.frombuffer(wanted, dtype=np.bool_)[passing.pair]]] = True

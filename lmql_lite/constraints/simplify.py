@@ -98,6 +98,20 @@ def counts_tokens(term: Term) -> bool:
     return isinstance(term, Length) and term.unit == "tokens"
 
 
+def without_tokens(term: Term) -> Term:
+    """The term as it is where tokens are not counted."""
+    match term:
+        case And(terms):
+            return And(tuple(map(without_tokens, terms)), term.span)
+        case Or(terms):
+            return Or(tuple(map(without_tokens, terms)), term.span)
+        case Not(part) if counts_tokens(part):
+            return without_tokens(_negate(part))
+        case Length(unit="tokens"):
+            return TRUE
+    return term
+
+
 def simplify(term: Term) -> Term:
     match term:
         case Length(at_least, at_most) if at_most is not None and at_least > at_most:

@@ -61,6 +61,9 @@ class Vocabulary:
         self.first_byte: NDArray[np.uint8] = np.array([text[0] for text in self.texts], dtype=np.uint8)
         """Of every text."""
         self.trie = self._lay_out()
+        self.nodes: IntArray = np.zeros(self.size, dtype=np.intp)
+        """Of every token its node, the root for tokens without bytes."""
+        self.nodes[self._by_text] = np.repeat(self._node_of_texts(), np.diff(self._starts))
 
     def _lay_out(self) -> Trie:
         sizes = np.array([len(text) for text in self.texts], dtype=np.intp)
@@ -105,6 +108,11 @@ class Vocabulary:
             ending=np.flatnonzero(complete),
             characters=started[starts[first] + depths] - started[starts[first]],
         )
+
+    def _node_of_texts(self) -> IntArray:
+        nodes = np.empty(len(self.texts), dtype=np.intp)
+        nodes[self.trie.first[self.trie.ending]] = self.trie.ending
+        return nodes
 
     # Looking up --------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,13 @@ import numpy as np
 from lmql_lite.constraints.automaton import NOWHERE, Automaton
 from lmql_lite.constraints.counters import Counts
 from lmql_lite.constraints.simplify import characters
-from lmql_lite.constraints.vocabulary import IntArray, Trie, Vocabulary
+from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
 
 Pairs = tuple[tuple[int, int], ...]
 SPARSE = 4
-"""Where less than one in so many nodes is alive, only those are followed."""
+"""Where less than one in so many nodes is alive, or differs, only those are followed."""
+SETTLED = 4
+"""Bytes behind which a walk stays with all nodes."""
 
 
 class Ranges(NamedTuple):
@@ -27,109 +29,155 @@ class Ranges(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Where every text leads from one state.
+    """Where all tokens lead from one state.
 
-    `texts` that lead somewhere, and for each which of `pairs` it has reached: an end state and what was added to the
-    counts. A stop is reached inside or at the end of the texts in `stops`: those are free to run on past it, also
-    where their own end is not alive (S14). The texts in `passing` have a value inside them that may be complete, and
-    go on with what follows the hole (S16).
+    `place` is which of `pairs` a token leads to, an end state and what was added to the counts: of every token of the
+    vocabulary, or where few lead somewhere, of `tokens`. A stop is reached inside or at the end of the texts in
+    `stops`: those are free to run on past it, also where their own end is not alive (S14). The texts in `passing`
+    have a value inside them that may be complete, and go on with what follows the hole (S16). `states` are those of
+    all nodes of the trie, where they were all walked to.
     """
 
-    texts: IntArray
-    pair: IntArray
+    tokens: IntArray | None
+    place: IntArray
     pairs: Pairs
     stops: Ranges
     passing: Ranges
+    states: IntArray | None
 
 
-def walk(vocabulary: Vocabulary, automaton: Automaton, start: int, held: bytes, following: bytes) -> Walk:
-    """All texts from one state.
+def walk(
+    vocabulary: Vocabulary, automaton: Automaton, start: int, held: bytes, following: bytes, similar: Walk | None
+) -> Walk:
+    """All tokens from one state.
 
-    With `held` only the texts that begin with it and go on: from the state on, what is held is behind them. Texts of
-    a closed hole may go on with the text that is `following` it.
+    With `held` only those that begin with it and go on: from the state on, what is held is behind them. Tokens of a
+    closed hole may go on with the text that is `following` it. `similar` is the walk from another state: most tokens
+    lead to the same places from both.
     """
-    walker = Walker(vocabulary.trie, automaton, characters(held), following)
+    walker = Walker(vocabulary, automaton, characters(held), following)
+    if not held:
+        return walker.all_tokens(start, similar)
     root = vocabulary.node(held)
-    if root is not None:
-        walker.go(root, start)
-    return walker.result()
+    none = np.empty(0, dtype=np.intp)
+    if root is None:
+        return walker.some_tokens(none, none, none)
+    return walker.some_tokens(np.array([root]), np.array([start]), np.zeros(1, dtype=np.intp))
 
 
 class Walker:
-    """While many nodes are alive all of a level are stepped, dead ones too; where few are, only those."""
-
-    def __init__(self, trie: Trie, automaton: Automaton, behind: int, following: bytes) -> None:
-        self._trie = trie
+    def __init__(self, vocabulary: Vocabulary, automaton: Automaton, behind: int, following: bytes) -> None:
+        self._vocabulary = vocabulary
+        self._trie = vocabulary.trie
         self._automaton = automaton
         self._behind = behind
         self._following = following
         units = automaton.counts.units
         self._counts_characters = units == ("characters",)
         self._counts_more = bool(units) and not self._counts_characters
-        self._texts: list[IntArray] = []
-        self._ends: list[IntArray] = []
-        self._added: list[IntArray] = []
         self._stops = _Ranges([], [], [], [])
         self._passing = _Ranges([], [], [], [])
 
-    def go(self, root: int, start: int) -> None:
-        nodes, states, added = np.array([root]), np.array([start]), np.zeros(1, dtype=np.intp)
-        if root == 0:
-            nodes, states, added = self._go_dense(start)
-        self._go_sparse(nodes, states, added)
-
-    def result(self) -> Walk:
-        counts = self._automaton.counts
-        pairs, pair = _pairs(_join(self._ends), _join(self._added), counts)
-        return Walk(_join(self._texts), pair, pairs, self._stops.ranges(counts), self._passing.ranges(counts))
-
-    def _go_dense(self, start: int) -> tuple[IntArray, IntArray, IntArray]:
-        """All nodes of each level, from the root; gives those of the last level, to go on from."""
+    def all_tokens(self, start: int, similar: Walk | None) -> Walk:
+        """While many nodes are alive all of a level are stepped, dead ones too; where few are, only those."""
         trie = self._trie
+        if similar is not None and similar.states is not None and not self._counts_more:
+            states = similar.states.copy()
+            if self._change(states, start):
+                return self._result(states, np.zeros(1, dtype=np.intp))
+        root = np.zeros(1, dtype=np.intp), np.array([start]), np.zeros(1, dtype=np.intp)
+        if self._are_few(*root):
+            return self.some_tokens(*root)
         states = np.zeros(trie.first.size, dtype=np.intp)
         added = np.zeros(trie.first.size if self._counts_more else 1, dtype=np.intp)
         states[0] = start
-        present, low, high = [start], 0, 1
-        seen = set[int]()
+        present = [start]
         for low, high in pairwise(trie.levels[1:]):
             parents = trie.parent[low:high]
             index = states[parents]
             index <<= 8
             index += trie.byte[low:high]
-            states[low:high] = self._automaton.table(present).ravel()[index]
+            here = states[low:high] = self._automaton.table(present).ravel()[index]
             if self._counts_more:
                 added[low:high] = added[parents] + self._gains(present)[index]
-            many = np.bincount(states[low:high])
-            present = many.nonzero()[0].tolist()
-            seen.update(present)
-            if many[NOWHERE] * SPARSE > (high - low) * (SPARSE - 1):
+            present = np.bincount(here).nonzero()[0].tolist()
+            if present == [NOWHERE]:
                 break
-        alive = low + np.flatnonzero(states[low:high])
-        ending = trie.ending[: np.searchsorted(trie.ending, high)]
-        ending = ending[states[ending] != NOWHERE]
-        self._collect_ends(ending, states[ending], added[ending] if self._counts_more else added)
-        nodes = np.arange(1, high)
-        self._collect_borders(nodes, states[1:high], added[1:high], seen - {NOWHERE})
-        return alive, states[alive], added[alive] if self._counts_more else added
+        return self._result(states, added)
 
-    def _go_sparse(self, nodes: IntArray, states: IntArray, added: IntArray) -> None:
-        """Only the nodes that are alive, and their children."""
-        trie = self._trie
+    def _are_few(self, nodes: IntArray, states: IntArray, added: IntArray) -> bool:
+        """Whether after two bytes most nodes are dead."""
+        levels = self._trie.levels
+        for _ in range(2):
+            nodes, states, added = self._step(nodes, states, added)
+        return len(levels) < 4 or nodes.size * SPARSE < levels[3] - levels[2]
+
+    def _change(self, states: IntArray, start: int) -> bool:
+        """Turns the states of another walk into those from `start`, unless too many of them differ."""
+        trie, table = self._trie, self._automaton.table
+        nodes, now = np.zeros(1, dtype=np.intp), np.array([start])
+        changed: list[tuple[IntArray, IntArray]] = []
         while nodes.size:
-            first = trie.children[nodes]
-            sizes = trie.children[nodes + 1] - first
-            parents = np.repeat(np.arange(sizes.size), sizes)
-            nodes = np.arange(parents.size) + (first - np.cumsum(sizes) + sizes)[parents]
-            present = np.bincount(states).nonzero()[0].tolist()
-            index = (states[parents] << 8) + trie.byte[nodes]
-            states = self._automaton.table(present).ravel()[index]
-            alive = states.nonzero()[0]
-            if self._counts_more:
-                added = (added[parents] + self._gains(present)[index])[alive]
-            nodes, states = nodes[alive], states[alive]
-            at_end = trie.ends[nodes].nonzero()[0]
-            self._collect_ends(nodes[at_end], states[at_end], added[at_end] if self._counts_more else added)
+            nodes, parents = self._children(nodes)
+            index = (now[parents] << 8) + trie.byte[nodes]
+            now = table(np.bincount(now).nonzero()[0].tolist()).ravel()[index]
+            differs = (now != states[nodes]).nonzero()[0]
+            if differs.size * SPARSE > trie.first.size:
+                return False
+            nodes, now = nodes[differs], now[differs]
+            changed.append((nodes, now))
+        for nodes, now in changed:
+            states[nodes] = now
+        return True
+
+    def _result(self, states: IntArray, added: IntArray) -> Walk:
+        """From the states of all nodes."""
+        states[0] = NOWHERE  # for tokens without bytes
+        counts = self._automaton.counts
+        present = np.bincount(states).nonzero()[0].tolist()
+        self._collect_borders(None, states, added, set(present) - {NOWHERE})
+        ends = states[self._vocabulary.nodes]
+        more = self._added_at(self._vocabulary.nodes, self._at(added, self._vocabulary.nodes))
+        more[ends == NOWHERE] = 0
+        pairs, place = _pairs(ends, more, counts)
+        return Walk(None, place, pairs, self._stops.ranges(counts), self._passing.ranges(counts), states)
+
+    def some_tokens(self, nodes: IntArray, states: IntArray, added: IntArray) -> Walk:
+        """Only the nodes that are alive, and their children."""
+        texts, ends, counts = [], [], []
+        while nodes.size:
+            nodes, states, added = self._step(nodes, states, added)
+            at_end = self._trie.ends[nodes].nonzero()[0]
+            texts.append(self._trie.first[nodes[at_end]])
+            ends.append(states[at_end])
+            counts.append(self._added_at(nodes[at_end], self._at(added, at_end)))
             self._collect_borders(nodes, states, added, set(states.tolist()))
+        packing = self._automaton.counts
+        pairs, place = _pairs(_join(ends), _join(counts), packing)
+        found = _join(texts)
+        tokens, which = self._vocabulary.tokens_within(found, found + 1)
+        return Walk(tokens, place[which], pairs, self._stops.ranges(packing), self._passing.ranges(packing), None)
+
+    def _step(self, nodes: IntArray, states: IntArray, added: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """The children that are alive."""
+        children, parents = self._children(nodes)
+        present = np.bincount(states).nonzero()[0].tolist()
+        index = (states[parents] << 8) + self._trie.byte[children]
+        after = self._automaton.table(present).ravel()[index]
+        alive = after.nonzero()[0]
+        if self._counts_more:
+            added = (added[parents] + self._gains(present)[index])[alive]
+        return children[alive], after[alive], added
+
+    def _children(self, nodes: IntArray) -> tuple[IntArray, IntArray]:
+        """The children of some nodes, and for each which of these is its parent."""
+        first = self._trie.children[nodes]
+        sizes = self._trie.children[nodes + 1] - first
+        parents = np.repeat(np.arange(sizes.size), sizes)
+        return np.arange(parents.size) + (first - np.cumsum(sizes) + sizes)[parents], parents
+
+    def _at(self, added: IntArray, at: IntArray) -> IntArray:
+        return added[at] if self._counts_more else added
 
     def _gains(self, present: list[int]) -> IntArray:
         """What each byte adds in each of these states, flat."""
@@ -139,22 +187,17 @@ class Walker:
                 gains[state] = self._automaton.added_row(state)
         return gains.ravel()
 
-    def _collect_ends(self, nodes: IntArray, states: IntArray, added: IntArray) -> None:
-        self._texts.append(self._trie.first[nodes])
-        self._ends.append(states)
-        self._added.append(self._added_at(nodes, added))
-
-    def _collect_borders(self, nodes: IntArray, states: IntArray, added: IntArray, present: set[int]) -> None:
-        """Nodes at which a stop is reached, or a value may be complete that another text follows."""
+    def _collect_borders(self, nodes: IntArray | None, states: IntArray, added: IntArray, present: set[int]) -> None:
+        """Nodes at which a stop is reached, or a value may be complete that another text follows. None for all."""
         if reached := [state for state in present if self._automaton.reaches_stop(state)]:
             at = _which(states, reached)
-            there = nodes[at]
-            more = self._added_at(there, added[at] if self._counts_more else added)
+            there = at if nodes is None else nodes[at]
+            more = self._added_at(there, self._at(added, at))
             self._stops.add(self._trie.first[there], self._trie.end[there], states[at], more)
         if self._following and (whole := [state for state in present if self._automaton.may_hold(state)]):
             at = _which(states, whole)
-            more = self._added_at(nodes[at], added[at] if self._counts_more else added)
-            self._pass(nodes[at], states[at], more)
+            there = at if nodes is None else nodes[at]
+            self._pass(there, states[at], self._added_at(there, self._at(added, at)))
 
     def _added_at(self, nodes: IntArray, added: IntArray) -> IntArray:
         if self._counts_more:

@@ -30,7 +30,6 @@ from lmql_lite.constraints.ways import FREE, Bounds, Way, both, possible
 
 Content = Phrase | Options | Forbidden | Regex | Found
 AnyStop = Stop | StopPattern
-MEMO_KEPT = 500_000
 
 
 class Watch:
@@ -59,7 +58,6 @@ class Watch:
         self._characters, self._tokens = self._units.get("characters"), self._units.get("tokens")
         self._always = Way(0, 0, (FREE,) * len(self._units))
         self._ways: dict[Atoms, tuple[Way, ...]] = {}
-        self._judged: dict[tuple[Atoms, int], bool] = {}
 
     def _collect(self, term: Term, largest: dict[Unit, int], known: dict[Term, int]) -> None:
         match term:
@@ -109,13 +107,7 @@ class Watch:
 
     def holds(self, atoms: Atoms, count: int) -> bool:
         """Whether a value that ends here meets the term."""
-        known = self._judged.get((atoms, count))
-        if known is None:
-            if len(self._judged) >= MEMO_KEPT:
-                self._judged = {}
-            values = self.counts.unpack(count)
-            known = self._judged[atoms, count] = self._judge(self.term, atoms, values, None).holds
-        return known
+        return self._judge(self.term, atoms, self.counts.unpack(count), None).holds
 
     def fires(self, atoms: Atoms, count: int, reached: AnyStop) -> bool:
         """Whether this stop, which was just reached, ends the hole for a value that ends here."""

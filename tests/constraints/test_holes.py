@@ -12,7 +12,19 @@ from lmql_lite.constraints.automaton import NOWHERE, Automaton
 from lmql_lite.constraints.hole import Engine, HoleMatcher
 from lmql_lite.constraints.masks import MASKS_BYTES
 from lmql_lite.constraints.recent import Recent
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Matches, Not, Or, Stop, Term
+from lmql_lite.constraints.terms import (
+    And,
+    Choice,
+    Constant,
+    Contains,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    StopPattern,
+    Term,
+)
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.models.scripted import ScriptedTokenizer
@@ -322,3 +334,39 @@ def test_threads_share_an_engine(condition: Term) -> None:
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda seed: walk(shared, seed), range(16)))
     assert together == [walk(Engine(VOCABULARY), seed) for seed in range(16)]
+
+
+def test_words_sentences_and_tokens_are_counted() -> None:
+    """S15, S19: also where the last of them is not complete, and where a stop cuts."""
+    words = opened(Length(2, 3, "words"))
+    assert None not in allowed(words) and None in allowed(words.advance(b" the ").advance(b"cat"))
+    assert opened(And((Length(3, None, "words"), Stop(b".", True)))).advance(b"the").advance(b".").ending is None
+    sentences = opened(And((Length(2, 2, "sentences"), Stop(b".", True))))
+    first = sentences.advance(b"a").advance(b".")
+    assert first.ending is None
+    assert first.advance(b" the").advance(b".").value == b"a. the."
+    tokens = opened(Length(2, 2, "tokens"))
+    assert None not in allowed(tokens.advance(b"the")) and tokens.advance(b"the").advance(b"cat").ending == "bound"
+    assert opened(And((Choice((b"cat",)), Length(3, 3, "tokens")))).forced() == b"", "each token is asked for"
+    with pytest.raises(ConstraintError, match="as many tokens"):
+        opened(And((Length(0, 2, "tokens"), Contains(b"cats"))))
+
+
+def test_a_stop_may_be_a_pattern() -> None:
+    """S13, S14: the first place where a match ends; the longest match that ends there is cut off."""
+    stop = opened(StopPattern("[0-9]+\n", 0, True))
+    assert stop.advance(b"a12").advance(b"\n-").value == b"a12\n"
+    before = opened(StopPattern("[0-9]{1,3}\n", 0, False)).advance(b"a12")
+    assert (before.advance(b"\n-").value, before.certain) == (b"a", 1)
+    with pytest.raises(ConstraintError, match="too many texts"):
+        opened(StopPattern("[0-9]+\n", 0, False)).advance(b"1" * 300)
+
+
+def test_a_token_may_reach_from_a_pattern_into_the_text_behind_it() -> None:
+    """S16: value and text behind it are one segment."""
+    matcher = opened(Matches("[0-9]+"), following=b"\n- ").advance(b"1")
+    assert b"12" in allowed(matcher)
+    reached = opened(Matches("[a-z]+"), following=b" the cat")
+    assert b"cat" in allowed(reached)
+    passed = opened(Choice((b"cats", b"dog")), following=b"\n-").advance(b"cat").advance(b"s\n")
+    assert (passed.value, passed.text, passed.ending) == (b"cats", b"cats\n", "end-of-text")

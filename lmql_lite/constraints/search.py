@@ -1,0 +1,166 @@
+"""How far it is from a configuration to an end, and some way there: a search that learns from every other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from threading import RLock
+from typing import NamedTuple, Protocol
+
+from lmql_lite.constraints.atoms import NEVER
+from lmql_lite.constraints.counters import Counts
+from lmql_lite.constraints.places import Edge
+from lmql_lite.errors import ConstraintError
+
+SEARCH_BUDGET = 300_000
+"""Configurations that one search for an end may look at."""
+MEMO_KEPT = 1_000_000
+"""Configurations whose distance is remembered, about 200 bytes each."""
+WITNESSES_KEPT = 4
+LOOKED_AHEAD = 2
+"""Bytes: so many may be missing of a character, behind which all states are alike."""
+
+
+class Witness(NamedTuple):
+    """A way from a state to an end: its bytes, what they add to the counts with a token for each, and the end.
+
+    Of a term that is a choice or a pattern only the length is known.
+    """
+
+    length: int
+    spent: int
+    end: int
+
+
+class Graph(Protocol):
+    """What is searched: an automaton."""
+
+    def edges(self, state: int) -> tuple[Edge, ...]: ...
+
+    def ends(self, state: int, count: int) -> bool: ...
+
+    def at_least(self, state: int, count: int) -> int: ...
+
+
+class Ways:
+    """`is_plain` tells that what the graph says to be at least missing is all that is. Threads may share it."""
+
+    def __init__(self, graph: Graph, counts: Counts, is_plain: bool, too_large: Callable[[], ConstraintError]) -> None:
+        self._graph = graph
+        self._counts = counts
+        self._is_plain = is_plain
+        self._too_large = too_large
+        self._lock = RLock()
+        self._witnesses: dict[int, tuple[Witness, ...]] = {}
+        self._distances: dict[tuple[int, int], int] = {}
+        self._bounds: dict[tuple[int, int], int] = {}
+
+    def distance(self, state: int, count: int) -> int:
+        known = self._distances.get((state, count))
+        if known is not None:
+            return known
+        with self._lock:
+            if len(self._distances) + len(self._bounds) > MEMO_KEPT:
+                self._distances, self._bounds = {}, {}
+            return self._search(state, count)
+
+    def way(self, state: int, count: int) -> Witness | None:
+        """Some way to an end, not always the shortest."""
+        with self._lock:
+            way = self._known_way(state, count, LOOKED_AHEAD)
+            if way is None and (length := self._search(state, count, to_the_end=True)) < NEVER:
+                way = Witness(length, 0, state) if self._is_plain else self._witnesses[state][0]
+            return way
+
+    def _known_way(self, state: int, count: int, ahead: int) -> Witness | None:
+        """One that was found for another count, from here or from a little further on."""
+        if self._graph.ends(state, count):
+            return Witness(0, 0, state)
+        for witness in self._witnesses.get(state, ()):
+            if self._graph.ends(witness.end, self._counts.add(count, witness.spent)):
+                return witness
+        if not ahead or self._graph.at_least(state, count) >= NEVER:
+            return None
+        for edge in self._graph.edges(state):
+            way = self._known_way(edge.state, self._counts.add(count, edge.spent), ahead - 1)
+            if way is not None:
+                return Witness(way.length + 1, way.spent + edge.spent, way.end)
+        return None
+
+    def _search(self, state: int, count: int, to_the_end: bool = False) -> int:
+        """A* (Hart, Nilsson, Raphael 1968); what a search has learned is a better estimate for the next one.
+
+        A search ends where the distance is known already, unless it shall go `to_the_end`: then it leaves a witness.
+        """
+        start = (state, count)
+        least = self._graph.at_least(state, count)
+        if (
+            self._graph.ends(state, count) or self._is_plain or least >= NEVER
+        ):  # of what is plain, all that is needed is known
+            return self._distances.setdefault(start, 0 if self._graph.ends(state, count) else least)
+        for witness in self._witnesses.get(state, ()):
+            # a way that was the shortest for another count, and cannot be beaten for this one
+            if witness.length == least and self._graph.ends(witness.end, self._counts.add(count, witness.spent)):
+                return self._distances.setdefault(start, least)
+        came_from: dict[tuple[int, int], tuple[int, int] | None] = {start: None}
+        depths = {start: 0}
+        queue = [(0, 0, start)]
+        while queue:
+            _, height, here = heappop(queue)
+            depth = -height
+            if depth > depths[here]:
+                continue  # a shorter way was found since
+            known = None if to_the_end else self._distances.get(here)
+            if known is None and self._graph.ends(*here):
+                known = 0
+            if known is not None:
+                if known == 0:
+                    self._witness(start, here, depth, came_from)
+                return self._remember(here, depth + known, came_from, depths)
+            for edge in self._graph.edges(here[0]):
+                after = (edge.state, self._counts.add(here[1], edge.spent))
+                if depths.get(after, NEVER) <= depth + 1:
+                    continue
+                known = self._distances.get(after)
+                estimate = max(self._graph.at_least(*after), self._bounds.get(after, 0)) if known is None else known
+                if estimate < NEVER:
+                    depths[after] = depth + 1
+                    came_from[after] = here
+                    heappush(queue, (depth + 1 + estimate, -depth - 1, after))
+            if len(depths) > SEARCH_BUDGET:
+                raise self._too_large()
+        self._distances.update(dict.fromkeys(depths, NEVER))
+        return NEVER
+
+    def _witness(
+        self,
+        start: tuple[int, int],
+        goal: tuple[int, int],
+        depth: int,
+        came_from: dict[tuple[int, int], tuple[int, int] | None],
+    ) -> None:
+        """Keeps the way to a goal, for other counts in its first state."""
+        spent = 0
+        here, before = goal, came_from[goal]
+        while before is not None:
+            spent += next(edge.spent for edge in self._graph.edges(before[0]) if edge.state == here[0])
+            here, before = before, came_from[before]
+        kept = self._witnesses.get(start[0], ())
+        self._witnesses[start[0]] = (Witness(depth, spent, goal[0]), *kept)[:WITNESSES_KEPT]
+
+    def _remember(
+        self,
+        goal: tuple[int, int],
+        nearest: int,
+        came_from: dict[tuple[int, int], tuple[int, int] | None],
+        depths: dict[tuple[int, int], int],
+    ) -> int:
+        """Every place of the shortest way is at a known distance too, every other one at no less than a known one."""
+        for place, depth in depths.items():
+            if nearest - depth > self._bounds.get(place, 1):
+                self._bounds[place] = nearest - depth
+        step: tuple[int, int] | None = goal
+        while step is not None:
+            self._distances[step] = nearest - depths[step]
+            step = came_from[step]
+        return nearest
