@@ -41,6 +41,8 @@ class Automaton:
         self.closed = is_closed(simple)
         self._watch = Watch(simple)
         self._machines = self._watch.machines
+        self.cuts_back = bool(self._watch.cutting)
+        """Whether a stop may cut off more than was said since it was reached."""
         self.counts = self._watch.counts
         self.regions = self._watch.regions
         self.token = self.counts.one("tokens")
@@ -63,16 +65,6 @@ class Automaton:
         self._ahead[NOWHERE] = ()
         self._expanded[NOWHERE] = True
         self.start = self._number(start)
-
-    @property
-    def counts_parts(self) -> bool:
-        """Whether words or sentences are counted: then what a byte adds depends on the state."""
-        return "words" in self.counts.units or "sentences" in self.counts.units
-
-    @property
-    def cuts_back(self) -> bool:
-        """Whether a stop may cut off more than was said since it was reached."""
-        return bool(self._watch.cutting)
 
     # Building ----------------------------------------------------------------------------------------------------
 
@@ -105,36 +97,36 @@ class Automaton:
         """All successors of a state. Bytes that no machine tells apart are stepped together."""
         place = self._places[state]
         atoms, utf8, _ = place
-        row = [NOWHERE] * 256
+        row = np.full(256, NOWHERE, dtype=np.intp)
         edges: dict[int, Edge] = {}
         moves = [machine.moves(atom) for machine, atom in zip(self._machines, atoms, strict=True)]
-        special: set[int] = set().union(*(move.special for move in moves))
+        special = sorted(set[int]().union(*(move.special for move in moves)))
         entered: dict[tuple[int, Atoms], int] = {}
         other = tuple(move.other for move in moves)
-        for after, members in UTF8.groups[utf8]:
-            plain = [byte for byte in members if byte not in special] if special else members
-            if plain:
+        after_utf8 = UTF8.table[utf8]
+        for after, members in UTF8.groups[utf8] if self.cuts_back or self._watch.ways(other) else ():
+            how_many = len(members) - sum(after_utf8[byte] == after for byte in special)
+            if how_many:
                 number = entered[after, other] = self._enter(place, other, after)
                 if number != NOWHERE:
-                    for byte in plain:
-                        row[byte] = number
-                    edges[number] = self._edge(place, number, plain[0], len(plain))
-        told_apart = sorted(special)
+                    row[UTF8.members[utf8, after]] = number
+                    first = next(byte for byte in members if byte not in special)
+                    edges[number] = self._edge(place, number, first, how_many)
         # one column of successors for each byte: all machines have been asked for all bytes at once
-        columns = zip(*([move.special.get(byte, move.other) for byte in told_apart] for move in moves), strict=True)
-        for byte, column in zip(told_apart, columns, strict=bool(moves)):
-            after = UTF8.table[utf8][byte]
-            if after == DEAD:
-                continue
+        columns = zip(*([move.special.get(byte, move.other) for byte in special] for move in moves), strict=True)
+        numbers = []
+        for byte, column in zip(special, columns, strict=bool(moves)):
+            after = after_utf8[byte]
             if (after, column) not in entered:
-                entered[after, column] = self._enter(place, column, after)
+                entered[after, column] = NOWHERE if after == DEAD else self._enter(place, column, after)
             number = entered[after, column]
+            numbers.append(number)
             if number != NOWHERE:
-                row[byte] = number
                 known = edges.get(number)
                 edges[number] = (
                     self._edge(place, number, byte, 1) if known is None else known._replace(how_many=known.how_many + 1)
                 )
+        row[special] = numbers
         self._edges[state] = tuple(edges.values())
         if len(self._places) > len(self._table):
             more = np.full((len(self._places) * 2, 256), NOWHERE, dtype=np.intp)
