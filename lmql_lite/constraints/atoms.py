@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 DEAD = -1
 NEVER = 2**30
 """The distance of a place from which the end cannot be reached."""
@@ -175,10 +173,6 @@ class Utf8:
             self.groups.append(
                 [(after, tuple(byte for byte in range(256) if row[byte] == after)) for after in successors]
             )
-
-        self.members = {
-            (state, after): np.array(members) for state, groups in enumerate(self.groups) for after, members in groups
-        }
 
     def _step(self, state: int, byte: int) -> int:
         if state == 0:

@@ -7,6 +7,7 @@ is exact (S19): a mask built on it never walks into a dead end.
 
 from __future__ import annotations
 
+from collections import Counter
 from threading import RLock
 
 import numpy as np
@@ -24,6 +25,7 @@ from lmql_lite.errors import ConstraintError
 STATE_BUDGET = 100_000
 
 UTF8 = Utf8()
+MEMBERS = {(state, after): np.array(members) for state, groups in enumerate(UTF8.groups) for after, members in groups}
 NOWHERE = 0
 """The state of a text that no continuation makes valid. The others are numbered from 1."""
 TABLE_ROWS = 64
@@ -43,6 +45,8 @@ class Automaton:
         self._machines = self._watch.machines
         self.cuts_back = bool(self._watch.cutting)
         """Whether a stop may cut off more than was said since it was reached."""
+        self.counts_parts = self._watch.counts_parts
+        """Whether words or sentences are counted: then what a byte adds to the counts depends on the state."""
         self.counts = self._watch.counts
         self.regions = self._watch.regions
         self.token = self.counts.one("tokens")
@@ -51,10 +55,12 @@ class Automaton:
         self._lock = RLock()
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
-        self._expanded: list[bool] = []
+        self._expanded = np.zeros(TABLE_ROWS, dtype=np.bool_)
+        self._entered: dict[tuple[Atoms, int], int] = {}
+        """The state of some machines and UTF-8, where no value is cut back: then nothing else makes a place."""
         self._table: NDArray[np.intp] = np.full((TABLE_ROWS, 256), NOWHERE, dtype=np.intp)
         self._edges: list[tuple[Edge, ...]] = []
-        self._added_rows: dict[int, NDArray[np.intp]] = {}
+        self._added: NDArray[np.intp] = np.zeros((TABLE_ROWS, 256), dtype=np.intp)
         self._reached: list[bool] = []
         self._ahead: list[tuple[Way, ...]] = []
         self._behind: list[tuple[Bounds, ...]] = []
@@ -81,7 +87,6 @@ class Automaton:
     def _add(self, place: Place) -> None:
         self._places.append(place)
         self._edges.append(())
-        self._expanded.append(False)
         self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._watch.stops))
         self._ahead.append(self._watch.ways(place.atoms))
         self._behind.append(self._ways_back(place))
@@ -98,41 +103,41 @@ class Automaton:
         place = self._places[state]
         atoms, utf8, _ = place
         row = np.full(256, NOWHERE, dtype=np.intp)
-        edges: dict[int, Edge] = {}
         moves = [machine.moves(atom) for machine, atom in zip(self._machines, atoms, strict=True)]
-        special = sorted(set[int]().union(*(move.special for move in moves)))
-        entered: dict[tuple[int, Atoms], int] = {}
+        told_apart = set[int]().union(*(move.special for move in moves))
+        special = sorted(told_apart)
         other = tuple(move.other for move in moves)
         after_utf8 = UTF8.table[utf8]
-        for after, members in UTF8.groups[utf8] if self.cuts_back or self._watch.ways(other) else ():
-            how_many = len(members) - sum(after_utf8[byte] == after for byte in special)
-            if how_many:
-                number = entered[after, other] = self._enter(place, other, after)
-                if number != NOWHERE:
-                    row[UTF8.members[utf8, after]] = number
-                    first = next(byte for byte in members if byte not in special)
-                    edges[number] = self._edge(place, number, first, how_many)
+        entered: dict[tuple[Atoms, int], int] = {} if self.cuts_back else self._entered
         # one column of successors for each byte: all machines have been asked for all bytes at once
         columns = zip(*([move.special.get(byte, move.other) for byte in special] for move in moves), strict=True)
-        numbers = []
-        for byte, column in zip(special, columns, strict=bool(moves)):
-            after = after_utf8[byte]
-            if (after, column) not in entered:
-                entered[after, column] = NOWHERE if after == DEAD else self._enter(place, column, after)
-            number = entered[after, column]
-            numbers.append(number)
-            if number != NOWHERE:
-                known = edges.get(number)
-                edges[number] = (
-                    self._edge(place, number, byte, 1) if known is None else known._replace(how_many=known.how_many + 1)
-                )
+        keys = list(zip(columns, [after_utf8[byte] for byte in special], strict=bool(moves)))
+        for key in set(keys) - entered.keys():
+            entered[key] = NOWHERE if key[1] == DEAD else self._enter(place, *key)
+        numbers = [entered[key] for key in keys]
+        how_many = Counter(numbers)
+        first = dict(zip(reversed(numbers), reversed(special), strict=True))
+        for after, members in UTF8.groups[utf8] if self.cuts_back or self._watch.ways(other) else ():
+            plain = len(members) - sum(after_utf8[byte] == after for byte in special)
+            if plain:
+                number = self._enter(place, other, after)
+                row[MEMBERS[utf8, after]] = number
+                first[number] = next(byte for byte in members if byte not in told_apart)
+                how_many[number] += plain
         row[special] = numbers
-        self._edges[state] = tuple(edges.values())
+        self._edges[state] = tuple(
+            self._edge(place, number, first[number], many) for number, many in how_many.items() if number != NOWHERE
+        )
         if len(self._places) > len(self._table):
-            more = np.full((len(self._places) * 2, 256), NOWHERE, dtype=np.intp)
-            more[: len(self._table)] = self._table
-            self._table = more
+            size = 2 * len(self._places)
+            more = np.full((size - len(self._table), 256), NOWHERE, dtype=np.intp)
+            self._table = np.vstack([self._table, more])
+            self._added = np.vstack([self._added, np.zeros_like(more)])
+            self._expanded = np.append(self._expanded, np.zeros(size - self._expanded.size, dtype=np.bool_))
         self._table[state] = row
+        if self.counts_parts:
+            small = {edge.state: self.counts.small(edge.added) for edge in self._edges[state]}
+            self._added[state] = [small.get(number, 0) for number in row.tolist()]
         self._expanded[state] = True  # last: whoever sees it may read row and edges
 
     def _edge(self, place: Place, number: int, byte: int, how_many: int) -> Edge:
@@ -141,10 +146,6 @@ class Automaton:
 
     def _enter(self, place: Place, after: Atoms, utf8: int) -> int:
         """The state after one byte, NOWHERE where no continuation can meet the term."""
-        if not self.cuts_back:
-            known = self._numbers.get(Place(after, utf8, ()))
-            if known is not None:
-                return known
         matched = max((machine.under_way(after[slot]) for slot, machine in self._watch.cutting), default=0)
         # under a phrase that may cut the value the text itself may be past hope: what stands before is judged
         before = (*place.before, Past(place.atoms, place.utf8))[-matched:] if matched else ()
@@ -178,11 +179,12 @@ class Automaton:
 
     # Walking -----------------------------------------------------------------------------------------------------
 
-    def table(self, states: list[int]) -> NDArray[np.intp]:
-        """The next state for every state and byte, shape (states, 256); of use for these states and those before."""
-        for state in states:
-            self._reach(state)
-        return self._table
+    def table(self, states: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The next state for every state and byte, flat: `state * 256 + byte`; of use for these states."""
+        if not self._expanded[states].all():
+            for state in np.bincount(states).nonzero()[0].tolist():
+                self._reach(state)
+        return self._table.ravel()
 
     def row(self, state: int) -> NDArray[np.intp]:
         """The next state for each of the 256 bytes."""
@@ -209,22 +211,23 @@ class Automaton:
         added = self._watch.added(self._places[state].atoms, self._places[after].atoms, starts_character(byte))
         return after, self.counts.add(count, added)
 
-    def added_row(self, state: int) -> NDArray[np.intp]:
-        """What each of the 256 bytes adds to the counts, as `Counts.small` packs it; no token counted."""
-        row = self._added_rows.get(state)
-        if row is None:
-            added = {edge.state: self.counts.small(edge.added) for edge in self.edges(state)}
-            row = np.array([added.get(after, 0) for after in self.row(state).tolist()], dtype=np.intp)
-            self._added_rows[state] = row
-        return row
+    @property
+    def added(self) -> NDArray[np.intp]:
+        """Beside `table`, what each byte adds to the counts, as `Counts.small` packs it; no token counted."""
+        return self._added.ravel()
 
     def undecided(self, state: int) -> int:
         """How many of the last bytes may turn out to be a phrase before which the value is cut."""
         return len(self._places[state].before)
 
-    def reaches_stop(self, state: int) -> bool:
-        """Whether some stop phrase ends exactly here: only then can `cut` be other than None."""
-        return self._reached[state]
+    @property
+    def has_stops(self) -> bool:
+        return bool(self._watch.stops)
+
+    @property
+    def stop_states(self) -> NDArray[np.bool_]:
+        """For every state whether some stop phrase ends exactly there: only then can `cut` be other than None."""
+        return np.array(self._reached, dtype=np.bool_)
 
     # Judging -----------------------------------------------------------------------------------------------------
 

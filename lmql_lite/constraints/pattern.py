@@ -38,6 +38,7 @@ REFUSED = {
     sre.ATOMIC_GROUP: "an atomic group",
     sre.POSSESSIVE_REPEAT: "a possessive repetition",
 }
+NO_PATTERN = r"a character that means something else is written with \ before it, as in \( or \?"
 HINT = "join two conditions by `and` or `not`, or write the alternatives out with `|`"
 
 Node = tuple[Any, Any]
@@ -244,14 +245,111 @@ def counted(pattern: str, flags: int) -> Counted | None:
 
 
 def _parse(pattern: str, flags: int) -> tuple[list[Node], int]:
+    tree = _parsed(pattern, flags)
+    return list(tree), tree.state.flags
+
+
+def _parsed(pattern: str, flags: int) -> Any:
     """The only place that knows Python's parser, which is not a public one: its tree has been stable since 3.11."""
     try:
-        tree = _parser.parse(pattern, flags)
+        return _parser.parse(pattern, flags)
     except (re.error, OverflowError) as error:
-        raise UnsupportedPattern(f"this is no regular expression: {error}") from None
+        raise UnsupportedPattern(f"this is no regular expression: {error}", NO_PATTERN) from None
     except RecursionError:
         raise UnsupportedPattern("this regular expression is nested too deep") from None
-    return list(tree), tree.state.flags
+
+
+GLOBAL_FLAGS = re.compile(r"(?:\(\?#[^)]*\)|\(\?[aiLmsux]+\))*\(\?[aiLmsux]+\)")
+VERBOSE_GLOBAL_FLAGS = re.compile(r"(?:\s|#[^\n]*\n|\(\?#[^)]*\)|\(\?[aiLmsux]+\))*\(\?[aiLmsux]+\)")
+ANCHORS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING, sre.AT_END, sre.AT_END_STRING)
+
+
+class Found(NamedTuple):
+    """A pattern of whole texts; `anchored` where nothing but the pattern that is looked for is in them."""
+
+    pattern: str
+    flags: int
+    anchored: bool
+
+
+def found(pattern: str, flags: int, *, from_start: bool) -> Found:
+    """What the whole text matches where `re.search` finds the pattern in it, or `re.match` at its start.
+
+    Raises UnsupportedPattern.
+    """
+    text, flags = _bare(pattern, flags)
+    nodes, _ = _parse(text, flags)
+    lines = flags & re.MULTILINE
+    space = " \t\n\r\v\f" if flags & re.VERBOSE else ""
+    before, after = "" if from_start else "(?s:.*)", "(?s:.*)"
+    if nodes and nodes[0] in ((sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_BEGINNING_STRING)):
+        before = r"(?:(?s:.*)\n)?" if lines and nodes[0][1] is sre.AT_BEGINNING and not from_start else ""
+        text = text.lstrip(space).removeprefix("^").removeprefix(r"\A")
+        nodes = nodes[1:]
+    if nodes and nodes[-1] in ((sre.AT, sre.AT_END), (sre.AT, sre.AT_END_STRING)):
+        after = "" if nodes[-1][1] is sre.AT_END_STRING else r"(?:\n(?s:.*))?" if lines else r"\n?"
+        text = text.rstrip(space).removesuffix("$").removesuffix(r"\Z")
+    if _is_anchored(_parse(text, flags)[0]):
+        raise UnsupportedPattern(
+            "in a pattern that is searched for, ^ and $ stand at its two ends only",
+            "write the alternatives as conditions of their own, joined by `or`",
+        )
+    anchored = not before and after in ("", r"\n?")
+    return Found(f"{before}(?:{text}{_end_of_line(flags)}){after}", flags, anchored)
+
+
+def phrase(pattern: str, flags: int, longest: int | None) -> tuple[str, int]:
+    """The pattern of a stop, which is looked for everywhere, without global flags in it.
+
+    With `longest` all that it matches has to have at most so many characters. Raises UnsupportedPattern.
+    """
+    text, flags = _bare(pattern, flags)
+    if _is_anchored(_parse(text, flags)[0]):
+        raise UnsupportedPattern(
+            "^ and $ cannot stand in a stop, which is looked for everywhere in the text",
+            r"say \n for the end of a line",
+        )
+    program(text, flags)
+    least, most = _parsed(text, flags).getwidth()
+    if least == 0:
+        raise UnsupportedPattern(
+            "this pattern matches the empty text, so that the hole would stop before anything is said",
+            "write + instead of *, or take away a ?",
+        )
+    if longest is not None and most > longest:
+        size = f"{most} characters" if most < 10**6 else "any number of characters"
+        raise UnsupportedPattern(
+            f"what the value stops before can have {size}, more than the {longest} that can be held back",
+            "write a bound, such as {1,20} instead of +",
+        )
+    return text + _end_of_line(flags), flags
+
+
+def _bare(pattern: str, flags: int) -> tuple[str, int]:
+    """Without `(?i)` and the like at its head, so that it can stand inside another one; and all its flags."""
+    _, flags = _parse(pattern, flags)
+    head = (VERBOSE_GLOBAL_FLAGS if flags & re.VERBOSE else GLOBAL_FLAGS).match(pattern)
+    return pattern[head.end() :] if head else pattern, flags
+
+
+def _end_of_line(flags: int) -> str:
+    """What ends a comment at the end of a verbose pattern."""
+    return "\n" if flags & re.VERBOSE else ""
+
+
+def _is_anchored(nodes: Iterable[Node]) -> bool:
+    """Whether ^, $ or their like stand anywhere in it."""
+    for code, given in nodes:
+        match code:
+            case sre.AT if given in ANCHORS:
+                return True
+            case sre.BRANCH if any(map(_is_anchored, given[1])):
+                return True
+            case sre.SUBPATTERN if _is_anchored(given[-1]):
+                return True
+            case sre.MAX_REPEAT | sre.MIN_REPEAT if _is_anchored(given[2]):
+                return True
+    return False
 
 
 def _within(flags: int, added: int, removed: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from functools import cache
 
 from lmql_lite.constraints.charset import accepted, class_text
@@ -36,7 +37,7 @@ def method(name: str, span: Span) -> Term:
     """The texts for which a method of `str` is true.
 
     Those that name the characters of a word or number end where other ones come; those that rule something out
-    (`isascii`, `isupper`) do not end a hole.
+    (`isascii`, `isupper`, `istitle`) do not end a hole.
     """
     return Matches(_text_of_method(name), delimits=name in ALL_OF, span=span)
 
@@ -59,6 +60,15 @@ def integers(at_least: int | None, at_most: int | None, span: Span) -> Term:
     return terms[0] if len(terms) == 1 else And(terms, span)
 
 
+def days(first: int, last: int, span: Span) -> Term:
+    """The dates between two ordinals (`date.toordinal`), both included."""
+    if first > last:
+        return Constant(False, span)
+    earliest, latest = (date.fromordinal(ordinal).isoformat() for ordinal in (first, last))
+    bounds = (Matches(_digits_from(earliest), span=span), Matches(_digits_up_to(latest), span=span))
+    return And((Matches(DATE, span=span), *bounds), span)
+
+
 def other_integers(term: Term, span: Span) -> Term:
     """The integers that do not meet a term."""
     return And((Matches(INT, span=span), Not(term, span)), span)
@@ -66,17 +76,36 @@ def other_integers(term: Term, span: Span) -> Term:
 
 def _from(least: int) -> str:
     if least > 0:
-        return _positive_from(str(least))
-    return "0|[1-9][0-9]*" + (f"|-(?:{_positive_up_to(str(-least))})" if least else "")
+        return positive_from(str(least))
+    return "0|[1-9][0-9]*" + (f"|-(?:{positive_up_to(str(-least))})" if least else "")
 
 
 def _up_to(most: int) -> str:
     if most < 0:
-        return f"-(?:{_positive_from(str(-most))})"
-    return "-[1-9][0-9]*|0" + (f"|{_positive_up_to(str(most))}" if most else "")
+        return f"-(?:{positive_from(str(-most))})"
+    return "-[1-9][0-9]*|0" + (f"|{positive_up_to(str(most))}" if most else "")
 
 
-def _positive_from(digits: str) -> str:
+def _digits_from(text: str) -> str:
+    """All texts of digits and dashes as long as this one that do not come before it."""
+    later = [
+        f"{text[:at]}[{int(digit) + 1}-9]{_rest(text, at)}" for at, digit in enumerate(text) if digit in "012345678"
+    ]
+    return "|".join([text, *later])
+
+
+def _digits_up_to(text: str) -> str:
+    earlier = [
+        f"{text[:at]}[0-{int(digit) - 1}]{_rest(text, at)}" for at, digit in enumerate(text) if digit in "123456789"
+    ]
+    return "|".join([text, *earlier])
+
+
+def _rest(text: str, at: int) -> str:
+    return f"[0-9-]{{{len(text) - at - 1}}}"
+
+
+def positive_from(digits: str) -> str:
     """All with more digits, or as many and a greater one where they first differ."""
     greater = [
         f"{digits[:at]}[{int(digit) + 1}-9]{_any_digits(digits, at)}" for at, digit in enumerate(digits) if digit != "9"
@@ -84,7 +113,7 @@ def _positive_from(digits: str) -> str:
     return "|".join([digits, *greater, f"[1-9][0-9]{{{len(digits)},}}"])
 
 
-def _positive_up_to(digits: str) -> str:
+def positive_up_to(digits: str) -> str:
     smaller = [
         f"{digits[:at]}[{int(at == 0)}-{int(digit) - 1}]{_any_digits(digits, at)}"
         for at, digit in enumerate(digits)
@@ -99,10 +128,11 @@ def _any_digits(digits: str, at: int) -> str:
 
 
 def _either(options: tuple[str, ...]) -> str:
-    return "|".join(map(_literally, options))
+    return "|".join(map(literally, options))
 
 
-def _literally(text: str) -> str:
+def literally(text: str) -> str:
+    """A pattern for this text alone, with any flags but IGNORECASE."""
     return "".join(f"\\U{ord(character):08x}" for character in text)
 
 
@@ -121,6 +151,10 @@ def _in_lower_text(character: str) -> bool:
     return not character.isupper() and not _titled(character)
 
 
+def _without_case(character: str) -> bool:
+    return not character.istitle() and not character.islower()
+
+
 def _goes_on_in_a_name(character: str) -> bool:
     return f"a{character}".isidentifier()
 
@@ -134,7 +168,7 @@ ALL_OF: dict[str, Callable[[str], bool]] = {
     "isspace": str.isspace,
     "isidentifier": str.isidentifier,
 }
-METHODS = (*ALL_OF, "isascii", "isprintable", "isupper", "islower")
+METHODS = (*ALL_OF, "isascii", "isprintable", "isupper", "islower", "istitle")
 
 
 @cache
@@ -148,6 +182,9 @@ def _text_of_method(name: str) -> str:
             return f"{_class(_in_upper_text)}*{_class(str.isupper)}{_class(_in_upper_text)}*"
         case "islower":
             return f"{_class(_in_lower_text)}*{_class(str.islower)}{_class(_in_lower_text)}*"
+        case "istitle":  # after what has no case comes a large letter, after that come small ones
+            large, small, neither = _class(str.istitle), _class(str.islower), _class(_without_case)
+            return f"{neither}*{large}{small}*(?:{neither}+{large}{small}*)*{neither}*"
         case "isidentifier":
             return f"{_class(str.isidentifier)}{_class(_goes_on_in_a_name)}*"
     return f"{_class(ALL_OF[name])}+"

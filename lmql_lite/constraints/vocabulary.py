@@ -64,6 +64,8 @@ class Vocabulary:
         self.nodes: IntArray = np.zeros(self.size, dtype=np.intp)
         """Of every token its node, the root for tokens without bytes."""
         self.nodes[self._by_text] = np.repeat(self._node_of_texts(), np.diff(self._starts))
+        self.characters = self.trie.characters[self.nodes]
+        """Of every token how many begin in it."""
 
     def _lay_out(self) -> Trie:
         sizes = np.array([len(text) for text in self.texts], dtype=np.intp)

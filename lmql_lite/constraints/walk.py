@@ -62,7 +62,10 @@ def walk(
     none = np.empty(0, dtype=np.intp)
     if root is None:
         return walker.some_tokens(none, none, none)
-    return walker.some_tokens(np.array([root]), np.array([start]), np.zeros(1, dtype=np.intp))
+    front = np.array([root]), np.array([start]), np.zeros(1, dtype=np.intp)
+    if following and automaton.may_hold(start):
+        walker.pass_on(*front)
+    return walker.some_tokens(*front)
 
 
 class Walker:
@@ -72,9 +75,9 @@ class Walker:
         self._automaton = automaton
         self._behind = behind
         self._following = following
-        units = automaton.counts.units
-        self._counts_characters = units == ("characters",)
-        self._counts_more = bool(units) and not self._counts_characters
+        self._counts_more = automaton.counts_parts
+        # characters come first where several counts are packed
+        self._counts_characters = "characters" in automaton.counts.units and not self._counts_more
         self._stops = _Ranges([], [], [], [])
         self._passing = _Ranges([], [], [], [])
 
@@ -91,17 +94,17 @@ class Walker:
         states = np.zeros(trie.first.size, dtype=np.intp)
         added = np.zeros(trie.first.size if self._counts_more else 1, dtype=np.intp)
         states[0] = start
-        present = [start]
+        above = states[:1]
         for low, high in pairwise(trie.levels[1:]):
             parents = trie.parent[low:high]
             index = states[parents]
             index <<= 8
             index += trie.byte[low:high]
-            here = states[low:high] = self._automaton.table(present).ravel()[index]
+            table = self._automaton.table(above)
+            above = states[low:high] = table[index]
             if self._counts_more:
-                added[low:high] = added[parents] + self._gains(present)[index]
-            present = np.bincount(here).nonzero()[0].tolist()
-            if present == [NOWHERE]:
+                added[low:high] = added[parents] + self._automaton.added[index]
+            if not above.any():
                 break
         return self._result(states, added)
 
@@ -114,13 +117,13 @@ class Walker:
 
     def _change(self, states: IntArray, start: int) -> bool:
         """Turns the states of another walk into those from `start`, unless too many of them differ."""
-        trie, table = self._trie, self._automaton.table
+        trie = self._trie
         nodes, now = np.zeros(1, dtype=np.intp), np.array([start])
         changed: list[tuple[IntArray, IntArray]] = []
         while nodes.size:
             nodes, parents = self._children(nodes)
             index = (now[parents] << 8) + trie.byte[nodes]
-            now = table(np.bincount(now).nonzero()[0].tolist()).ravel()[index]
+            now = self._automaton.table(now)[index]
             differs = (now != states[nodes]).nonzero()[0]
             if differs.size * SPARSE > trie.first.size:
                 return False
@@ -134,11 +137,12 @@ class Walker:
         """From the states of all nodes."""
         states[0] = NOWHERE  # for tokens without bytes
         counts = self._automaton.counts
-        present = np.bincount(states).nonzero()[0].tolist()
-        self._collect_borders(None, states, added, set(present) - {NOWHERE})
+        self._collect_borders(None, states, added)
         ends = states[self._vocabulary.nodes]
-        more = self._added_at(self._vocabulary.nodes, self._at(added, self._vocabulary.nodes))
-        more[ends == NOWHERE] = 0
+        if self._counts_characters:
+            more = self._vocabulary.characters
+        else:
+            more = self._added_at(self._vocabulary.nodes, self._at(added, self._vocabulary.nodes))
         pairs, place = _pairs(ends, more, counts)
         return Walk(None, place, pairs, self._stops.ranges(counts), self._passing.ranges(counts), states)
 
@@ -151,7 +155,7 @@ class Walker:
             texts.append(self._trie.first[nodes[at_end]])
             ends.append(states[at_end])
             counts.append(self._added_at(nodes[at_end], self._at(added, at_end)))
-            self._collect_borders(nodes, states, added, set(states.tolist()))
+            self._collect_borders(nodes, states, added)
         packing = self._automaton.counts
         pairs, place = _pairs(_join(ends), _join(counts), packing)
         found = _join(texts)
@@ -161,12 +165,11 @@ class Walker:
     def _step(self, nodes: IntArray, states: IntArray, added: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """The children that are alive."""
         children, parents = self._children(nodes)
-        present = np.bincount(states).nonzero()[0].tolist()
         index = (states[parents] << 8) + self._trie.byte[children]
-        after = self._automaton.table(present).ravel()[index]
+        after = self._automaton.table(states)[index]
         alive = after.nonzero()[0]
         if self._counts_more:
-            added = (added[parents] + self._gains(present)[index])[alive]
+            added = (added[parents] + self._automaton.added[index])[alive]
         return children[alive], after[alive], added
 
     def _children(self, nodes: IntArray) -> tuple[IntArray, IntArray]:
@@ -179,25 +182,19 @@ class Walker:
     def _at(self, added: IntArray, at: IntArray) -> IntArray:
         return added[at] if self._counts_more else added
 
-    def _gains(self, present: list[int]) -> IntArray:
-        """What each byte adds in each of these states, flat."""
-        gains = np.zeros((max(present) + 1, 256), dtype=np.intp)
-        for state in present:
-            if state != NOWHERE:
-                gains[state] = self._automaton.added_row(state)
-        return gains.ravel()
-
-    def _collect_borders(self, nodes: IntArray | None, states: IntArray, added: IntArray, present: set[int]) -> None:
+    def _collect_borders(self, nodes: IntArray | None, states: IntArray, added: IntArray) -> None:
         """Nodes at which a stop is reached, or a value may be complete that another text follows. None for all."""
-        if reached := [state for state in present if self._automaton.reaches_stop(state)]:
-            at = _which(states, reached)
+        reached = self._automaton.stop_states[states] if self._automaton.has_stops else np.zeros(1, dtype=np.bool_)
+        if reached.any():
+            at = reached.nonzero()[0]
             there = at if nodes is None else nodes[at]
             more = self._added_at(there, self._at(added, at))
             self._stops.add(self._trie.first[there], self._trie.end[there], states[at], more)
-        if self._following and (whole := [state for state in present if self._automaton.may_hold(state)]):
-            at = _which(states, whole)
+        if self._following:
+            whole = [state for state in np.bincount(states).nonzero()[0].tolist() if self._automaton.may_hold(state)]
+            at = np.isin(states, whole).nonzero()[0]
             there = at if nodes is None else nodes[at]
-            self._pass(there, states[at], self._added_at(there, self._at(added, at)))
+            self.pass_on(there, states[at], self._added_at(there, self._at(added, at)))
 
     def _added_at(self, nodes: IntArray, added: IntArray) -> IntArray:
         if self._counts_more:
@@ -206,7 +203,7 @@ class Walker:
             return self._trie.characters[nodes] - self._behind
         return np.zeros(nodes.size, dtype=np.intp)
 
-    def _pass(self, nodes: IntArray, states: IntArray, added: IntArray) -> None:
+    def pass_on(self, nodes: IntArray, states: IntArray, added: IntArray) -> None:
         """Finds the texts that go on from these nodes with the beginning of what follows, or with all of it."""
         trie = self._trie
         for at, byte in enumerate(self._following, start=1):
@@ -239,13 +236,6 @@ class _Ranges(NamedTuple):
     def ranges(self, packing: Counts) -> Ranges:
         pairs, pair = _pairs(_join(self.states), _join(self.added), packing)
         return Ranges(_join(self.first), _join(self.end), pair, pairs)
-
-
-def _which(states: IntArray, wanted: list[int]) -> IntArray:
-    """Where the states are among those wanted, none of them NOWHERE."""
-    flags = np.zeros(int(states.max()) + 1, dtype=np.bool_)
-    flags[wanted] = True
-    return np.flatnonzero(flags[states])
 
 
 def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:

@@ -93,6 +93,11 @@ class Watch:
                 self._contents.append(found)
                 self.stops.append((atom, slot, found))
 
+    @property
+    def counts_parts(self) -> bool:
+        """Whether words or sentences are counted: then what a byte adds depends on the state."""
+        return bool(self._parts)
+
     # Counting ----------------------------------------------------------------------------------------------------
 
     def added(self, before: Atoms, after: Atoms, starts_character: bool) -> int:

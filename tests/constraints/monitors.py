@@ -524,8 +524,8 @@ class Oracle:
     # What is compared with the engine --------------------------------------------------------------------------------
 
     def _read(self, place: Place, data: bytes, begins: bool = True) -> Read:
-        """What becomes of one token's bytes. Where it did not begin in the hole, it is not charged to it, and may not
-        leave it without a byte."""
+        """What becomes of one token's bytes. Where it did not begin in the hole, it is not charged to it, and may leave it
+        without a byte only for text that is known to follow."""
         said = [self._begin(place) if begins else place]
         for size, byte in enumerate(data, start=1):
             after = self._feed(said[-1], byte)
@@ -538,7 +538,7 @@ class Oracle:
             return Read("kept", len(data), said[-1])
         # it cannot be kept: where a complete text does not go on like this, what follows has begun (S18)
         for size, here in enumerate([place, *said[1:]][: len(data)]):
-            if self.closed and (size or begins) and self.may_end(here) and self._agrees(data[size:], inside=size > 0):
+            if self.closed and (size or begins or self.following) and self.may_end(here) and self._agrees(data[size:], inside=size > 0):
                 after = said[size + 1] if size + 1 < len(said) else None
                 if after is None or self.distance(after) >= NEVER:
                     return Read("left", size, here)

@@ -214,11 +214,14 @@ class Oracle:
         return self.distance(text + data) < min(tokens_left, NEVER)
 
     def allows_after(self, held: bytes, text: bytes, data: bytes, tokens_left: int) -> bool:
-        """As `allows`, while `held` still has to be said: that may not end the hole without a byte (S10)."""
+        """As `allows`, while `held` still has to be said: that may end the hole without a byte where it is known what
+        follows (S10)."""
         if held.startswith(data):
             return True
         rest = data[len(held) :]
-        return data.startswith(held) and not self._leaves_choice(text, rest) and self.allows(text, rest, tokens_left)
+        if not data.startswith(held):
+            return False
+        return self.allows(text, rest, tokens_left) and (bool(self.following) or not self._leaves_choice(text, rest))
 
     def advance(self, text: bytes, data: bytes) -> tuple[str | None, bytes]:
         """How the hole ends in an allowed token, None where it goes on, and its value so far."""
