@@ -17,9 +17,11 @@ INLINE_CLAUSES = ("where", "distribution")
 ROLES = ("system", "user", "assistant")
 """What may stand in a tag: `{:user}`."""
 
+STOPS = ("STOPS_AT", "STOPS_BEFORE")
+"""Functions of a `where` clause that say where a hole ends."""
+
 CONSTRAINTS = (
-    "STOPS_AT",
-    "STOPS_BEFORE",
+    *STOPS,
     "STARTS_WITH",
     "ENDS_WITH",
     "TOKENS",
@@ -35,7 +37,10 @@ CONSTRAINTS = (
 )
 """Functions of a `where` clause. Their first argument is a hole."""
 
-PROVIDED = ("context",)
+MODULES = ("re",)
+"""Modules of Python that every query has without importing them, unless it binds the name or is given it."""
+
+PROVIDED = ("context", *MODULES)
 """Names that every query can read without being given them."""
 
 TYPES = ("Literal", "Optional", "Union", "Annotated", "Any", "Enum", "date", "datetime")

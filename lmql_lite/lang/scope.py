@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, PROVIDED, TYPES
+from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, PROVIDED, STOPS, TYPES
 from lmql_lite.lang.names import Names
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.python import Python
@@ -136,6 +136,10 @@ class _Check:
             hint = f"there are {', '.join(CONSTRAINTS)}"
             message = f"no constraint is called '{name}'{_meant(close)}"
             self.problems.add(message, self.python.span(function), None if close else hint)
+        elif not self._is_known(name) and (close := difflib.get_close_matches(name.upper(), STOPS, 1, 0.85)):
+            # a name in small letters is an input, which may be a function, but hardly this one
+            hint = "the words of the language are written in capitals"
+            self.problems.add(f"no constraint is called '{name}'{_meant(close)}", self.python.span(function), hint)
 
     def _name(self, name: ast.Name) -> None:
         """`len(JOEK) < 9` reads an input called JOEK, or so it seems."""

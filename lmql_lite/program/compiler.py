@@ -6,16 +6,18 @@ import ast
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
-from lmql_lite.errors import QueryError, Span, did_you_mean
+from lmql_lite.errors import ConstraintError, QueryError, Span, did_you_mean
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS
-from lmql_lite.lang.scope import check
-from lmql_lite.program.conditions import All, Condition
-from lmql_lite.program.lower import Unguided, conjuncts, lower, mentioned
+from lmql_lite.lang.scope import Scope, check
+from lmql_lite.program.annotations import NotKnown, written
+from lmql_lite.program.clauses import asked
+from lmql_lite.program.conditions import All
+from lmql_lite.program.lower import conjuncts, mentioned
 from lmql_lite.program.ops import (
     ITEM,
     Enter,
     Hole,
+    HoleType,
     Input,
     Interpolated,
     Jump,
@@ -24,12 +26,13 @@ from lmql_lite.program.ops import (
     Next,
     Op,
     Option,
-    Predicate,
     Program,
     Return,
     Text,
 )
 from lmql_lite.program.python import compile_expression, compile_statements
+from lmql_lite.program.segments import segmented
+from lmql_lite.program.types import NAMES, typed
 
 DECODERS = ("argmax", "sample")
 OPTIONS = ("n", "temperature", "top_k", "top_p", "min_p", "seed", "cache", "max_tokens", "max_backtracks")
@@ -38,7 +41,7 @@ OPTIONS = ("n", "temperature", "top_k", "top_p", "min_p", "seed", "cache", "max_
 def compile(tree: nodes.Query) -> Program:
     """Raises QueryError, with every problem found, for a query that cannot run."""
     scope = check(tree)
-    return Compiler(tree, scope.holes).program(tuple(Input(free.name, free.span) for free in scope.inputs))
+    return Compiler(tree, scope).program(tuple(Input(free.name, free.span) for free in scope.inputs))
 
 
 @dataclass(slots=True)
@@ -50,9 +53,11 @@ class Loop:
 
 
 class Compiler:
-    def __init__(self, tree: nodes.Query, holes: tuple[str, ...]) -> None:
+    def __init__(self, tree: nodes.Query, scope: Scope) -> None:
         self._tree = tree
-        self._holes = holes
+        self._holes = scope.holes
+        self._bound = scope.locals.union(scope.holes)
+        self._own = self._bound.union(free.name for free in scope.inputs)
         self._ops: list[Op] = []
         self._loops: list[Loop] = []
         self._slots = 0
@@ -73,7 +78,7 @@ class Compiler:
             raise QueryError.of(self._problems)
         return Program(
             span=tree.span,
-            ops=tuple(self._with_following(at, op) for at, op in enumerate(self._ops)),
+            ops=segmented([self._with_following(at, op) for at, op in enumerate(self._ops)], prologue),
             prologue=prologue,
             decoder=decoder.name if decoder else None,
             options=tuple(self._option(argument) for argument in decoder.arguments) if decoder else (),
@@ -208,16 +213,22 @@ class Compiler:
         """A hole and what the clauses say about it. One over several holes is enforced at the last of them (S20)."""
         clauses = [clause for clause in inline if _last(clause, in_prompt) == hole.name and hole.name == so_far[-1]]
         clauses += [clause for clause in self._clauses if _last(clause, self._holes) == hole.name]
-        conditions: list[Condition] = []
-        predicates: list[Predicate] = []
-        for clause in clauses:
-            try:
-                conditions.append(lower(clause, hole.name))
-            except Unguided:
-                if mentioned(clause, CONSTRAINTS):
-                    raise  # a function of `where` in it is no Python
-                predicates.append(Predicate(clause.span, compile_expression(clause.tree.body, clause.span)))
-        return Hole(hole.span, hole.name, All(hole.span, tuple(conditions)), tuple(predicates))
+        op = Hole(hole.span, hole.name, All(hole.span, ()))
+        if hole.annotation is None:
+            return asked(op, clauses)
+        op = replace(op, type=self._type(hole.name, hole.annotation, tuple(clauses)))
+        return asked(op, clauses) if op.type and op.type.spec else op
+
+    def _type(self, name: str, annotation: nodes.Expression, clauses: tuple[nodes.Expression, ...]) -> HoleType:
+        """What the type is, where that is written out; else the run finds out, and reads the clauses then."""
+        try:
+            spec = typed(written(annotation.tree.body, self._own), name, annotation.span)
+        except NotKnown:
+            spec = None
+        except ConstraintError as error:
+            raise QueryError(error.message, span=error.span, hint=error.hint) from None
+        offered = tuple(each for each in mentioned(annotation, NAMES) if each not in self._bound)
+        return HoleType(annotation.span, self._expression(annotation), offered, clauses, spec)
 
     def _with_following(self, at: int, op: Op) -> Op:
         return replace(op, following=self._following(at + 1)) if isinstance(op, Hole) else op
@@ -262,10 +273,6 @@ class Compiler:
             seen.add(argument.name)
 
     def _refuse_extras(self, hole: nodes.Hole) -> None:
-        if hole.annotation is not None:
-            self._not_yet(
-                hole.annotation.span, f"the type of [{hole.name}]", hint="leave it out and convert the text afterwards"
-            )
         for decorator in hole.decorators:
             self._not_yet(decorator.span, f"the decorator of [{hole.name}]")
         if hole.call is not None:

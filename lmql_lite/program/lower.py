@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
 
-from lmql_lite.constraints.pattern import UnsupportedPattern, program
+from lmql_lite.constraints.pattern import NO_PATTERN
 from lmql_lite.constraints.shapes import METHODS, SHAPES
-from lmql_lite.errors import QueryError, Span
+from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.program.conditions import (
-    All,
-    Any,
-    Comparison,
-    Condition,
-    Edge,
-    Fits,
-    Given,
-    Has,
-    LengthIs,
-    NumberIn,
-    NumberIs,
-    OneOf,
-    Shaped,
-    StopsAt,
-    negated,
-)
+from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
+from lmql_lite.program.conditions import All, Any, Condition, negated
+from lmql_lite.program.given import Compared, Given
+from lmql_lite.program.numbers import LengthIn, LengthIs, NumberIn, NumberIs, Occurs
+from lmql_lite.program.patterns import Fits, StopsAt, Way
 from lmql_lite.program.python import compile_expression, span_of
+from lmql_lite.program.subjects import PLAIN, UNITS, Count, Day, Number, OneListed, Size, Subject, Text, subject
+from lmql_lite.program.texts import Edge, Has, OneOf, Shaped
+from lmql_lite.program.typed_values import DateIn, DateIs, ListedIn, ListedIs
+from lmql_lite.program.values import Comparison
+from lmql_lite.program.written import written
 
 FLIPPED: dict[str, Comparison] = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 SYMBOLS: dict[type[ast.cmpop], Comparison] = {
@@ -37,7 +32,8 @@ SYMBOLS: dict[type[ast.cmpop], Comparison] = {
     ast.GtE: ">=",
     ast.Gt: ">",
 }
-STOPS = ("STOPS_AT", "STOPS_BEFORE")
+WORDS = {ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not"}
+WAYS: dict[str, Way] = {"fullmatch": "fullmatch", "match": "match", "search": "search"}
 EXAMPLES = {
     "STOPS_AT": '(X, "\\n")',
     "STOPS_BEFORE": '(X, "\\n")',
@@ -49,8 +45,9 @@ EXAMPLES = {
 """The functions of a `where` clause, as they are called."""
 TAKES = {"REGEX": "a hole and a regular expression", **dict.fromkeys(SHAPES, "a hole")}
 SUPPORTED = (
-    'len(X) < 80, X in [...], X == "..", ".." in X, X.startswith(".."), X.isdigit(), REGEX(X, r".."), INT(X), DATE(X), '
-    'int(X) < 120, STOPS_AT(X, ".."), STOPS_BEFORE(X, "..") and and/or/not of these'
+    'len(X) < 80, len(WORDS(X)) < 20, X in [...], X == "..", ".." in X, X.startswith(".."), X.isdigit(), '
+    're.search(r"..", X), REGEX(X, r".."), INT(X), DATE(X), int(X) < 120, float(X) < 1.5, STOPS_AT(X, ".."), '
+    'STOPS_BEFORE(X, "..") and and/or/not of these'
 )
 
 
@@ -76,26 +73,27 @@ def mentioned(expression: nodes.Expression, names: Iterable[str]) -> set[str]:
     return read & set(names)
 
 
-def lower(clause: nodes.Expression, hole: str) -> Condition:
-    """The condition that one clause puts on one hole.
+def lower(clause: nodes.Expression, hole: str, bare: Subject = PLAIN) -> Condition:
+    """The condition that one clause puts on one hole; `bare` is what its type lets its name stand for.
 
     Raises Unguided, with the part that is to blame, where only Python can judge it, and QueryError for mistakes.
     """
-    return Lowering(clause.span, hole).condition(clause.tree.body)
+    return Lowering(clause.span, hole, bare).condition(clause.tree.body)
 
 
 class Lowering:
     """One clause. Every other name in it, earlier holes too, is Python and has its value by then (S20)."""
 
-    def __init__(self, span: Span, hole: str) -> None:
+    def __init__(self, span: Span, hole: str, bare: Subject) -> None:
         self._span = span
         self._hole = hole
+        self._bare = bare
+        self._codes: dict[ast.expr, CodeType] = {}
 
     def condition(self, node: ast.expr) -> Condition:
         span = span_of(node, self._span)
         if not self._reads_hole(node):
-            self._refuse_foreign(node)
-            return Given(span, compile_expression(node, span))
+            return Given(span, self._code(node))
         match node:
             case ast.BoolOp(ast.And(), values):
                 return All(span, tuple(self.condition(value) for value in values))
@@ -107,14 +105,18 @@ class Lowering:
             case ast.Compare(left, operators, comparators):
                 sides = [left, *comparators]
                 pairs = tuple(
-                    self._comparison(span, sides[i], operator, sides[i + 1]) for i, operator in enumerate(operators)
+                    self._comparison(node, sides[at], operator, sides[at + 1]) for at, operator in enumerate(operators)
                 )
                 return pairs[0] if len(pairs) == 1 else All(span, pairs)
             case ast.Call(ast.Name(name), arguments, keywords) if name in EXAMPLES:
                 return self._function(span, name, arguments, keywords)
+            case ast.Call(ast.Attribute(ast.Name("re"), name), [pattern, text, *_]) if (
+                name in WAYS and self._is_hole(text) and not self._reads_hole(pattern)
+            ):
+                return self._by_re(node, WAYS[name])
             case ast.Call(ast.Attribute(owner, name), arguments, []):
-                return self._method(span, owner, name, arguments)
-        raise self._unsupported(span)
+                return self._method(node, owner, name, arguments)
+        raise self._unsupported(node)
 
     def _function(self, span: Span, name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> Condition:
         """A function of the `where` clause: its first argument is the hole."""
@@ -125,85 +127,127 @@ class Lowering:
                 self._is_hole(first) and not keywords and not self._reads_hole(value) and name not in SHAPES
             ):
                 if name in STOPS:
-                    return StopsAt(span, compile_expression(value, span), inclusive=name == "STOPS_AT")
+                    return self._with(value, lambda code: StopsAt(span, code, inclusive=name == "STOPS_AT"))
                 if name == "REGEX":
-                    return self._fits(span, value)
-                code = compile_expression(value, span)
-                return Edge(span, code, at_start=name == "STARTS_WITH", tuple_only=False)
+                    return self._with(value, lambda code: Fits(span, code))
+                return self._with(
+                    value, lambda code: Edge(span, code, at_start=name == "STARTS_WITH", tuple_only=False)
+                )
         takes = f"{name} takes {TAKES.get(name, 'a hole and a text')}"
         raise QueryError(takes, span=span, hint=name + EXAMPLES[name].replace("X", self._hole))
 
-    def _method(self, span: Span, owner: ast.expr, name: str, arguments: list[ast.expr]) -> Condition:
+    def _method(self, node: ast.expr, owner: ast.expr, name: str, arguments: list[ast.expr]) -> Condition:
+        """A method of the hole's text, or of a compiled regular expression."""
+        span = span_of(node, self._span)
         match arguments:
             case [] if self._is_hole(owner) and name in METHODS:
                 return Shaped(span, name)
             case [value] if self._is_hole(owner) and name in ("startswith", "endswith") and not self._reads_hole(value):
-                return Edge(span, compile_expression(value, span), at_start=name == "startswith", tuple_only=True)
-            case [pattern, text] if self._is_hole(text) and name == "fullmatch" and not self._reads_hole(pattern):
-                if isinstance(owner, ast.Name) and owner.id == "re":
-                    return self._fits(span, pattern)
-            case [text] if self._is_hole(text) and name == "fullmatch" and not self._reads_hole(owner):
-                return self._fits(span, owner)
-        raise self._unsupported(span)
+                return self._with(value, lambda code: Edge(span, code, at_start=name == "startswith", tuple_only=True))
+            case [text] if self._is_hole(text) and name in WAYS and not self._reads_hole(owner):
+                return self._with(owner, lambda code: Fits(span, code, WAYS[name]))
+        raise self._unsupported(node)
 
-    def _fits(self, span: Span, pattern: ast.expr) -> Condition:
-        """A pattern that is written out is tried at once: nothing is spent before it is refused (S22)."""
-        if isinstance(pattern, ast.Constant) and isinstance(pattern.value, str):
-            try:
-                program(pattern.value, 0)
-            except UnsupportedPattern as error:
-                raise QueryError(error.sentence, span=span_of(pattern, self._span), hint=error.hint) from None
-        return Fits(span, compile_expression(pattern, span))
+    def _by_re(self, node: ast.Call, way: Way) -> Condition:
+        """`re.search(pattern, X, flags)`: with flags it is what `re.compile` makes of the two that is searched for."""
+        span = span_of(node, self._span)
+        assert isinstance(node.func, ast.Attribute)
+        module, (pattern, _, *flags) = node.func.value, node.args
+        flags += [keyword.value for keyword in node.keywords if keyword.arg == "flags"]
+        if len(flags) > 1 or len(flags) + 2 != len(node.args) + len(node.keywords) or any(map(self._reads_hole, flags)):
+            raise self._unsupported(node)
+        if flags:
+            make = ast.copy_location(ast.Attribute(module, "compile", ast.Load()), module)
+            pattern = ast.copy_location(ast.Call(make, [pattern, *flags], []), pattern)
+        named = self._code(module)
+        return self._with(pattern, lambda code: Fits(span, code, way, named))
 
-    def _comparison(self, span: Span, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Condition:
+    def _comparison(self, whole: ast.Compare, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Condition:
+        span = span_of(whole, self._span)
         reads_left, reads_right = self._reads_hole(left), self._reads_hole(right)
         if not reads_left and not reads_right:
-            compare = ast.copy_location(ast.Compare(left, [operator], [right]), left)
-            return Given(span, compile_expression(compare, span))
+            symbol = SYMBOLS.get(type(operator)) or WORDS[type(operator)]
+            return Compared(span, self._code(left), symbol, self._code(right))
         if reads_left and reads_right:
-            raise self._unsupported(span)
+            raise self._unsupported(whole)
         if isinstance(operator, ast.In | ast.NotIn):
-            inside: Condition
-            if self._is_hole(left):
-                inside = OneOf(span, compile_expression(right, span), single=False)
-            elif self._is_hole(right):
-                inside = Has(span, compile_expression(left, span))
-            elif self._is_call_of("int", left):
-                inside = NumberIn(span, compile_expression(right, span), inside=True)
-            else:
-                raise self._unsupported(span)
+            inside = self._inside(whole, left, right)
             return negated(inside) if isinstance(operator, ast.NotIn) else inside
-        if isinstance(operator, ast.Is | ast.IsNot) and isinstance(right, ast.Constant) and right.value is None:
-            found = self.condition(left) if isinstance(left, ast.Call) else None
+        if isinstance(operator, ast.Is | ast.IsNot):
+            found = self.condition(left) if isinstance(left, ast.Call) and _is_none(right) else None
             if not isinstance(found, Fits):
-                raise self._unsupported(span)
+                raise self._unsupported(whole)
             return negated(found) if isinstance(operator, ast.Is) else found
-        symbol = SYMBOLS.get(type(operator))
-        if symbol is None:
-            raise self._unsupported(span)
         asked, value = (left, right) if reads_left else (right, left)
-        code = compile_expression(value, span)
-        if self._is_hole(asked) and symbol in ("==", "!="):
-            same = OneOf(span, code, single=True)
-            return same if symbol == "==" else negated(same)
-        comparison = symbol if reads_left else FLIPPED[symbol]
-        if self._is_call_of("len", asked):
-            return LengthIs(span, comparison, code)
-        if self._is_call_of("int", asked):
-            return NumberIs(span, comparison, code)
-        raise self._unsupported(span)
+        comparison = SYMBOLS[type(operator)]
+        return self._compared(whole, asked, comparison if reads_left else FLIPPED[comparison], value)
+
+    def _inside(self, whole: ast.expr, left: ast.expr, right: ast.expr) -> Condition:
+        span = span_of(whole, self._span)
+        if self._is_hole(right):
+            return self._with(left, lambda code: Has(span, code))
+        match subject(left, self._hole, self._bare):
+            case Text(tidied):
+                return self._with(right, lambda code: OneOf(span, code, single=False, tidied=tidied))
+            case Size(unit):
+                return self._with(right, lambda code: LengthIn(span, code, unit))
+            case Number(kind):
+                return self._with(right, lambda code: NumberIn(span, code, inside=True, kind=kind))
+            case OneListed(listed):
+                return self._with(right, lambda code: ListedIn(span, code, listed))
+            case Day():
+                return self._with(right, lambda code: DateIn(span, code))
+        raise self._unsupported(whole)
+
+    def _compared(self, whole: ast.expr, asked: ast.expr, comparison: Comparison, value: ast.expr) -> Condition:
+        span = span_of(whole, self._span)
+        match subject(asked, self._hole, self._bare):
+            case Text(tidied) if comparison in ("==", "!="):
+                same = self._with(value, lambda code: OneOf(span, code, single=True, tidied=tidied))
+                return same if comparison == "==" else negated(same)
+            case Size(unit):
+                return self._with(value, lambda code: LengthIs(span, comparison, code, unit))
+            case Number(kind):
+                return self._with(value, lambda code: NumberIs(span, comparison, code, kind))
+            case OneListed(listed):
+                return self._with(value, lambda code: ListedIs(span, comparison, code, listed))
+            case Day():
+                return self._with(value, lambda code: DateIs(span, comparison, code))
+            case Count(phrase) if not self._reads_hole(phrase):
+                counted = self._code(phrase)
+                return self._with(value, lambda code: Occurs(span, counted, comparison, code))
+        raise self._unsupported(whole)
+
+    def _with(self, value: ast.expr, make: Callable[[CodeType], Condition]) -> Condition:
+        """A condition with a value in it; tried at once where that is written out (S22)."""
+        condition = make(self._code(value))
+        try:
+            condition.bind(self.written)
+        except ConstraintError as error:
+            raise QueryError(error.message, span=span_of(value, self._span), hint=error.hint) from None
+        except re.error as error:
+            sentence = f"this is no regular expression: {error}"
+            raise QueryError(sentence, span=span_of(value, self._span), hint=NO_PATTERN) from None
+        except Exception:  # not written out; or an error of Python's own, which is raised where the clause runs
+            return condition
+        return condition
+
+    def written(self, code: CodeType) -> object:
+        """The value of a part of the clause, without running it. Raises NotWritten."""
+        return written(next(node for node, known in self._codes.items() if known is code))
+
+    def _code(self, node: ast.expr) -> CodeType:
+        """One code object for each part of a clause, however many conditions it stands in."""
+        if node not in self._codes:
+            self._refuse_foreign(node)
+            self._codes[node] = compile_expression(node, span_of(node, self._span))
+        return self._codes[node]
 
     def _reads_hole(self, node: ast.AST) -> bool:
         return any(self._is_hole(part) for part in ast.walk(node))
 
     def _is_hole(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Name) and node.id == self._hole
-
-    def _is_call_of(self, function: str, node: ast.expr) -> bool:
-        match node:
-            case ast.Call(ast.Name(name), [argument], []):
-                return name == function and self._is_hole(argument)
-        return False
 
     def _refuse_stops(self, operand: ast.expr) -> None:
         for name, span in self._stops(operand):
@@ -222,7 +266,7 @@ class Lowering:
             )
         for part in ast.walk(node):
             match part:
-                case ast.Call(ast.Name(name), [ast.Name(other), *_]) if name in EXAMPLES:
+                case ast.Call(ast.Name(name), [ast.Name(other), *_]) if name in EXAMPLES or name in UNITS:
                     raise QueryError(
                         f"{name} guides the hole it is asked of and cannot be part of a condition on [{self._hole}]",
                         span=span_of(part, self._span),
@@ -234,7 +278,28 @@ class Lowering:
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in STOPS:
                 yield part.func.id, span_of(part, self._span)
 
-    def _unsupported(self, span: Span) -> Unguided:
+    def _unsupported(self, node: ast.expr) -> QueryError:
+        for part in ast.walk(node):
+            match part:
+                case ast.Call(ast.Name(name)) if name in UNITS:
+                    return QueryError(
+                        f"{name} only says how long a value is: len({name}({self._hole})) is compared with a number",
+                        span=span_of(part, self._span),
+                        hint=f"len({name}({self._hole})) < 20"
+                        + (f"; in Python the words are {self._hole}.split()" if name == "WORDS" else ""),
+                    )
+        said = next((each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in CONSTRAINTS), None)
+        if said and said not in EXAMPLES:
+            return QueryError(
+                f"{said} is not available in this version", span=span_of(node, self._span), hint=SUPPORTED
+            )
+        sentence = f"{said} cannot stand inside what only Python can judge" if said else "only Python can judge this"
         return Unguided(
-            f"this condition on [{self._hole}] cannot be enforced in this version", span=span, hint=SUPPORTED
+            sentence,
+            span=span_of(node, self._span),
+            hint=f"give it a clause of its own, joined by `and`; what guides the model: {SUPPORTED}",
         )
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from types import CodeType
 
 from lmql_lite.errors import Span
+from lmql_lite.lang import nodes
 from lmql_lite.program.conditions import Condition
+from lmql_lite.program.types import TextType, TypeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,41 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A predicate that calls `function` with so many arguments by place, and with `final=FINAL` beside its own: for
+    functions that want to judge text that is not complete."""
+
+    code: CodeType
+    function: CodeType
+    by_place: int
+
+
+@dataclass(frozen=True, slots=True)
 class Predicate:
-    """A condition that only Python can judge, on a value that is complete (S21)."""
+    """A condition that only Python can judge (S21).
+
+    `call` is set where it is a call of something that has a name. `guided` are parts that are no Python: whether they
+    hold stands under GUIDED.
+    """
 
     span: Span
     code: CodeType
+    call: Call | None = None
+    guided: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HoleType:
+    """The type of a hole. Where `spec` is None the run finds it out, and only then what `clauses` mean.
+
+    `offered` are names that the annotation may use without an import.
+    """
+
+    span: Span
+    code: CodeType
+    offered: tuple[str, ...]
+    clauses: tuple[nodes.Expression, ...]
+    spec: TypeSpec | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +75,7 @@ class Hole:
     """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject what it says.
 
     `following` is the text that comes after the hole in every case, b"" where that is not known (S18).
+    `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
     """
 
     span: Span
@@ -50,6 +83,18 @@ class Hole:
     condition: Condition
     predicates: tuple[Predicate, ...] = ()
     following: bytes = b""
+    continues_segment: bool = False
+    type: HoleType | None = None
+
+    @property
+    def may_reject(self) -> bool:
+        """Whether Python, or the type, may refuse a value that the model was let say."""
+        return bool(self.predicates) or bool(self.type and self.type.spec and self.type.spec.judges)
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether what may be said in it is not known when its segment starts, or may not be passed (S16)."""
+        return self.may_reject or bool(self.type and not isinstance(self.type.spec, TextType))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +152,10 @@ Op = Text | Hole | Let | Jump | JumpIf | Enter | Next | Return
 
 ITEM = "#item"
 """Where `Next` leaves the item for its `assign` code; no name of a query."""
+GUIDED = "#guided"
+"""Where a predicate finds the truth of its parts that are no Python."""
+FINAL = "#final"
+"""Where a predicate finds whether the text it judges is complete."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,10 @@ def test_names_of_python(code, free):
         ('import re\nlimit = 3\nargmax\n    "[X]"\nwhere len(X) < limit', []),
         ('b = a\n"{a}"\na', ["a"]),
         ('"{where}[X]" where where(X)', ["where"]),
+        ('"[X]" where re.search("a", X) and regex.match("b", X)', ["regex"]),
+        ('x = re.compile("a")\n"[X]" where words(X) and starts_with(X)', ["words", "starts_with"]),
+        ('import re\n"[X]" where re.fullmatch("a", X)', []),
+        ('"{re} [X]"\nre = 3', []),
     ],
 )
 def test_names_of_a_query(query, free):
@@ -145,6 +149,13 @@ def test_the_place_counts_from_the_first_line():
         (
             '"[A]" where STOP_AT(A, "?")',
             ["1:13 no constraint is called 'STOP_AT'; did you mean 'STOPS_AT'?"],
+        ),
+        (
+            '"[A]" where stops_at(A, "?")',
+            [
+                "1:13 no constraint is called 'stops_at'; did you mean 'STOPS_AT'?"
+                " | the words of the language are written in capitals"
+            ],
         ),
         ('"[A]" where QQ(A)', [f"1:13 no constraint is called 'QQ' | there are {', '.join(CONSTRAINTS)}"]),
         (
@@ -197,6 +208,8 @@ def test_what_is_said(query, problems):
     [
         '"[A]" where LIMIT > len(A)',
         'def STOP_AT(x, y): return True\n"[A]" where STOP_AT(A, "x")',
+        'def stops_at(x, y): return True\n"[A]" where stops_at(A, "x")',
+        '"[A]" where stops(A) and ends_with(A, "x") and date(A)',
         '"[A]"\n"[B]" where len(A) < len(B)',
         '"[A]"\n"[B]" where B in [A]\nwhere len(A) < 3',
         'if x:\n    "[A]"\nelse:\n    "[B]"\nwhere len(A) < 3 and STOPS_AT(B, "x")',

@@ -20,6 +20,9 @@ PYTHON = {
     "INT": lambda text: str(int(text)) == text,
     "FLOAT": lambda text: bool(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text)) and isinstance(float(text), float),
     "DATE": is_date,
+    "CHARS": list,
+    "WORDS": str.split,
+    "SENTENCES": lambda text: re.split(r"(?<=[.!?])\s+", text.strip()) if text.strip() else [],
     "STARTS_WITH": lambda text, options: text.startswith(tuple(options)),
     "ENDS_WITH": lambda text, options: text.endswith(tuple(options)),
 }
@@ -40,6 +43,21 @@ CONDITIONS = (
     'X.isupper() and " " in X and len(X) <= 8',
     "X.isidentifier() and not X.isascii() and len(X) < 6",
     're.fullmatch("[ab]*", X) and not re.fullmatch("(ab)*", X) and len(X) == 6',
+    "float(X) < -1.5 and len(X) < 12",
+    "0.5 < float(X) <= 0.75 and not '00' in X",
+    "float(X) in [0.25, 3, -1.5] and len(X) < 9",
+    "not float(X) == 3 and len(X) < 5",
+    're.search("[0-9]{2}", X) and len(X) < 12',
+    're.search("^The .*end$", X) and not re.search("  ", X) and len(X) < 20',
+    're.match("a|b", X) is not None and re.search("z", X, re.I) is None and len(X) < 6',
+    'X.strip().lower() in ["yes", "no"] and len(X) < 6',
+    'X.lower() == "maybe" and X != "maybe" and not X.isupper()',
+    "X.istitle() and X.count(' ') == 2 and len(X) < 14",
+    "X.count('ab') >= 2 and len(X) < 9",
+    "X in 'abracadabra' and len(X) in (3, 5, 7)",
+    "len(X.split()) == 3 and len(X) < 16",
+    "2 <= len(WORDS(X)) < 5 and len(CHARS(X)) < 20",
+    "len(SENTENCES(X)) == 2 and len(WORDS(X)) > 3 and len(X) < 40",
     'len(X) < 12 and (X.isalpha() or X.isspace() or re.fullmatch("[0-9]-[0-9]", X) is not None)',
 )
 
@@ -86,8 +104,22 @@ def test_a_number_and_a_stop(session: lq.Session) -> None:
 def test_a_contradiction_is_found_before_the_model_is_asked(session: lq.Session) -> None:
     """S22."""
     model = lq.ScriptedModel("")
-    with pytest.raises(lq.ConstraintError, match="contradicts"):
+    with pytest.raises(lq.ConstraintError, match="cannot hold together"):
         lq.run_sync('"[X]" where DATE(X) and int(X) > 3', model=model, session=session)
-    with pytest.raises(lq.ConstraintError, match="contradicts"):
+    with pytest.raises(lq.ConstraintError, match="cannot hold together"):
         lq.run_sync('"[X]" where DATE(X) and X.endswith("-02-30")', model=model, session=session)
     assert model.calls == 0
+
+
+def test_an_earlier_hole_is_a_value(session: lq.Session) -> None:
+    """S20."""
+    source = '"[A]-[B]-[C]" where A in ["a", "b"] and B in ["a", "b"] and B != A and C in (A + B, {A: 1}.keys())[1]'
+    result = lq.run_sync(source, model=lq.ScriptedModel("a-a-b"), session=session)
+    assert (result["A"], result["B"], result["C"]) == ("a", "b", "a")
+
+
+def test_a_search_that_is_anchored_ends_the_hole_where_it_ends(session: lq.Session) -> None:
+    """S18."""
+    source = '"I have [X]" where re.search("^[0-9]+$", X)'
+    result = lq.run_sync(source, model=lq.ScriptedModel("I have 12 apples"), session=session)
+    assert (result["X"], result.prompt) == ("12", "I have 12")

@@ -1,0 +1,62 @@
+"""Clauses that leave no text for their hole, as far as that is seen without an automaton and before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lmql_lite.constraints.simplify import simplify
+from lmql_lite.constraints.terms import And, Choice, Constant, Term
+from lmql_lite.errors import QueryError
+from lmql_lite.lang import nodes
+from lmql_lite.program.conditions import reach
+from lmql_lite.program.lower import Lowering
+from lmql_lite.program.subjects import Subject
+
+
+class Known(NamedTuple):
+    """A clause that is the same in every run: its values are written out."""
+
+    clause: nodes.Expression
+    term: Term
+    reach: tuple[float, float]
+
+
+def refuse_contradiction(hole: str, clauses: Iterable[nodes.Expression], bare: Subject) -> None:
+    """Raises QueryError, naming no more clauses than it takes. What is not seen here is found when the hole opens."""
+    guilty = _conflict([known for clause in clauses if (known := _known(clause, hole, bare))])
+    if not guilty:
+        return
+    *others, last = (f"`{each.clause.span.source}`" for each in guilty)
+    reason = f"{', '.join(others)} and {last} cannot hold together" if others else f"{last} holds for no text"
+    hint = "take one of them away, or join them by `or`" if others else "look at its bounds, its spaces and its case"
+    if guilty[-1].term == Choice(()):
+        hint = "the list of options is empty"
+    raise QueryError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].clause.span, hint=hint)
+
+
+def _known(clause: nodes.Expression, hole: str, bare: Subject) -> Known | None:
+    lowering = Lowering(clause.span, hole, bare)
+    try:
+        condition = lowering.condition(clause.tree.body)
+        return Known(clause, condition.bind(lowering.written), reach(condition, lowering.written))
+    except Exception:  # a value is not written out, or it is a wrong one, which is said elsewhere
+        return None
+
+
+def _conflict(known: list[Known]) -> list[Known]:
+    """Clauses that cannot hold together, though they could without any of them; none where all may hold."""
+    for at, after in enumerate(known):
+        for before in known[: at + 1]:
+            if max(before.reach[0], after.reach[0]) > min(before.reach[1], after.reach[1]):
+                return [after] if before is after else [before, after]
+    if not _is_impossible(known):
+        return []
+    for each in list(known):
+        others = [other for other in known if other is not each]
+        known = others if _is_impossible(others) else known
+    return known
+
+
+def _is_impossible(known: Iterable[Known]) -> bool:
+    return simplify(And(tuple(each.term for each in known))) == Constant(False)

@@ -1,0 +1,189 @@
+"""Types that are spelled as JSON, by way of pydantic: it makes their JSON Schema, and their values of the JSON."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import TYPE_CHECKING, Any
+
+from lmql_lite.constraints.json_rules import grammar, refuse_impossible
+from lmql_lite.constraints.simplify import simplify
+from lmql_lite.constraints.terms import Constant, Length, Term
+from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.program.values import wrong
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Convert = Callable[[str], Any]
+"""Text to value. Raises ValueError for a text that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonType:
+    """Spelled as JSON, guided by a grammar of llguidance."""
+
+    schema: dict[str, Any]
+    convert: Convert
+    judges: bool = False
+    """Whether `convert` may refuse a text that the grammar lets through."""
+    has_length: bool = True
+    """Whether values have, or may have, a `len()`."""
+    is_list: bool = False
+    """Whether that is the number of items in the JSON: a condition on it guides."""
+
+    def rules(self, term: Term, name: str, span: Span) -> str:
+        """The grammar of the values whose length meets the term."""
+        bounds = simplify(term)
+        schema = self.schema
+        if isinstance(bounds, Length):
+            least = max(bounds.at_least, schema.get("minItems", 0))
+            most = [most for most in (bounds.at_most, schema.get("maxItems")) if most is not None]
+            schema = {**schema, "minItems": least} | ({"maxItems": min(most)} if most else {})
+        elif bounds == Constant(False):
+            clause = f": no length meets `{term.span.source}`" if term.span else ""
+            raise ConstraintError(f"nothing can fill [{name}]{clause}", span=term.span or span)
+        return grammar(schema)
+
+
+def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
+    """A JSON Schema that stands for itself: its values are what `json.loads` gives."""
+    try:
+        rules = grammar(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConstraintError(f"the JSON Schema of [{name}] is no JSON: {error}", span=span) from None
+    refuse_impossible(rules, name, span)
+    return JsonType(schema, json.loads, is_list=schema.get("type") == "array")
+
+
+def of_python(annotation: Any, name: str, span: Span) -> JsonType:
+    """Raises ConstraintError for what pydantic knows no JSON for."""
+    adapter = adapted(annotation, name, span)
+    schema = closed(schema_of(adapter, annotation, name, span))
+    refuse_impossible(grammar(schema), name, span)
+    convert, judges = validating(adapter.validate_json), not says_all(adapter.core_schema)
+    return JsonType(schema, convert, judges, _has_length(annotation), adapter.core_schema["type"] == "list")
+
+
+def adapted(annotation: Any, name: str, span: Span) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+
+    is_function = callable(annotation) and not isinstance(annotation, type) and typing.get_origin(annotation) is None
+    if is_function:
+        raise _no_type(annotation, name, span)
+    try:
+        return TypeAdapter(annotation)
+    except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
+        raise _no_type(annotation, name, span, error) from error
+
+
+def schema_of(adapter: TypeAdapter[Any], annotation: Any, name: str, span: Span) -> dict[str, Any]:
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return adapter.json_schema()
+    except PydanticUserError as error:
+        raise _no_type(annotation, name, span, error) from error
+
+
+def validating(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same with one sentence for what is wrong."""
+    from pydantic import ValidationError
+
+    def validated(value: Any) -> Any:
+        try:
+            return validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None
+
+    return validated
+
+
+TYPES = (
+    "a type is int, float, bool, str, date, Literal, Enum, list[..], dict[str, ..], Optional, a dataclass, a pydantic "
+    "model, a JSON Schema or a regular expression"
+)
+
+
+def _no_type(annotation: object, name: str, span: Span, error: Exception | None = None) -> ConstraintError:
+    if isinstance(annotation, list | tuple | set | frozenset):
+        hint = "to choose among values write Literal[..], or X in [..] in the `where` clause"
+    elif error is not None and getattr(error, "code", None) != "schema-for-unknown-type":
+        hint = str(error).partition("\n")[0]
+    else:
+        hint = TYPES
+    return wrong(span, f"the type of [{name}] is none that text could spell", annotation, hint)
+
+
+def _has_length(annotation: object) -> bool:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _has_length(typing.get_args(annotation)[0])
+    origin = typing.get_origin(annotation) or annotation
+    return not isinstance(origin, type) or origin in (object, Any, UnionType) or hasattr(origin, "__len__")
+
+
+# Schemas of pydantic -------------------------------------------------------------------------------------------------
+
+SUBSCHEMAS = ("properties", "$defs")
+"""Keys of a schema that hold schemas by name; those by place, or one alone, are found by their shape."""
+
+
+def closed(schema: Any) -> Any:
+    """The schema without what it leaves open and a value never has.
+
+    Properties that a class does not have pydantic would ignore: none are said. Items that occur twice in a set it
+    counts once: they may be said.
+    """
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inside: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in SUBSCHEMAS:
+            inside[key] = {name: closed(each) for name, each in value.items()}
+        elif key in ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"):
+            inside[key] = closed(value)
+        elif key not in ("uniqueItems", "default", "discriminator", "examples"):
+            inside[key] = value
+    if "oneOf" in inside:  # of a tagged union: that no two are met at once is plain from the tag
+        inside["anyOf"] = inside.pop("oneOf")
+    if "properties" in inside:
+        inside.setdefault("additionalProperties", False)
+    return inside
+
+
+SAID = frozenset(
+    (
+        *("any", "none", "bool", "int", "float", "str", "literal", "enum", "nullable", "union", "tagged-union"),
+        *("default", "definitions", "definition-ref", "list", "tuple", "model", "model-fields", "model-field"),
+        *("dataclass", "dataclass-args", "dataclass-field", "typed-dict", "typed-dict-field"),
+        *("call", "arguments", "json-or-python", "lax-or-strict"),
+    )
+)
+"""Kinds of pydantic's schemas of which the JSON Schema says all."""
+
+
+def says_all(core: Any) -> bool:
+    """Whether the JSON Schema says all that pydantic asks of a value. In doubt not."""
+    if isinstance(core, list | tuple):
+        return all(map(says_all, core))
+    if not isinstance(core, Mapping):
+        return True
+    kind = core.get("type")
+    if core.get("post_init") or core.get("custom_init"):
+        return False
+    if isinstance(kind, str) and kind not in SAID and not (kind == "dict" and _has_text_keys(core)):
+        return False
+    return all(says_all(value) for key, value in core.items() if key not in ("metadata", "serialization", "config"))
+
+
+def _has_text_keys(core: Mapping[Any, Any]) -> bool:
+    keys = core.get("keys_schema", {})
+    return set(keys) <= {"type"} and keys.get("type", "any") in ("str", "any")

@@ -1,0 +1,147 @@
+"""The type of a hole: which texts spell its values, how a text becomes one, and what `where` compares with it.
+
+Numbers, dates and listed values are plain text, spelled as `str` spells them: `42`, `True`, `2026-11-21`; of an Enum
+the member's value. An automaton of our own guides them, so that every condition joins in. Everything else, that is
+containers, classes, unions and JSON Schemas, is JSON.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lmql_lite.constraints import shapes
+from lmql_lite.constraints.pattern import UnsupportedPattern, program
+from lmql_lite.constraints.terms import ANYTHING, Choice, Length, Matches, Term, conjunction
+from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.program.patterns import MEANINGFUL
+from lmql_lite.program.schemas import Convert, JsonType, adapted, of_python, of_schema, says_all, schema_of, validating
+from lmql_lite.program.subjects import PLAIN, Day, Number, OneListed, Subject, Value
+from lmql_lite.program.values import encode
+
+NAMES: Mapping[str, object] = {
+    "Literal": typing.Literal,
+    "Optional": typing.Optional,
+    "Union": typing.Union,
+    "Annotated": typing.Annotated,
+    "Any": typing.Any,
+    "Enum": Enum,
+    "date": datetime.date,
+    "datetime": datetime,
+}
+"""What an annotation may use without an import (`lang.keywords.TYPES`)."""
+DATETIME = f"(?:{shapes.DATE})T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+
+
+@dataclass(frozen=True, slots=True)
+class TextType:
+    """Spelled as plain text. In a comparison the hole's name alone stands for `bare`."""
+
+    term: Term
+    convert: Convert = str
+    bare: Subject = PLAIN
+    judges: bool = False
+    """Whether `convert` may refuse a text that the term lets through."""
+
+
+TypeSpec = TextType | JsonType
+
+
+def typed(annotation: Any, name: str, span: Span) -> TypeSpec:
+    """What the annotation of the hole called `name` means. Raises ConstraintError for what no hole can have."""
+    if annotation is str:
+        return TextType(ANYTHING)
+    if annotation is int:
+        return TextType(shapes.shape("INT", span), int, Number("int"))
+    if annotation is float:
+        return TextType(shapes.shape("FLOAT", span), float, Number("float"))
+    if annotation is bool:
+        return _listed((False, True), name, span)
+    if annotation is datetime.date:
+        return TextType(shapes.shape("DATE", span), datetime.date.fromisoformat, Day())
+    if annotation in (datetime.datetime, datetime):  # the name stands for the module: datetime.date is one of it
+        return TextType(Matches(DATETIME, span=span), datetime.datetime.fromisoformat, Value())
+    if isinstance(annotation, str):
+        return _pattern(annotation, 0, span)
+    if isinstance(annotation, re.Pattern) and isinstance(annotation.pattern, str):
+        return _pattern(annotation.pattern, annotation.flags & MEANINGFUL, span)
+    if isinstance(annotation, dict):
+        return of_schema(annotation, name, span)
+    if isinstance(annotation, typing.NewType):
+        return typed(annotation.__supertype__, name, span)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return _listed(tuple(annotation), name, span)
+    if typing.get_origin(annotation) is typing.Literal:
+        return _listed(typing.get_args(annotation), name, span)
+    if typing.get_origin(annotation) is typing.Annotated:
+        plain = typed(annotation.__origin__, name, span)
+        if isinstance(plain, TextType):
+            return _narrowed(plain, annotation, name, span)
+    return of_python(annotation, name, span)
+
+
+def _pattern(pattern: str, flags: int, span: Span) -> TextType:
+    try:
+        program(pattern, flags)
+    except UnsupportedPattern as error:
+        hint = error.hint or "a text as a type is a regular expression"
+        raise ConstraintError(error.sentence, span=span, hint=hint) from None
+    return TextType(Matches(pattern, flags, span=span))
+
+
+def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
+    """A type whose values are known one by one."""
+    texts: dict[str, object] = {}
+    for value in values:
+        spelled = value.value if isinstance(value, Enum) else value
+        if not isinstance(spelled, str | int | float | None):
+            raise ConstraintError(
+                f"the type of [{name}] lists {value!r}, which has no plain spelling",
+                span=span,
+                hint="list texts and numbers, or an Enum whose members have such values",
+            )
+        text = str(spelled)
+        if text in texts:
+            raise ConstraintError(f"two values of the type of [{name}] are spelled {text!r}", span=span)
+        texts[text] = value
+    if not texts:
+        raise ConstraintError(f"nothing can fill [{name}]: its type lists no value", span=span)
+    listed = tuple((encode(span, text), value) for text, value in texts.items())
+    return TextType(Choice(tuple(text for text, _ in listed), span), texts.__getitem__, OneListed(listed))
+
+
+# Annotated -----------------------------------------------------------------------------------------------------------
+
+WORDLESS = {"type", "title", "description", "examples", "default"}
+"""Keys of a JSON Schema that narrow nothing."""
+
+
+def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextType:
+    """`Annotated[int, Field(gt=0)]`: bounds guide, what else is asked for pydantic judges."""
+    adapter = adapted(annotation, name, span)
+    schema = {key: value for key, value in schema_of(adapter, annotation, name, span).items() if key not in WORDLESS}
+    terms = [plain.term]
+    if plain.bare == Number("int"):
+        least = [schema.pop("minimum", None), _next(schema.pop("exclusiveMinimum", None), 1)]
+        most = [schema.pop("maximum", None), _next(schema.pop("exclusiveMaximum", None), -1)]
+        low = max((bound for bound in least if bound is not None), default=None)
+        high = min((bound for bound in most if bound is not None), default=None)
+        terms.append(shapes.integers(low, high, span))
+    elif plain.bare == PLAIN:
+        terms.append(Length(schema.pop("minLength", 0), schema.pop("maxLength", None), span=span))
+    validate = validating(adapter.validate_python)
+
+    def convert(text: str) -> Any:
+        return validate(plain.convert(text))
+
+    judges = bool(schema) or not says_all(adapter.core_schema)
+    return TextType(conjunction(tuple(terms)), convert, plain.bare, judges)
+
+
+def _next(bound: int | None, step: int) -> int | None:
+    return None if bound is None else bound + step
