@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from lmql_lite.errors import InputError, QueryError, did_you_mean
+from lmql_lite.lang.keywords import MODULES
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.models.base import Scorer
@@ -107,7 +108,7 @@ class Query:
 
     def _refuse_unknown(self, given: Mapping[str, Any]) -> None:
         for name in given:
-            if name not in self.inputs:
+            if name not in (*self.inputs, *MODULES):
                 known = f"its inputs are {', '.join(self.inputs)}" if self.inputs else "it has no inputs"
                 raise InputError(f"the query reads no input {name!r}", hint=did_you_mean(name, self.inputs) or known)
 
@@ -220,13 +221,14 @@ class QueryFunction:
         call = self._signature.bind(*self._bound, *arguments, **named)
         call.apply_defaults()
         module = self._function.__globals__
-        inputs = {name: module[name] for name in self.query.inputs if name in module}
-        inputs |= {name: value for name, value in self._scope.items() if name in self.query.inputs}
+        wanted = (*self.query.inputs, *MODULES)
+        inputs = {name: module[name] for name in wanted if name in module}
+        inputs |= {name: value for name, value in self._scope.items() if name in wanted}
         inputs |= inspect.getclosurevars(self._function).nonlocals
         inputs |= call.arguments
         # every name in `said` was found in Options above, which the checker cannot see
         options: Options = {**self._options, **said}  # type: ignore[typeddict-item]
-        return {name: value for name, value in inputs.items() if name in self.query.inputs}, options
+        return {name: value for name, value in inputs.items() if name in wanted}, options
 
 
 @overload
@@ -252,7 +254,7 @@ def query(
 
     def decorate(function: Callable[..., Any]) -> QueryFunction:
         compiled = Query(compile_program(parse(docstring(function))))
-        nearby = {name: scope[name] for name in compiled.inputs if name in scope}
+        nearby = {name: scope[name] for name in (*compiled.inputs, *MODULES) if name in scope}
         return QueryFunction(function, compiled, options, nearby)
 
     return decorate if function is None else decorate(function)

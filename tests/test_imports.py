@@ -14,7 +14,7 @@ import lmql_lite
 
 PACKAGE = Path(__file__).parent.parent / "lmql_lite"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("grammar", "demo"))
-RUNS_QUERIES = PACKAGE / "runtime" / "interpreter.py"
+RUNS_QUERIES = PACKAGE / "runtime" / "environment.py"
 """The one place where Python text is run: the query's own."""
 
 ALONE = """

@@ -16,6 +16,8 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -99,7 +101,7 @@ def run(
             )
         )
         if as_json:
-            write(json.dumps(as_object(result), ensure_ascii=False, default=str))
+            write(json.dumps(as_object(result), ensure_ascii=False, default=as_plain))
         else:
             write(as_text(result.value if query.returns else result.prompt))
         if usage:
@@ -248,7 +250,17 @@ def write(text: str) -> None:
 
 
 def as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=as_plain)
+
+
+def as_plain(value: Any) -> Any:
+    """What JSON does not know, as what it knows: a value of a typed hole as its parts, anything else as its text."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else str(value)
 
 
 def as_object(result: Result) -> dict[str, Any]:

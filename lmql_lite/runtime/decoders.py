@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lmql_lite.cache.tree import Fact, Node, TokenTree
-from lmql_lite.constraints.hole import Mask
+from lmql_lite.constraints.masks import Mask
 from lmql_lite.tokens import Sampling
 
 DECODERS = ("argmax", "sample")

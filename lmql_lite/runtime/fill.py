@@ -7,6 +7,7 @@ again with the next index. What was executed before is never undone.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,11 @@ from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.state import State, Step, data_of, steps_since
 from lmql_lite.tokens import Sampling, Source
+
+UNLIMITED = 2**31
+"""More tokens than any value has."""
+SHOWN = 60
+"""Characters of an unfinished value that an error quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +67,29 @@ class Fill:
         """Every token of every attempt."""
 
     def open(self, state: State, matcher: Matcher) -> State:
-        self._opened = replace(self._path.resolve(state), hole=self._op.name, matcher=matcher)
-        return self._opened
+        """The state in which the hole is filled; in a segment the token before it may have said some of it (S14)."""
+        state = replace(state, hole=self._op.name, matcher=matcher)
+        if not self._op.continues_segment:
+            state = self._path.resolve(state)
+        elif matcher.ending is None:  # a hole that can only be empty leaves the surplus to what follows it
+            state = self._path.run_on(state, partial(self._begin, matcher))
+        self._opened = state
+        return state
+
+    def _begin(self, matcher: Matcher, data: bytes, tokens: int) -> Matcher | None:
+        """After bytes that were said already, `tokens` tokens of them; None where they cannot begin a value."""
+        if matcher.longest_valid(data) < len(data):
+            return None
+        matcher, left = matcher.advance(data, tokens), self._max_tokens - tokens
+        fits = matcher.ending or matcher.may_end or (left > 0 and matcher.allowed(b"", left).any())
+        return matcher if fits else None
 
     async def step(self, state: State, matcher: Matcher) -> State:
         """The state after the next token, or after a stretch of forced text."""
         forced = matcher.forced()
         if forced:
             state = self._path.force(state, forced, self._op.name)
-            return replace(state, matcher=matcher.advance(forced))
+            return replace(state, matcher=matcher.advance(forced, tokens=0))
         return self._noted(state, await self._ask(self._path.settle(state), matcher))
 
     def close(self, state: State, matcher: Matcher) -> State:
@@ -111,7 +131,7 @@ class Fill:
         if left <= 0:
             if matcher.may_end and (room > 0 or state.used):
                 return replace(state, matcher=matcher.end("bound"))
-            raise self._dead_end(matcher, held, room)
+            raise self._dead_end(state, matcher, held, room)
         mask = matcher.allowed(held, left)
         try:
             fact = await self._frontier.fact(state.node, draft, self._ledger)
@@ -120,17 +140,17 @@ class Fill:
             raise ModelError(sentence, span=self._op.span, hint=error.hint) from error
         token = pick(fact, mask, self._sampling, self._frontier.tree, state.node)
         if token is None:
-            raise self._dead_end(matcher, held, room)
-        untried = mask.copy() if self._op.predicates else mask
+            raise self._dead_end(state, matcher, held, room)
+        untried = mask.copy() if self._op.may_reject else mask
         crossroads = Crossroads(state, matcher, held, fact, untried)
-        if self._op.predicates and self._sampling.temperature <= 0:
+        if self._op.may_reject and self._sampling.temperature <= 0:
             self._crossroads.append(crossroads)
         return self._take(crossroads, token)
 
     def _take(self, crossroads: Crossroads, token: int) -> State:
         state, matcher, fact = crossroads.state, crossroads.matcher, crossroads.fact
         ends = token in self._frontier.scorer.tokenizer.eos
-        if self._op.predicates:
+        if self._op.may_reject:
             crossroads.untried[self._engine.vocabulary.eos if ends else token] = False
         if ends:
             return replace(state, matcher=matcher.end("end-of-text"))
@@ -139,17 +159,26 @@ class Fill:
             return self._path.take(state, token)
         source: Source = "model" if fact.run == self._ledger.run else "cache"
         state = self._path.choose(state, token, self._op.name, source, fact.scores.logprob(token))
-        return replace(state, matcher=matcher.advance(data[len(crossroads.held) :]))
+        # a token that begins with held text belongs to whom that belongs to (S15)
+        tokens = 0 if crossroads.held else 1
+        return replace(state, matcher=matcher.advance(data[len(crossroads.held) :], tokens))
 
-    def _dead_end(self, matcher: Matcher, held: bytes, room: int) -> ConstraintError | ModelError:
+    def _dead_end(self, state: State, matcher: Matcher, held: bytes, room: int) -> ConstraintError | ModelError:
         model, name = self._frontier.scorer, self._op.name
-        if room <= 0 or matcher.allowed(held, self._max_tokens).any():
+        said = matcher.text.decode("utf-8", "replace")
+        if room <= 0 or matcher.allowed(held, UNLIMITED).any():
+            if room >= self._max_tokens - state.used:
+                shown = said if len(said) <= SHOWN else f"..{said[-SHOWN:]}"
+                return ConstraintError(
+                    f"[{name}] is not complete within the {self._max_tokens} tokens that it may have: {shown!r}",
+                    span=self._op.span,
+                    hint="raise max_tokens, or bound what the type lets be long (max_length)",
+                )
             return ModelError(
                 f"[{name}] does not fit: {model.name} reads at most {model.context_length} tokens",
                 span=self._op.span,
                 hint="shorten the prompt, lower max_tokens or use a model with a longer context",
             )
-        said = matcher.text.decode("utf-8", "replace")
         return ConstraintError(
             f"[{name}] cannot go on after {said!r}: no token of {model.name} fits its condition", span=self._op.span
         )

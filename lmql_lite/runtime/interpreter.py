@@ -5,16 +5,15 @@ Events stream up; the caller of `Run.stream` drives the run by reading them.
 
 from __future__ import annotations
 
-import builtins
-import inspect
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, replace
-from types import CodeType
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Ending, Matcher
-from lmql_lite.errors import ConstraintError, InputError
+from lmql_lite.constraints.terms import conjunction
+from lmql_lite.errors import ConstraintError
+from lmql_lite.program.clauses import settled
 from lmql_lite.program.ops import (
     ITEM,
     Enter,
@@ -24,66 +23,30 @@ from lmql_lite.program.ops import (
     JumpIf,
     Let,
     Next,
-    Predicate,
     Program,
     Return,
     Text,
 )
+from lmql_lite.program.schemas import JsonType
+from lmql_lite.program.types import NAMES, TextType
 from lmql_lite.runtime import events
+from lmql_lite.runtime.environment import Context, Environment, evaluate, execute, value_of
 from lmql_lite.runtime.fill import Fill
 from lmql_lite.runtime.frontier import Frontier
+from lmql_lite.runtime.judge import Judge, Objection
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.settings import Settings
 from lmql_lite.runtime.state import State
 
-Environment = dict[str, Any]
 
-
-def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
-    """The variables of one run. Raises InputError for a missing input and for one that the query does not read.
-
-    One dict is globals and locals of all Python in the query: functions and comprehensions see each variable as it is
-    when they run.
-    """
-    missing = [wanted for wanted in program.inputs if wanted.name not in inputs]
-    if missing:
-        first = missing[0]
-        others = ", ".join(wanted.name for wanted in missing[1:])
-        raise InputError(
-            f"the input {first.name!r} is missing" + (f", and so are {others}" if others else ""),
-            span=first.span,
-            hint=f"pass --var {first.name}=..., or inputs={{{first.name!r}: ...}} from Python",
-        )
-    return {"__builtins__": builtins, "__name__": "__main__", **inputs}
-
-
-@dataclass(slots=True)
-class Context:
-    """What a query's own Python may ask about its run, under the name `context`."""
-
-    prompt: str = ""
-    """The whole text so far."""
-
-
-async def evaluate(code: CodeType, environment: Environment) -> Any:
-    """An expression's value; an awaitable one is awaited."""
-    value = eval(code, environment)
-    return await value if inspect.isawaitable(value) else value
-
-
-async def execute(code: CodeType, environment: Environment) -> None:
-    """Statements, with `await` at their top level or without."""
-    value = eval(code, environment)
-    if code.co_flags & inspect.CO_COROUTINE:
-        await value
-
-
-def _rejected(op: Hole, broken: Predicate, value: str, tries: int) -> ConstraintError:
+def _rejected(op: Hole, broken: Objection, matcher: Matcher, tries: int) -> ConstraintError:
+    value = matcher.value.decode("utf-8", "replace")
     times = "the only value that was left" if tries == 1 else f"the last of {tries} values"
     return ConstraintError(
-        f"[{op.name}] has no value that meets `{broken.span.source}`: {times} was {value!r}",
+        f"[{op.name}] has no value that meets `{broken.span.source}`: {times} was {value!r}"
+        + (f" ({broken.reason})" if broken.reason else ""),
         span=broken.span,
         hint="a higher max_backtracks tries more; a condition that needs no Python guides the model from the start",
     )
@@ -119,7 +82,7 @@ class Run:
         self._notices = notices
         tokenizer = frontier.scorer.tokenizer
         self._path = Path(frontier.tree, tokenizer, engine.vocabulary, ledger)
-        self._variables: dict[str, str] = {}
+        self._variables: dict[str, Any] = {}
         self._endings: dict[str, Ending] = {}
 
     async def stream(self) -> AsyncIterator[events.Event]:
@@ -197,50 +160,59 @@ class Run:
         if self._isolated:
             self._frontier.tree.forget_scores()
         limit = self._settings.limit
-        term = op.condition.bind(lambda code: eval(code, self._environment))
-        matcher: Matcher = self._engine.matcher(term, op.following, limit, op.name, op.span)
+        op = await self._settled(op)
+        matcher = self._matcher(op, limit)
         fill = Fill(op, self._path, self._frontier, self._engine, self._ledger, self._sampling, limit)
         state = fill.open(state, matcher)
+        matcher = state.matcher or matcher
+        judge = Judge(op, self._environment)
         shown, rejections = 0, 0
         while True:
-            while matcher.ending is None:
+            for event in self._news():
+                yield event
+            # text that may still be cut or rejected, and a character that is not complete, wait (S33)
+            ready = matcher.text[shown : matcher.certain].decode("utf-8", "ignore")
+            if ready and matcher.ending is None and not op.may_reject:
+                shown += len(ready.encode())
+                yield events.Text(ready, op.name)
+            broken = await judge.objects(matcher)
+            if broken is not None:
+                back = fill.go_back() if rejections < self._settings.backtracks else None
+                if back is None:
+                    raise _rejected(op, broken, matcher, rejections + 1)
+                rejections += 1
+                state = back
+            elif matcher.ending is None:
                 state = await fill.step(state, matcher)
-                matcher = state.matcher or matcher
-                for event in self._news():
-                    yield event
-                # text that may still be cut or rejected, and a character that is not complete, wait (S33)
-                ready = matcher.text[shown : matcher.certain].decode("utf-8", "ignore")
-                if ready and matcher.ending is None and not op.predicates:
-                    shown += len(ready.encode())
-                    yield events.Text(ready, op.name)
-            value = matcher.value.decode()
-            broken = await self._broken(op, value)
-            if broken is None:
+            else:
                 break
-            back = fill.go_back() if rejections < self._settings.backtracks else None
-            if back is None:
-                raise _rejected(op, broken, value, rejections + 1)
-            rejections += 1
-            state = back
             matcher = state.matcher or matcher
         state = fill.close(state, matcher)
         for event in self._news():
             yield event
-        self._variables[op.name] = value
+        self._variables[op.name] = judge.value
         self._endings[op.name] = matcher.ending
         rest = matcher.value[shown:].decode()
         if rest:
             yield events.Text(rest, op.name)
-        yield events.HoleClosed(op.name, value, matcher.ending)
+        yield events.HoleClosed(op.name, matcher.value.decode(), matcher.ending)
         yield state
 
-    async def _broken(self, op: Hole, value: str) -> Predicate | None:
-        """The first condition in Python that the value does not meet; the value is bound already."""
-        self._environment[op.name] = value
-        for predicate in op.predicates:
-            if not await evaluate(predicate.code, self._environment):
-                return predicate
-        return None
+    async def _settled(self, op: Hole) -> Hole:
+        """The hole with its type known; names that an annotation may use are the query's own where it binds them."""
+        if op.type is None or op.type.spec is not None:
+            return op
+        names = {**self._environment, **{name: NAMES[name] for name in op.type.offered}}
+        return settled(op, await evaluate(op.type.code, names))
+
+    def _matcher(self, op: Hole, limit: int) -> Matcher:
+        spec = op.type.spec if op.type else None
+        term = op.condition.bind(lambda code: value_of(code, self._environment))
+        if isinstance(spec, JsonType) and op.type:
+            rules = spec.rules(term, op.name, op.type.span)
+            return self._engine.grammars.matcher(rules, op.following, op.name, op.type.span)
+        term = conjunction((spec.term, term)) if isinstance(spec, TextType) else term
+        return self._engine.matcher(term, op.following, limit, op.name, op.span)
 
     # The end -----------------------------------------------------------------------------------------------------
 

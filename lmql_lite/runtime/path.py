@@ -6,13 +6,14 @@ leaves the path to the ledger.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from lmql_lite.cache.tree import TokenTree
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.state import Overhang, Piece, State, Step, data_of, join, joined, without
+from lmql_lite.runtime.state import Overhang, Piece, State, Step, data_of, join, joined, until, without
 from lmql_lite.tokens import Fate, Source, Token, Tokenizer
 
 
@@ -81,8 +82,14 @@ class Path:
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The end of a hole: where its tokens run past the value, they hang over until the next text is known."""
-        state = replace(state, matcher=None, hole=None, used=0, text=state.text + matcher.value.decode())
-        surplus = matcher.text[len(matcher.value) :]
+        hole, entry, value = state.hole, state.entry, matcher.value
+        state = replace(state, matcher=None, hole=None, used=0, entry=(), text=state.text + value.decode())
+        surplus = matcher.text[len(value) :]
+        if surplus:  # what a constraint said of it is not on the path yet, and need not be
+            waiting = joined(state.held, state.pending)
+            pending = until(waiting, len(data_of(waiting)) - len(surplus))
+            surplus = surplus[: max(len(surplus) - len(data_of(waiting)), 0)]
+            state = replace(state, held=(), pending=pending)
         if not surplus:
             return state
         steps: list[Step] = []
@@ -93,7 +100,12 @@ class Path:
                 steps.append(step)
                 covered += len(step.token.data)
             step = step.before
-        return replace(state, overhang=Overhang(tuple(reversed(steps)), covered - len(surplus), surplus))
+        first, kept = steps[-1].token, covered - len(surplus)
+        before = join(entry, Piece(value, hole, first.source))
+        if len(data_of(before)) < kept:  # the token begins in text that was held back before the hole
+            before = join((), Piece(first.data[:kept], hole, first.source))
+        before = without(before, len(data_of(before)) - kept)
+        return replace(state, overhang=Overhang(tuple(reversed(steps)), before, surplus))
 
     def reject(self, steps: list[Step]) -> list[Step]:
         """Takes steps off the books that are not on the way; gives those of a hole, as rejected."""
@@ -115,25 +127,37 @@ class Path:
         overhang = state.overhang
         if overhang is None:
             return state
-        following = data_of(state.pending)
-        reached, keep = -overhang.kept, 0
-        for step in overhang.steps:
-            reached += len(step.token.data)
-            if not following.startswith(overhang.surplus[:reached]) or reached > len(following):
-                break
+        following, keep = data_of(state.pending), 0
+        while keep < len(overhang.steps) and following.startswith(overhang.surplus[: overhang.reach(keep + 1)]):
             keep += 1
-        state = replace(state, overhang=None)
-        if keep == len(overhang.steps):
-            return replace(state, pending=without(state.pending, len(overhang.surplus)))
-        dropped = overhang.steps[keep:]
-        if keep:
-            fitted = sum(len(step.token.data) for step in overhang.steps[:keep]) - overhang.kept
-            pending = without(state.pending, fitted)
-        else:
-            first = dropped[0].token
-            # what replaces the part before the cut takes its provenance (S31)
-            replacement = Piece(first.data[: overhang.kept], first.hole, first.source)
-            pending = (replacement, *state.pending) if replacement.data else state.pending
+        return self._keep(state, overhang, keep)
+
+    def run_on(self, state: State, begin: Callable[[bytes, int], Matcher | None]) -> State:
+        """Into a hole of the same segment: a surplus that covers the text between may be the beginning of its value.
+
+        `begin` tells what the hole makes of bytes, among them the first ones of so many tokens; None where they do
+        not fit. Tokens that do not fit leave the path: the cut is where the last hole ended (S14).
+        """
+        overhang, between = state.overhang, data_of(state.pending)
+        if overhang is None or not overhang.surplus.startswith(between):
+            return self.resolve(state)
+        for many in range(len(overhang.steps), 0, -1):
+            beginning = overhang.surplus[len(between) : overhang.reach(many)]
+            tokens = sum(overhang.reach(earlier) >= len(between) for earlier in range(many))
+            matcher = begin(beginning, tokens) if beginning else None
+            if matcher is not None:
+                entry = joined(overhang.before, state.pending)
+                return replace(self._keep(state, overhang, many), matcher=matcher, used=tokens, entry=entry)
+        return self.resolve(state)
+
+    def _keep(self, state: State, overhang: Overhang, many: int) -> State:
+        """The first `many` tokens of an overhang stay, the others leave the path."""
+        # what replaces the part before the cut keeps its provenance (S31)
+        pending = without(state.pending, overhang.reach(many)) if many else joined(overhang.before, state.pending)
+        state = replace(state, overhang=None, pending=pending)
+        dropped = overhang.steps[many:]
+        if not dropped:
+            return state
         for step in dropped:
             self._ledger.drop(step, "cut")
         history = _with_fate(state.history, {id(step) for step in dropped})
@@ -141,7 +165,6 @@ class Path:
             state,
             node=dropped[0].parent,
             depth=state.depth - len(dropped),
-            pending=pending,
             history=history,
             score=state.score - sum(step.token.logprob or 0.0 for step in dropped),
         )

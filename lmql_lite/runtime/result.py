@@ -40,13 +40,13 @@ class Usage:
 class Result:
     """A finished run.
 
-    `prompt` is the whole text, program and model together; `variables` the last value of each hole; `value` what the
-    query returned (None without `return`). `endings` says how each hole ended last. `seed` repeats the run exactly.
-    `notices` are sentences that a user should read.
+    `prompt` is the whole text, program and model together; `variables` the last value of each hole, of its type where
+    it has one; `value` what the query returned (None without `return`). `endings` says how each hole ended last.
+    `seed` repeats the run exactly. `notices` are sentences that a user should read.
     """
 
     prompt: str
-    variables: Mapping[str, str]
+    variables: Mapping[str, Any]
     value: Any
     tokens: tuple[Token, ...] = field(repr=False)
     usage: Usage = field(repr=False)
@@ -55,7 +55,7 @@ class Result:
     model: str
     notices: tuple[str, ...] = ()
 
-    def __getitem__(self, name: str) -> str:
+    def __getitem__(self, name: str) -> Any:
         return self.variables[name]
 
     def check_ledger(self) -> None:

@@ -15,8 +15,9 @@ from lmql_lite.models.base import Scorer
 from lmql_lite.models.registry import load
 from lmql_lite.program.ops import Program
 from lmql_lite.runtime import events
+from lmql_lite.runtime.environment import environment_of, evaluate, execute
 from lmql_lite.runtime.frontier import Frontier
-from lmql_lite.runtime.interpreter import Run, environment_of, evaluate, execute
+from lmql_lite.runtime.interpreter import Run
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.settings import Settings, checked
 

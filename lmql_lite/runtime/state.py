@@ -30,14 +30,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Overhang:
-    """The last tokens of a hole run past its end: by `surplus` bytes, which the following text may claim (S14).
+    """The last tokens of a hole run past its end: by `surplus` bytes, which what follows may claim (S14).
 
-    `steps` are those tokens, oldest first; the first may lie across the end, with its first `kept` bytes before it.
+    `steps` are those tokens, oldest first; the first may lie across the end, with `before` as its bytes up to there.
     """
 
     steps: tuple[Step, ...]
-    kept: int
+    before: tuple[Piece, ...]
     surplus: bytes
+
+    def reach(self, many: int) -> int:
+        """How far into the surplus the first `many` tokens go."""
+        return sum(len(step.token.data) for step in self.steps[:many]) - len(data_of(self.before))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class State:
     """Tokens on the path."""
     used: int = 0
     """Tokens of the open hole."""
+    entry: tuple[Piece, ...] = ()
+    """What stands before the open hole in the tokens that reach into it from an earlier one (S15)."""
     score: float = 0.0
     """Sum of the raw log-probabilities of the tokens that were chosen."""
     text: str = ""
@@ -104,11 +110,20 @@ def data_of(pieces: tuple[Piece, ...]) -> bytes:
     return b"".join(piece.data for piece in pieces)
 
 
+def until(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
+    """The first `length` bytes of the pieces."""
+    first: tuple[Piece, ...] = ()
+    for piece in pieces:
+        first = join(first, replace(piece, data=piece.data[: max(length, 0)]))
+        length -= len(piece.data)
+    return first
+
+
 def without(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
     """What is left of the pieces after their first `length` bytes."""
     while pieces and length >= len(pieces[0].data):
         length -= len(pieces[0].data)
         pieces = pieces[1:]
-    if length:
+    if pieces and length:
         pieces = (replace(pieces[0], data=pieces[0].data[length:]), *pieces[1:])
     return pieces

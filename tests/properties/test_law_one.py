@@ -11,7 +11,23 @@ from hypothesis import strategies as st
 
 import lmql_lite as lq
 from lmql_lite.cache.trie import Trie
+from lmql_lite.models import scripted
 
+WORDS = (
+    *scripted.WORDS,
+    b"\n- ",
+    b"\n-a",
+    b"e, a",
+    b"a: a",
+    b".Q:ab",
+    b"\na\n",
+    b"\n\n\n",
+    b", a, ",
+    b"c12a",
+    b"b\n\nOption",
+)
+"""Tokens from one hole over the text after it into the next one (S14)."""
+SCRIPT = "a\n- Option A.\nthe end?\na\n\n\nb\n\nOption, a, a: ab.Q:abc12a"
 TEXTS = ["a", "\n", "\n-", "- ", "Q:", " the", "Option", "é", "😀", ".", "?\n", "b\n\n", "", " ", "c12"]
 CONDITIONS = [
     'STOPS_AT({H}, "\\n")',
@@ -28,8 +44,15 @@ CONDITIONS = [
     "INT({H}) and len({H}) < 4",
     '{H}.startswith(("a", "1")) and len({H}) < 5',
     'len({H}) == 2 and {H}.upper() != "AA" and sum({H}.encode()) % 3 != 0',
+    "len({H}) == 2 and steady({H})",
     'len({H}) < 8 and (STOPS_AT({H}, ["?", "."]) or {H} in ["é", "ée"])',
 ]
+
+
+PYTHON = """
+def steady(text, final=True):
+    return (sum(text.encode()) % 3 != 0) if text and (final or text[-1] in "aeb") else None
+"""
 
 
 @st.composite
@@ -59,7 +82,33 @@ def programs(draw: st.DrawFn) -> str:
             lines += [f"if len({holes[0]}) > 3:", f"    {prompt}", "else:", '    "other"']
         else:
             lines.append(prompt)
-    return "\n".join(lines)
+    return PYTHON + "\n".join(lines)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> str:
+    """A query of one long segment: texts that tokens run through, holes that end in the middle of them (S16)."""
+    parts, clauses = [], []
+    for number in range(draw(st.integers(2, 5))):
+        parts.append(draw(st.sampled_from(["", "-", "- ", ", ", ": ", "\n", "Q:", "a", "\n-"])).replace("\n", "\\n"))
+        parts.append(f"[H{number}]")
+        clauses.append(draw(st.sampled_from(ENDS)).format(H=f"H{number}"))
+    return f'"{"".join(parts)}" where {" and ".join(f"({clause})" for clause in clauses)}'
+
+
+ENDS = [
+    'STOPS_AT({H}, "\\n")',
+    'STOPS_AT({H}, ["a", "e"]) and len({H}) < 7',
+    'STOPS_BEFORE({H}, "\\n") and len({H}) < 6',
+    'STOPS_BEFORE({H}, ", ") and len({H}) < 6',
+    'STOPS_BEFORE({H}, "e, a") and len({H}) < 8',
+    '{H} in ["a", "ab", "Option", "e"]',
+    "INT({H}) and len({H}) < 4",
+    "len({H}) < 4",
+    '{H} in ["", "a"]',
+    '{H} == ""',
+    '{H} == "a"',
+]
 
 
 Seen = tuple[Any, ...]
@@ -77,16 +126,16 @@ async def seen(program: lq.Query, session: lq.Session, model: lq.ScriptedModel, 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
-    source=programs(),
+    source=st.one_of(programs(), segments()),
     decoder=st.sampled_from(["argmax", "sample"]),
     seed=st.integers(0, 3),
     levels=st.sampled_from([None, 2]),
-    certainty=st.sampled_from([0.0, 3.0]),
+    certainty=st.sampled_from([0.0, 3.0, 6.0]),
 )
 def test_cache_on_off_warm_evicted_and_concurrent_give_the_same_run(
     source: str, decoder: str, seed: int, levels: int | None, certainty: float
 ) -> None:
-    model = lq.ScriptedModel("a\n- Option A.\nthe end?\n", seed=seed, levels=levels, certainty=certainty)
+    model = lq.ScriptedModel(SCRIPT, seed=seed, levels=levels, certainty=certainty, words=WORDS)
     program = lq.compile(source)
     options = {"decoder": decoder, "seed": seed}
 

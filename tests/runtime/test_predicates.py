@@ -11,6 +11,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.models.base import ScoreRequest
+from lmql_lite.models.scripted import WORDS
 from lmql_lite.runtime import events
 
 PRIME = """
@@ -127,3 +128,181 @@ def test_nothing_is_shown_that_may_still_be_rejected_S33(session: lq.Session) ->
         return [event.text async for event in stream if isinstance(event, events.Text)]
 
     assert asyncio.run(shown()) == ["pick ", "13"]
+
+
+# On the way ------------------------------------------------------------------------------------------------------
+
+CLIMBS = """
+asked = []
+def climbs(text{}):
+    asked.append(text)
+    return all(a < b for a, b in zip(text, text[1:]))
+"[X]" where REGEX(X, "[b-h]{{3}}") and climbs(X)
+return asked
+"""
+
+
+def test_a_function_that_takes_final_is_asked_on_the_way_and_saves_hopeless_tokens() -> None:
+    early, late = (
+        lq.run_sync(
+            CLIMBS.format(final),
+            model=lq.ScriptedModel("", certainty=0, seed=5),
+            session=lq.Session(),
+            decoder="sample",
+            seed=4,
+        )
+        for final in (", final", "")
+    )
+    # what is drawn does not change, only how much of what is rejected is drawn to its end
+    assert early["X"] == late["X"] and list(early["X"]) == sorted(early["X"])
+    assert {len(text) for text in late.value} == {3}
+    assert {len(text) for text in early.value} == {1, 2, 3}
+    assert (early.usage.completion_tokens or 0) < (late.usage.completion_tokens or 0)
+    assert (early.usage.forward_passes or 0) < (late.usage.forward_passes or 0)
+
+
+def test_argmax_leaves_a_hopeless_way_at_once() -> None:
+    model = lq.ScriptedModel("", certainty=0, seed=9)
+    early = lq.run_sync(CLIMBS.format(", *, final=True"), model=model, session=lq.Session())
+    assert list(early["X"]) == sorted(early["X"])
+    hopeless = [text for text in early.value if list(text) != sorted(set(text))]
+    assert hopeless and all(list(text[:-1]) == sorted(set(text[:-1])) for text in hopeless)
+    assert not any(longer != text and longer.startswith(text) for text in hopeless for longer in early.value)
+
+
+def test_none_cannot_tell_yet_and_at_the_end_is_no_yes(session: lq.Session) -> None:
+    model = lq.ScriptedModel("ab34", certainty=9)
+    source = """
+asked = []
+def last_is_digit(text, final):
+    asked.append((text, final))
+    return text[-1].isdigit() if final or {} else None
+"[X]" where len(X) == 4 and last_is_digit(X)
+return asked
+"""
+    result = lq.run_sync(source.format("False"), model=model, session=session)
+    assert result.value == [("a", False), ("ab", False), ("ab3", False), ("ab34", True)]
+    with pytest.raises(lq.ConstraintError, match=r"`never\(X\)`: the last of 3 values"):
+        source = 'def never(text, final):\n    return None\n"[X]" where len(X) == 2 and never(X)'
+        lq.run_sync(source, model=model, session=session, max_backtracks=2)
+
+
+def test_giving_up_on_the_way_is_a_backtrack_and_the_error_shows_the_text_so_far(session: lq.Session) -> None:
+    model = lq.ScriptedModel("ab34", certainty=9)
+    source = 'def short(text, final):\n    return len(text) < 3\n"[X]" where len(X) == 4 and short(X)'
+    with pytest.raises(lq.ConstraintError, match=r"the last of 4 values was '...'$"):
+        lq.run_sync(source, model=model, session=session, max_backtracks=3)
+    with pytest.raises(lq.ConstraintError, match=r"the only value that was left was '...'$"):
+        lq.run_sync(source, model=model, session=session, max_backtracks=0)
+
+
+def test_only_what_stands_for_certain_is_asked_about(session: lq.Session) -> None:
+    source = """
+asked = []
+def log(text, final):
+    asked.append(text)
+    return True
+"[X]" where STOPS_BEFORE(X, "xyz") and log(X)
+return asked
+"""
+    assert lq.run_sync(source, model=lq.ScriptedModel("abxyxyz"), session=session).value == ["a", "ab", "abxy", "abxy"]
+    assert lq.run_sync(source, model=lq.ScriptedModel("a😀xyz"), session=session).value == ["a", "a😀", "a😀"]
+
+
+def test_a_condition_on_the_way_may_read_earlier_holes_and_await(session: lq.Session) -> None:
+    source = """
+async def differ(first, second, final=True):
+    return all(a != b for a, b in zip(first, second))
+"[A]-[B]-[C]" where len(A) == 3 and len(B) == 3 and len(C) == 2 and differ(A, B)
+"""
+    result = lq.run_sync(source, model=lq.ScriptedModel("abc-abc-de", certainty=9), session=session)
+    assert result["A"] == "abc" and all(a != b for a, b in zip(result["A"], result["B"], strict=True))
+    rejected = b"".join(token.data for token in result.tokens if token.fate == "rejected")
+    assert rejected
+
+
+def test_a_function_that_names_final_itself_is_left_alone(session: lq.Session) -> None:
+    source = """
+asked = []
+def log(text, final):
+    asked.append((text, final))
+    return True
+"[X]" where len(X) == 2 and {}
+return asked
+"""
+    for call in ("log(X, final=7)", "log(X, 7)", "log(*(X, 7))", "log(X, **dict(final=7))", "(log or 0)(X, 7)"):
+        result = lq.run_sync(source.format(call), model=lq.ScriptedModel("ab"), session=session)
+        assert result.value == [("ab", 7)], call
+
+
+def test_a_condition_over_holes_of_one_segment_is_judged_at_the_last_S20(session: lq.Session) -> None:
+    model = lq.ScriptedModel("1+1=2;", certainty=12, words=(*WORDS, b"+1", b"=2"))
+    source = '"[A]+[B]=[C];" where A in ["1", "2"] and B in ["1", "2"] and int(A) + int(B) == int(C) and len(C) == 1'
+    result = lq.run_sync(source, model=model, session=session)
+    assert result.prompt == "1+1=2;"
+
+
+# Beside parts that guide -----------------------------------------------------------------------------------------
+
+
+def is_even(text: str) -> bool:
+    return text.isdigit() and int(text) % 2 == 0
+
+
+def test_a_stop_in_a_disjunction_with_python_stops_S13(session: lq.Session) -> None:
+    source = '"[X]" where (STOPS_AT(X, ";") and is_even(X[:-1])) or X == "none"'
+    for says, value in (("34;5", "34;"), ("none", "none")):
+        result = lq.run_sync(source, {"is_even": is_even}, model=lq.ScriptedModel(says), session=session)
+        assert result["X"] == value
+    source = source.replace("STOPS_AT", 'REGEX(X, "[0-9];") and STOPS_AT')
+    refused = lq.run_sync(source, {"is_even": is_even}, model=lq.ScriptedModel("5;", certainty=9), session=session)
+    assert refused["X"] == "none" or is_even(refused["X"].rstrip(";"))
+    assert [token for token in refused.tokens if token.fate == "rejected"]
+
+
+@pytest.mark.parametrize(
+    ("where", "says", "value"),
+    [
+        ('REGEX(X, r"[a-c]+") and len(X) == 2 or len(X) == 3 and f(X)', "ab", "ab"),
+        ('(REGEX(X, r"[a-c]{2}") or len(X) == 3 and f(X)) and len(X) < 4', "xyz", "xyz"),
+        ("(f(X) and INT(X) or DATE(X)) and len(X) < 11", "2024-02-29", "2024-02-29"),
+        ("(len(WORDS(X)) == 2 or f(X)) and len(X) == 5", "a bcd", "a bcd"),
+        ('(f(X) or STARTS_WITH(X, ["q"])) and len(X) == 2', "qr", "qr"),
+    ],
+)
+def test_each_part_of_a_mixed_condition_is_judged_as_it_reads(
+    session: lq.Session, where: str, says: str, value: str
+) -> None:
+    source = f"""
+asked = []
+def f(text):
+    asked.append(text)
+    return text == "xyz"
+"[X]." where {where}
+return asked
+"""
+    result = lq.run_sync(source, model=lq.ScriptedModel(says), session=session)
+    assert result["X"] == value
+    # as in Python, what comes after a part that decides is not asked
+    assert result.value in ([], [value])
+
+
+def test_what_guides_in_a_mixed_condition_keeps_the_model_from_what_no_part_allows(session: lq.Session) -> None:
+    source = """
+def f(text):
+    return True
+"[X]" where (REGEX(X, r"[a-c]{2}") and f(X)) or X in ["yes", "no"]
+"""
+    for seed in range(20):
+        result = lq.run_sync(source, model=lq.ScriptedModel("", certainty=0, seed=seed), session=session)
+        assert set(result["X"]) <= set("abc") or result["X"] in ("yes", "no")
+        assert result.usage.wasted_tokens == 0
+
+
+def test_a_function_of_where_inside_python_is_refused_with_its_place() -> None:
+    for clause in ('f(REGEX(X, "a"))', 'not (STOPS_AT(X, "a") or f(X))', "f(X) if INT(X) else True"):
+        with pytest.raises(lq.QueryError) as caught:
+            lq.compile(f'def f(text):\n    return True\n"[X]" where {clause} or len(X) == 2')
+        assert caught.value.span is not None and caught.value.span.line == 3
+    with pytest.raises(lq.QueryError, match="how many tokens"):
+        lq.compile('def f(text):\n    return True\n"[X]" where len(TOKENS(X)) == 2 or f(X)')

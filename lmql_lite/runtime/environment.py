@@ -1,0 +1,62 @@
+"""The variables of a run, and the query's own Python in them."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import CodeType
+from typing import Any
+
+from lmql_lite.errors import InputError
+from lmql_lite.lang.keywords import MODULES
+from lmql_lite.program.ops import Program
+
+Environment = dict[str, Any]
+
+
+def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
+    """The variables of one run. Raises InputError for a missing input and for one that the query does not read.
+
+    One dict is globals and locals of all Python in the query: functions and comprehensions see each variable as it is
+    when they run.
+    """
+    missing = [wanted for wanted in program.inputs if wanted.name not in inputs]
+    if missing:
+        first = missing[0]
+        others = ", ".join(wanted.name for wanted in missing[1:])
+        raise InputError(
+            f"the input {first.name!r} is missing" + (f", and so are {others}" if others else ""),
+            span=first.span,
+            hint=f"pass --var {first.name}=..., or inputs={{{first.name!r}: ...}} from Python",
+        )
+    modules = {name: import_module(name) for name in MODULES}
+    return {"__builtins__": builtins, "__name__": "__main__", **modules, **inputs}
+
+
+@dataclass(slots=True)
+class Context:
+    """What a query's own Python may ask about its run, under the name `context`."""
+
+    prompt: str = ""
+    """The whole text so far."""
+
+
+def value_of(code: CodeType, environment: Environment) -> Any:
+    """An expression's value, as it is."""
+    return eval(code, environment)
+
+
+async def evaluate(code: CodeType, environment: Environment) -> Any:
+    """An expression's value; an awaitable one is awaited."""
+    value = value_of(code, environment)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def execute(code: CodeType, environment: Environment) -> None:
+    """Statements, with `await` at their top level or without."""
+    value = eval(code, environment)
+    if code.co_flags & inspect.CO_COROUTINE:
+        await value

@@ -1,0 +1,82 @@
+"""What only Python can judge of a hole: its value at the end, and its text on the way where a function asks (S21)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.membership import meets
+from lmql_lite.errors import Span
+from lmql_lite.program.ops import FINAL, GUIDED, Hole, Predicate
+from lmql_lite.runtime.environment import Environment, evaluate, value_of
+
+
+class Objection(NamedTuple):
+    """The part of the query that a value does not meet, and why, where it is a type and says so."""
+
+    span: Span
+    reason: str | None = None
+
+
+class Judge:
+    """The type and the predicates of one hole. It binds the value to the hole's name before it asks.
+
+    A function with a parameter `final` is also asked about text that is not complete: what it then finds False no
+    continuation can make right, and None says that it cannot tell yet. All others are asked at the end alone, as are
+    those about a hole whose value is more than its text.
+    """
+
+    def __init__(self, op: Hole, environment: Environment) -> None:
+        self.value: Any = None
+        """What the hole's text means, once it is complete."""
+        self._op = op
+        self._type = op.type.spec if op.type else None
+        self._is_text = self._type is None or self._type.convert is str
+        self._environment = environment
+        self._told: dict[Predicate, bool] = {}
+        self._heard = ""
+
+    async def objects(self, matcher: Matcher) -> Objection | None:
+        """The first condition that the value does not meet, or that what is certain of it cannot meet any more."""
+        final = matcher.ending is not None
+        told = [predicate for predicate in self._op.predicates if self._is_told(predicate)]
+        text = matcher.value[: matcher.certain].decode("utf-8", "strict" if final else "ignore")
+        if not final and (not told or not self._is_text or text in ("", self._heard)):
+            return None
+        self._heard = text
+        try:
+            self.value = self._type.convert(text) if final and self._type else text
+        except (ValueError, RecursionError) as error:  # the latter where JSON is nested too deeply
+            assert self._op.type is not None
+            return Objection(self._op.type.span, str(error))
+        self._environment[self._op.name] = self.value
+        self._environment[FINAL] = final
+        for predicate in self._op.predicates if final else told:
+            terms = [part.bind(lambda code: value_of(code, self._environment)) for part in predicate.guided]
+            self._environment[GUIDED] = [meets(term, text.encode()) for term in terms]
+            code = predicate.call.code if predicate.call and predicate in told else predicate.code
+            verdict = await evaluate(code, self._environment)
+            if not verdict and (final or verdict is not None):
+                return Objection(predicate.span)
+        return None
+
+    def _is_told(self, predicate: Predicate) -> bool:
+        """Whether the function wants to know if the text is complete."""
+        if predicate.call is None:
+            return False
+        if predicate not in self._told:
+            function = value_of(predicate.call.function, self._environment)
+            self._told[predicate] = _takes_final(function, predicate.call.by_place)
+        return self._told[predicate]
+
+
+def _takes_final(function: Any, by_place: int) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # no function, or a builtin that does not say what it takes
+        return False
+    final = parameters.get("final")
+    if final is None or final.kind is final.KEYWORD_ONLY:
+        return final is not None
+    return final.kind is final.POSITIONAL_OR_KEYWORD and list(parameters).index("final") >= by_place
