@@ -7,7 +7,6 @@ is exact (S19): a mask built on it never walks into a dead end.
 
 from __future__ import annotations
 
-from collections import Counter
 from threading import RLock
 
 import numpy as np
@@ -25,7 +24,7 @@ from lmql_lite.errors import ConstraintError
 STATE_BUDGET = 100_000
 
 UTF8 = Utf8()
-MEMBERS = {(state, after): np.array(members) for state, groups in enumerate(UTF8.groups) for after, members in groups}
+MEMBERS = [[(after, np.array(members)) for after, members in groups] for groups in UTF8.groups]
 NOWHERE = 0
 """The state of a text that no continuation makes valid. The others are numbered from 1."""
 TABLE_ROWS = 64
@@ -59,7 +58,7 @@ class Automaton:
         self._entered: dict[tuple[Atoms, int], int] = {}
         """The state of some machines and UTF-8, where no value is cut back: then nothing else makes a place."""
         self._table: NDArray[np.intp] = np.full((TABLE_ROWS, 256), NOWHERE, dtype=np.intp)
-        self._edges: list[tuple[Edge, ...]] = []
+        self._edges: dict[int, tuple[Edge, ...]] = {}
         self._added: NDArray[np.intp] = np.zeros((TABLE_ROWS, 256), dtype=np.intp)
         self._reached: list[bool] = []
         self._ahead: list[tuple[Way, ...]] = []
@@ -86,7 +85,6 @@ class Automaton:
 
     def _add(self, place: Place) -> None:
         self._places.append(place)
-        self._edges.append(())
         self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._watch.stops))
         self._ahead.append(self._watch.ways(place.atoms))
         self._behind.append(self._ways_back(place))
@@ -104,30 +102,22 @@ class Automaton:
         atoms, utf8, _ = place
         row = np.full(256, NOWHERE, dtype=np.intp)
         moves = [machine.moves(atom) for machine, atom in zip(self._machines, atoms, strict=True)]
-        told_apart = set[int]().union(*(move.special for move in moves))
-        special = sorted(told_apart)
+        special = sorted(set[int]().union(*(move.special for move in moves)))
         other = tuple(move.other for move in moves)
-        after_utf8 = UTF8.table[utf8]
         entered: dict[tuple[Atoms, int], int] = {} if self.cuts_back else self._entered
+        if self.cuts_back or self._watch.ways(other):
+            for after, members in MEMBERS[utf8]:
+                if (other, after) not in entered:
+                    entered[other, after] = self._enter(place, other, after)
+                row[members] = entered[other, after]
         # one column of successors for each byte: all machines have been asked for all bytes at once
         columns = zip(*([move.special.get(byte, move.other) for byte in special] for move in moves), strict=True)
+        after_utf8 = UTF8.table[utf8]
         keys = list(zip(columns, [after_utf8[byte] for byte in special], strict=bool(moves)))
-        for key in set(keys) - entered.keys():
-            entered[key] = NOWHERE if key[1] == DEAD else self._enter(place, *key)
-        numbers = [entered[key] for key in keys]
-        how_many = Counter(numbers)
-        first = dict(zip(reversed(numbers), reversed(special), strict=True))
-        for after, members in UTF8.groups[utf8] if self.cuts_back or self._watch.ways(other) else ():
-            plain = len(members) - sum(after_utf8[byte] == after for byte in special)
-            if plain:
-                number = self._enter(place, other, after)
-                row[MEMBERS[utf8, after]] = number
-                first[number] = next(byte for byte in members if byte not in told_apart)
-                how_many[number] += plain
-        row[special] = numbers
-        self._edges[state] = tuple(
-            self._edge(place, number, first[number], many) for number, many in how_many.items() if number != NOWHERE
-        )
+        for key in keys:
+            if key not in entered:
+                entered[key] = NOWHERE if key[1] == DEAD else self._enter(place, *key)
+        row[special] = [entered[key] for key in keys]
         if len(self._places) > len(self._table):
             size = 2 * len(self._places)
             more = np.full((size - len(self._table), 256), NOWHERE, dtype=np.intp)
@@ -136,9 +126,18 @@ class Automaton:
             self._expanded = np.append(self._expanded, np.zeros(size - self._expanded.size, dtype=np.bool_))
         self._table[state] = row
         if self.counts_parts:
-            small = {edge.state: self.counts.small(edge.added) for edge in self._edges[state]}
+            small = {edge.state: self.counts.small(edge.added) for edge in self._find_edges(state)}
             self._added[state] = [small.get(number, 0) for number in row.tolist()]
-        self._expanded[state] = True  # last: whoever sees it may read row and edges
+        self._expanded[state] = True  # last: whoever sees it may read the row
+
+    def _find_edges(self, state: int) -> tuple[Edge, ...]:
+        place = self._places[state]
+        numbers, first, how_many = np.unique(self._table[state], return_index=True, return_counts=True)
+        return tuple(
+            self._edge(place, number, byte, many)
+            for number, byte, many in zip(numbers.tolist(), first.tolist(), how_many.tolist(), strict=True)
+            if number != NOWHERE
+        )
 
     def _edge(self, place: Place, number: int, byte: int, how_many: int) -> Edge:
         added = self._watch.added(place.atoms, self._places[number].atoms, place.utf8 == 0)
@@ -193,8 +192,11 @@ class Automaton:
         return row
 
     def edges(self, state: int) -> tuple[Edge, ...]:
-        self._reach(state)
-        return self._edges[state]
+        edges = self._edges.get(state)
+        if edges is None:
+            self._reach(state)
+            edges = self._edges[state] = self._find_edges(state)
+        return edges
 
     def _reach(self, state: int) -> None:
         if not self._expanded[state]:
