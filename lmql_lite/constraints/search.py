@@ -104,9 +104,10 @@ class Ways:
                 return self._distances.setdefault(start, least)
         came_from: dict[tuple[int, int], tuple[int, int] | None] = {start: None}
         depths = {start: 0}
-        queue = [(0, 0, start)]
+        # a place is put in with what its predecessor was estimated at, and estimated itself when its turn comes
+        queue = [(least, 0, start)]
         while queue:
-            _, height, here = heappop(queue)
+            total, height, here = heappop(queue)
             depth = -height
             if depth > depths[here]:
                 continue  # a shorter way was found since
@@ -114,19 +115,24 @@ class Ways:
             if known is None and self._graph.ends(*here):
                 known = 0
             if known is not None:
+                if depth + known > total:
+                    if known < NEVER:
+                        heappush(queue, (depth + known, height, here))
+                    continue
                 if known == 0:
                     self._witness(start, here, depth, came_from)
                 return self._remember(here, depth + known, came_from, depths)
+            estimate = max(self._graph.at_least(*here), self._bounds.get(here, 0))
+            if depth + estimate > total:
+                if estimate < NEVER:
+                    heappush(queue, (depth + estimate, height, here))
+                continue
             for edge in self._graph.edges(here[0]):
                 after = (edge.state, self._counts.add(here[1], edge.spent))
-                if depths.get(after, NEVER) <= depth + 1:
-                    continue
-                known = self._distances.get(after)
-                estimate = max(self._graph.at_least(*after), self._bounds.get(after, 0)) if known is None else known
-                if estimate < NEVER:
+                if depths.get(after, NEVER) > depth + 1:
                     depths[after] = depth + 1
                     came_from[after] = here
-                    heappush(queue, (depth + 1 + estimate, -depth - 1, after))
+                    heappush(queue, (max(total, depth + 1), height - 1, after))
             if len(depths) > SEARCH_BUDGET:
                 raise self._too_large()
         self._distances.update(dict.fromkeys(depths, NEVER))
