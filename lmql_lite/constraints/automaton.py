@@ -133,11 +133,12 @@ class Automaton:
     def _find_edges(self, state: int) -> tuple[Edge, ...]:
         place = self._places[state]
         numbers, first, how_many = np.unique(self._table[state], return_index=True, return_counts=True)
-        return tuple(
+        edges = [
             self._edge(place, number, byte, many)
             for number, byte, many in zip(numbers.tolist(), first.tolist(), how_many.tolist(), strict=True)
             if number != NOWHERE
-        )
+        ]
+        return tuple(sorted(edges, key=lambda edge: -edge.how_many))  # what most bytes do is likely to be asked first
 
     def _edge(self, place: Place, number: int, byte: int, how_many: int) -> Edge:
         added = self._watch.added(place.atoms, self._places[number].atoms, place.utf8 == 0)
@@ -285,6 +286,16 @@ class Automaton:
     def goes_on(self, state: int, count: int) -> bool:
         """Whether there is a text that goes on from here."""
         return any(self.lives(edge.state, self.counts.add(count, edge.spent)) for edge in self.edges(state))
+
+    def only_edge(self, state: int, count: int) -> Edge | None:
+        """The single byte with which a text can go on from here, None where there are several, or none."""
+        only: Edge | None = None
+        for edge in self.edges(state):
+            if self.lives(edge.state, self.counts.add(count, edge.added)):
+                if only is not None or edge.how_many > 1:
+                    return None
+                only = edge
+        return only
 
     def ends(self, state: int, count: int) -> bool:
         """Whether the hole may end here, by a stop or by the model's own decision."""

@@ -89,16 +89,12 @@ class HoleMatcher:
         if self.ending is not None or automaton.token:
             return b""  # where tokens are counted, how a text is cut into them matters: each is asked for
         while not automaton.holds(state, count):
-            live = [
-                edge
-                for edge in automaton.edges(state)
-                if automaton.lives(edge.state, automaton.counts.add(count, edge.added))
-            ]
-            if len(live) != 1 or live[0].how_many != 1:
+            only = automaton.only_edge(state, count)
+            if only is None:
                 break
-            forced.append(live[0].byte)
-            state, count = live[0].state, automaton.counts.add(count, live[0].added)
-            if automaton.cut(state, count) is not None:
+            forced.append(only.byte)
+            state, count = only.state, automaton.counts.add(count, only.added)
+            if automaton.stops(state, count):
                 break
         return bytes(forced)
 
