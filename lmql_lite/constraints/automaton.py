@@ -27,6 +27,8 @@ UTF8 = Utf8()
 MEMBERS = [[(after, np.array(members)) for after, members in groups] for groups in UTF8.groups]
 NOWHERE = 0
 """The state of a text that no continuation makes valid. The others are numbered from 1."""
+UNKNOWN = -1
+"""Stands in the table where a state was not expanded yet."""
 TABLE_ROWS = 64
 
 
@@ -57,7 +59,8 @@ class Automaton:
         self._expanded = np.zeros(TABLE_ROWS, dtype=np.bool_)
         self._entered: dict[tuple[Atoms, int], int] = {}
         """The state of some machines and UTF-8, where no value is cut back: then nothing else makes a place."""
-        self._table: NDArray[np.intp] = np.full((TABLE_ROWS, 256), NOWHERE, dtype=np.intp)
+        self._table: NDArray[np.intp] = np.full((TABLE_ROWS, 256), UNKNOWN, dtype=np.intp)
+        """For each state and byte the next state times 256: so that another byte is added, and not more."""
         self._edges: dict[int, tuple[Edge, ...]] = {}
         self._added: NDArray[np.intp] = np.zeros((TABLE_ROWS, 256), dtype=np.intp)
         self._reached: list[bool] = []
@@ -68,6 +71,7 @@ class Automaton:
         start = Place((0,) * len(self._machines), 0, ())
         self._add(start._replace(utf8=1))  # in the place of NOWHERE: no text ends or goes on there
         self._ahead[NOWHERE] = ()
+        self._table[NOWHERE] = NOWHERE
         self._expanded[NOWHERE] = True
         self.start = self._number(start)
 
@@ -120,11 +124,11 @@ class Automaton:
         row[special] = [entered[key] for key in keys]
         if len(self._places) > len(self._table):
             size = 2 * len(self._places)
-            more = np.full((size - len(self._table), 256), NOWHERE, dtype=np.intp)
+            more = np.full((size - len(self._table), 256), UNKNOWN, dtype=np.intp)
             self._table = np.vstack([self._table, more])
             self._added = np.vstack([self._added, np.zeros_like(more)])
             self._expanded = np.append(self._expanded, np.zeros(size - self._expanded.size, dtype=np.bool_))
-        self._table[state] = row
+        self._table[state] = row << 8
         if self.counts_parts:
             small = {edge.state: self.counts.small(edge.added) for edge in self._find_edges(state)}
             self._added[state] = [small.get(number, 0) for number in row.tolist()]
@@ -132,7 +136,7 @@ class Automaton:
 
     def _find_edges(self, state: int) -> tuple[Edge, ...]:
         place = self._places[state]
-        numbers, first, how_many = np.unique(self._table[state], return_index=True, return_counts=True)
+        numbers, first, how_many = np.unique(self._table[state] >> 8, return_index=True, return_counts=True)
         edges = [
             self._edge(place, number, byte, many)
             for number, byte, many in zip(numbers.tolist(), first.tolist(), how_many.tolist(), strict=True)
@@ -179,17 +183,19 @@ class Automaton:
 
     # Walking -----------------------------------------------------------------------------------------------------
 
-    def table(self, states: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The next state for every state and byte, flat: `state * 256 + byte`; of use for these states."""
-        if not self._expanded[states].all():
-            for state in np.bincount(states).nonzero()[0].tolist():
+    def follow(self, places: NDArray[np.intp], out: NDArray[np.intp] | None = None) -> NDArray[np.intp]:
+        """The next states of many, each times 256, for places that are a state times 256 and a byte."""
+        after = self._table.ravel().take(places, mode="clip", out=out)
+        if after.size and after.min() < 0:
+            for state in np.bincount(places >> 8).nonzero()[0].tolist():
                 self._reach(state)
-        return self._table.ravel()
+            after = self._table.ravel().take(places, mode="clip", out=out)
+        return after
 
     def row(self, state: int) -> NDArray[np.intp]:
         """The next state for each of the 256 bytes."""
         self._reach(state)
-        row: NDArray[np.intp] = self._table[state]
+        row: NDArray[np.intp] = self._table[state] >> 8
         return row
 
     def edges(self, state: int) -> tuple[Edge, ...]:
@@ -208,7 +214,7 @@ class Automaton:
     def step(self, state: int, count: int, byte: int) -> tuple[int, int]:
         """The configuration after one byte, no token counted."""
         self._reach(state)
-        after = int(self._table[state, byte])
+        after = int(self._table[state, byte]) >> 8
         if after == NOWHERE or not self.counts.units:
             return after, count
         added = self._watch.added(self._places[state].atoms, self._places[after].atoms, starts_character(byte))
@@ -216,7 +222,7 @@ class Automaton:
 
     @property
     def added(self) -> NDArray[np.intp]:
-        """Beside `table`, what each byte adds to the counts, as `Counts.small` packs it; no token counted."""
+        """For every place of `follow` what it adds to the counts, as `Counts.small` packs it; no token counted."""
         return self._added.ravel()
 
     def undecided(self, state: int) -> int:

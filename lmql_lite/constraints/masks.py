@@ -188,7 +188,8 @@ class Masks:
     def _build(self, verdict: Verdict) -> Mask:
         vocabulary, held = self.vocabulary, verdict.held
         reached = self._reached(verdict.state, held)
-        allowed = np.frombuffer(verdict.lives + b"\0", dtype=np.bool_)[reached.walk.place]
+        lives = np.frombuffer(verdict.lives, dtype=np.bool_)
+        allowed = lives.take(reached.walk.place, mode="clip") if lives.size else np.zeros(0, dtype=np.bool_)
         if reached.walk.tokens is None:
             mask = allowed
         else:

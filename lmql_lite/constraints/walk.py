@@ -35,7 +35,7 @@ class Walk(NamedTuple):
     vocabulary, or where few lead somewhere, of `tokens`. A stop is reached inside or at the end of the texts in
     `stops`: those are free to run on past it, also where their own end is not alive (S14). The texts in `passing`
     have a value inside them that may be complete, and go on with what follows the hole (S16). `states` are those of
-    all nodes of the trie, where they were all walked to.
+    all nodes of the trie, where they were all walked to, times 256.
     """
 
     tokens: IntArray | None
@@ -62,13 +62,15 @@ def walk(
     none = np.empty(0, dtype=np.intp)
     if root is None:
         return walker.some_tokens(none, none, none)
-    front = np.array([root]), np.array([start]), np.zeros(1, dtype=np.intp)
+    front = np.array([root]), np.array([start << 8]), np.zeros(1, dtype=np.intp)
     if following and automaton.may_hold(start):
         walker.pass_on(*front)
     return walker.some_tokens(*front)
 
 
 class Walker:
+    """States stand here times 256, as `Automaton.follow` takes them."""
+
     def __init__(self, vocabulary: Vocabulary, automaton: Automaton, behind: int, following: bytes) -> None:
         self._vocabulary = vocabulary
         self._trie = vocabulary.trie
@@ -88,22 +90,20 @@ class Walker:
             states = similar.states.copy()
             if self._change(states, start):
                 return self._result(states, np.zeros(1, dtype=np.intp))
-        root = np.zeros(1, dtype=np.intp), np.array([start]), np.zeros(1, dtype=np.intp)
+        root = np.zeros(1, dtype=np.intp), np.array([start << 8]), np.zeros(1, dtype=np.intp)
         if self._are_few(*root):
             return self.some_tokens(*root)
         states = np.zeros(trie.first.size, dtype=np.intp)
         added = np.zeros(trie.first.size if self._counts_more else 1, dtype=np.intp)
-        states[0] = start
-        above = states[:1]
+        states[0] = start << 8
         for low, high in pairwise(trie.levels[1:]):
             parents = trie.parent[low:high]
-            index = states[parents]
-            index <<= 8
-            index += trie.byte[low:high]
-            table = self._automaton.table(above)
-            above = states[low:high] = table[index]
+            places = states.take(parents, mode="clip")
+            places += trie.byte[low:high]
+            above = self._automaton.follow(places, out=states[low:high])
             if self._counts_more:
-                added[low:high] = added[parents] + self._automaton.added[index]
+                here = added.take(parents, mode="clip", out=added[low:high])
+                here += self._automaton.added.take(places, mode="clip")
             if not above.any():
                 break
         return self._result(states, added)
@@ -118,12 +118,11 @@ class Walker:
     def _change(self, states: IntArray, start: int) -> bool:
         """Turns the states of another walk into those from `start`, unless too many of them differ."""
         trie = self._trie
-        nodes, now = np.zeros(1, dtype=np.intp), np.array([start])
+        nodes, now = np.zeros(1, dtype=np.intp), np.array([start << 8])
         changed: list[tuple[IntArray, IntArray]] = []
         while nodes.size:
             nodes, parents = self._children(nodes)
-            index = (now[parents] << 8) + trie.byte[nodes]
-            now = self._automaton.table(now)[index]
+            now = self._automaton.follow(now[parents] + trie.byte[nodes])
             differs = (now != states[nodes]).nonzero()[0]
             if differs.size * SPARSE > trie.first.size:
                 return False
@@ -138,7 +137,7 @@ class Walker:
         states[0] = NOWHERE  # for tokens without bytes
         counts = self._automaton.counts
         self._collect_borders(None, states, added)
-        ends = states[self._vocabulary.nodes]
+        ends = states.take(self._vocabulary.nodes, mode="clip") >> 8
         if self._counts_characters:
             more = self._vocabulary.characters
         else:
@@ -153,7 +152,7 @@ class Walker:
             nodes, states, added = self._step(nodes, states, added)
             at_end = self._trie.ends[nodes].nonzero()[0]
             texts.append(self._trie.first[nodes[at_end]])
-            ends.append(states[at_end])
+            ends.append(states[at_end] >> 8)
             counts.append(self._added_at(nodes[at_end], self._at(added, at_end)))
             self._collect_borders(nodes, states, added)
         packing = self._automaton.counts
@@ -165,11 +164,11 @@ class Walker:
     def _step(self, nodes: IntArray, states: IntArray, added: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """The children that are alive."""
         children, parents = self._children(nodes)
-        index = (states[parents] << 8) + self._trie.byte[children]
-        after = self._automaton.table(states)[index]
+        places = states[parents] + self._trie.byte[children]
+        after = self._automaton.follow(places)
         alive = after.nonzero()[0]
         if self._counts_more:
-            added = (added[parents] + self._automaton.added[index])[alive]
+            added = (added[parents] + self._automaton.added[places])[alive]
         return children[alive], after[alive], added
 
     def _children(self, nodes: IntArray) -> tuple[IntArray, IntArray]:
@@ -184,17 +183,16 @@ class Walker:
 
     def _collect_borders(self, nodes: IntArray | None, states: IntArray, added: IntArray) -> None:
         """Nodes at which a stop is reached, or a value may be complete that another text follows. None for all."""
-        reached = self._automaton.stop_states[states] if self._automaton.has_stops else np.zeros(1, dtype=np.bool_)
-        if reached.any():
-            at = reached.nonzero()[0]
+        if self._automaton.has_stops:
+            at = self._automaton.stop_states.take(states >> 8, mode="clip").nonzero()[0]
             there = at if nodes is None else nodes[at]
             more = self._added_at(there, self._at(added, at))
-            self._stops.add(self._trie.first[there], self._trie.end[there], states[at], more)
+            self._stops.add(self._trie.first[there], self._trie.end[there], states[at] >> 8, more)
         if self._following:
-            whole = [state for state in np.bincount(states).nonzero()[0].tolist() if self._automaton.may_hold(state)]
-            at = np.isin(states, whole).nonzero()[0]
+            present = np.bincount(states >> 8).nonzero()[0].tolist()
+            at = np.isin(states >> 8, [state for state in present if self._automaton.may_hold(state)]).nonzero()[0]
             there = at if nodes is None else nodes[at]
-            self.pass_on(there, states[at], self._added_at(there, self._at(added, at)))
+            self.pass_on(there, states[at], self._at(added, at))
 
     def _added_at(self, nodes: IntArray, added: IntArray) -> IntArray:
         if self._counts_more:
@@ -206,6 +204,7 @@ class Walker:
     def pass_on(self, nodes: IntArray, states: IntArray, added: IntArray) -> None:
         """Finds the texts that go on from these nodes with the beginning of what follows, or with all of it."""
         trie = self._trie
+        states, added = states >> 8, self._added_at(nodes, added)
         for at, byte in enumerate(self._following, start=1):
             wanted = nodes * 256 + byte
             children = np.minimum(np.searchsorted(trie.key, wanted), trie.key.size - 1)
@@ -246,7 +245,7 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     distinct = np.flatnonzero(np.bincount(values))
     numbers = np.empty(int(values.max()) + 1, dtype=np.intp)
     numbers[distinct] = np.arange(distinct.size)
-    return distinct, numbers[values]
+    return distinct, numbers.take(values, mode="clip")
 
 
 def _pairs(states: IntArray, added: IntArray, packing: Counts) -> tuple[Pairs, IntArray]:
