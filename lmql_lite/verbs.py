@@ -36,8 +36,10 @@ class Options(TypedDict, total=False):
 
     `model` is an id (`demo`, `local:PATH`) or a model object; `seed` makes a sampling run repeatable; `max_tokens` is
     the bound of each hole (1,024 unless told); `max_backtracks` how often a value that a Python condition rejects is
-    replaced by another (64); `cache=False` asks the model for every token anew; `session` shares
-    models and trees with its other runs (unless told, all runs of the process share one).
+    replaced by another (64); `cache=False` asks the model for every token anew, `cache="x.tokens"` keeps what it says
+    in a file; `cache_mode` is `rw`, `ro` (the file is only read), `replay` (the model is never asked, and what is not
+    known is an error) or `off`; `session` shares models and trees with its other runs (unless told, all runs of the
+    process share one).
     """
 
     model: str | Scorer | None
@@ -51,6 +53,7 @@ class Options(TypedDict, total=False):
     max_tokens: int | None
     max_backtracks: int | None
     cache: bool | str | None
+    cache_mode: str | None
     session: Session | None
 
 

@@ -29,6 +29,12 @@ def every_ledger_adds_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.fixture(autouse=True)
+def files_of_queries_go_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A query may name a cache file: it is made where the test runs."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def session() -> Session:
     """A session of its own: nothing is known yet."""

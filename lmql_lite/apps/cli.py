@@ -66,7 +66,12 @@ def lq() -> None:
     "--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is no text: a number, a list..."
 )
 @click.option("--model", metavar="ID", help="demo (unless told), or local:NAME_OR_PATH.")
-@click.option("--cache", metavar="on|off|FILE", help="off asks the model for every token anew.")
+@click.option("--cache", metavar="on|off|FILE", help="off asks the model anew; FILE keeps what it says (x.tokens).")
+@click.option(
+    "--cache-mode",
+    metavar="MODE",
+    help="rw (unless told), ro: FILE is only read, replay: the model is never asked, or off.",
+)
 @click.option("--seed", type=int, metavar="N", help="Makes sampling repeatable; every result names its seed.")
 @click.option("--max-tokens", type=int, metavar="N", help="The most tokens of one hole (1024 unless told).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: value, vars, prompt, usage, seed, model.")
@@ -77,6 +82,7 @@ def run(
     values: tuple[str, ...],
     model: str | None,
     cache: str | None,
+    cache_mode: str | None,
     seed: int | None,
     max_tokens: int | None,
     as_json: bool,
@@ -95,7 +101,8 @@ def run(
                 query,
                 inputs,
                 model=model,
-                cache={"on": True, "off": False}.get(cache or "on", cache),
+                cache={"on": True, "off": False}.get(cache, cache) if cache else None,
+                cache_mode=cache_mode,
                 seed=seed,
                 max_tokens=max_tokens,
             )
@@ -212,6 +219,7 @@ async def watched(
     *,
     model: str | None,
     cache: bool | str | None,
+    cache_mode: str | None,
     seed: int | None,
     max_tokens: int | None,
 ) -> Result:
@@ -221,7 +229,7 @@ async def watched(
     live = sys.stderr.isatty()
     began, tokens, drawn = time.monotonic(), 0, False
     try:
-        stream = query.stream(inputs, model=model, cache=cache, seed=seed, max_tokens=max_tokens)
+        stream = query.stream(inputs, model=model, cache=cache, cache_mode=cache_mode, seed=seed, max_tokens=max_tokens)
         async for event in stream:
             match event:
                 case events.Finished(result):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from lmql_lite.cache.head import Head
 from lmql_lite.cache.scores import Scores
 
 Node = int
@@ -11,20 +13,41 @@ Node = int
 
 
 class Fact(NamedTuple):
-    """Something a model said, and the run that asked for it first."""
+    """Scores that a model gave, whole while hot and their head when cold, and the run that asked for them first.
 
-    scores: Scores
+    Runs count from 1; 0 stands for what was known before there was any, from a file.
+    """
+
+    scores: Scores | Head
+    run: int
+
+
+class Answer(NamedTuple):
+    """A token that answers a question which heads do not decide: a verdict or a draw (S1).
+
+    `logprob` is the raw natural log-probability that the model gave it; `run` as in `Fact`.
+    """
+
+    token: int
+    logprob: float
     run: int
 
 
 class TokenTree(Protocol):
-    """What one model (one fingerprint) has said, by token path. Append-only to its users; safe for threads (S28)."""
+    """What one model (one fingerprint) has said, by token path. Append-only to its users; safe for threads (S28).
+
+    A question is a digest of 16 bytes. What is added `quiet`ly came from where it is stored, and is not news.
+    """
 
     @property
     def root(self) -> Node: ...
 
     def extend(self, node: Node, token: int) -> Node:
         """The child of `node` by `token`; made where it is missing."""
+        ...
+
+    def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
+        """From `node` by `tokens` as far as nodes exist: the last one, and how many tokens lead there. Adds none."""
         ...
 
     def path(self, node: Node) -> tuple[int, ...]:
@@ -35,30 +58,40 @@ class TokenTree(Protocol):
         """64 bits that depend on the token ids of the path alone, so that they are equal in every process (S3)."""
         ...
 
+    def pin(self, node: Node) -> None:
+        """A run stands here: facts of `node` and of all nodes above it stay (S9). Pins are counted."""
+        ...
+
+    def unpin(self, node: Node) -> None:
+        """Takes one pin back. Raises ValueError where there is none."""
+        ...
+
     def scores(self, node: Node) -> Fact | None:
         """The scores of what may follow `node`, or None where they are not known (any more)."""
         ...
 
-    def add_scores(self, node: Node, scores: Scores, run: int) -> Fact:
-        """Adds a fact. The first one written stays; it is returned."""
+    def add_scores(self, node: Node, scores: Scores | Head, run: int, *, quiet: bool = False) -> Fact:
+        """Adds a fact; what is known then is returned. The first one written stays, unless the new one tells more."""
         ...
 
     def forget_scores(self) -> None:
-        """Drops every row of scores; nodes stay, and so do verdicts and draws."""
+        """Drops all scores; nodes stay, and so do verdicts and draws."""
         ...
 
-    def verdict(self, node: Node, question: bytes) -> bytes | None:
-        """The answer to a question that scores cannot decide: its digest -> the token or text answered (S1)."""
+    def verdict(self, node: Node, question: bytes) -> Answer | None:
+        """The answer to a question that scores cannot decide (S1)."""
         ...
 
-    def add_verdict(self, node: Node, question: bytes, answer: bytes) -> bytes:
+    def add_verdict(self, node: Node, question: bytes, answer: Answer, *, quiet: bool = False) -> Answer:
         """Adds a verdict. The first one written stays; it is returned."""
         ...
 
-    def draw(self, node: Node, question: bytes, seed: int, index: int) -> bytes | None:
+    def draw(self, node: Node, question: bytes, seed: int, index: int) -> Answer | None:
         """What was drawn for a question (its digest includes the sampling policy) under a seed (S1)."""
         ...
 
-    def add_draw(self, node: Node, question: bytes, seed: int, index: int, answer: bytes) -> bytes:
+    def add_draw(
+        self, node: Node, question: bytes, seed: int, index: int, answer: Answer, *, quiet: bool = False
+    ) -> Answer:
         """Adds a draw. The first one written stays; it is returned."""
         ...

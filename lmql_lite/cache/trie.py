@@ -1,94 +1,286 @@
-"""The token tree in memory: nodes in columns, scores bounded in bytes."""
+"""The token tree in memory: nodes that stay, facts bounded in bytes, and what is new of both for whoever saves it."""
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from threading import Lock
 
-from lmql_lite.cache.scores import Scores, mix
-from lmql_lite.cache.tree import Fact, Node
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-SCORES_BYTES = 256 * 2**20
-"""Dense rows are 6 kB at a vocabulary of 1,536 and 600 kB at 151,000: they are what must be bounded."""
+from lmql_lite.cache.changes import Changes, News, Question
+from lmql_lite.cache.head import Head
+from lmql_lite.cache.nodes import ROOT, Nodes
+from lmql_lite.cache.scores import Scores
+from lmql_lite.cache.stored import Stored, StoredHeads
+from lmql_lite.cache.tree import Answer, Fact, Node
+
+MAX_BYTES = 256 * 2**20
+"""A row of scores is 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a head about 1 kB with all that holds it."""
+
+SCORES_BYTES, ANSWER_BYTES = 600, 650
+"""What Python's objects take of memory: for scores beside the numbers themselves, for an answer."""
 
 
 class Trie:
-    """A `TokenTree`. Dropping a row of scores only means that the model is asked once more."""
+    """A `TokenTree`. One lock guards all writing; only nodes are read without it.
 
-    root: Node = 0
+    Facts that do not fit into `max_bytes` go, those of the node that was used longest ago first: a whole row becomes
+    its head and goes round once more; next time everything known of that node goes, which only means that the model
+    (or the file) is asked again. Nodes on the way to a pin are passed over; where there are no others, rows above
+    the pinned nodes become heads, and no more than that. What was written last always stays.
+    """
 
-    def __init__(self, scores_bytes: int = SCORES_BYTES) -> None:
-        self._parents = array("q", [-1])
-        self._tokens = array("q", [-1])
-        self._hashes = array("Q", [0])
-        self._children: dict[tuple[Node, int], Node] = {}
-        self._facts: OrderedDict[Node, Fact] = OrderedDict()
-        self._facts_bytes = 0
-        self._scores_bytes = scores_bytes
-        self._verdicts: dict[tuple[Node, bytes], bytes] = {}
-        self._draws: dict[tuple[Node, bytes, int, int], bytes] = {}
+    root: Node = ROOT
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._nodes = Nodes()
+        self._facts: dict[Node, Fact] = {}
+        self._answers: dict[Node, dict[Question, Answer]] = {}
+        self._spare: OrderedDict[Node, None] = OrderedDict()  # of which all may go, the longest unused first
+        self._nbytes = 0
+        self._max_bytes = max_bytes
+        self._pins: dict[Node, int] = {}
+        self._pinned: dict[Node, int] = {}  # on the way to a pin: pins here, and children that are in this table
+        self._stored: Stored | None = None
+        self._news: News | None = None
         self._lock = Lock()
 
     def __len__(self) -> int:
-        return len(self._parents)
+        return len(self._nodes)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the facts, which `max_bytes` bounds."""
+        return self._nbytes
+
+    @property
+    def structure_nbytes(self) -> int:
+        """Memory of the nodes, with the column that leads to stored heads."""
+        return self._nodes.nbytes + (self._stored.nbytes if self._stored else 0)
+
+    # nodes
 
     def extend(self, node: Node, token: int) -> Node:
-        child = self._children.get((node, token))
-        return child if child is not None else self._add(node, token)
+        child = self._nodes.find(node, token)
+        if not child:
+            with self._lock:
+                child = self._nodes.extend(node, token)
+        return child
 
-    def _add(self, node: Node, token: int) -> Node:
+    def extend_many(self, parents: ArrayLike, tokens: ArrayLike, *, quiet: bool = False) -> NDArray[np.int32]:
+        """The node of each entry, made where it is missing; entries that say the same get the same node.
+
+        `parents[i]` is a node, or `~j` (that is `-1 - j`) for the node of entry `j` of this very call, with `j < i`.
+        Both are integers of shape (entries,). Raises ValueError, before anything is added, where they are not.
+        """
         with self._lock:
-            child = self._children.setdefault((node, token), len(self._parents))
-            if child == len(self._parents):
-                self._hashes.append(mix(self._hashes[node], token))
-                self._tokens.append(token)
-                self._parents.append(node)
-            return child
+            before = len(self._nodes)
+            nodes = self._nodes.extend_many(parents, tokens)
+            if quiet and self._news is not None:
+                self._news.quiet(range(before, len(self._nodes)))
+            return nodes
+
+    def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
+        return self._nodes.walk(node, tokens)
 
     def path(self, node: Node) -> tuple[int, ...]:
-        ids = []
-        while node != self.root:
-            ids.append(self._tokens[node])
-            node = self._parents[node]
-        return tuple(reversed(ids))
+        return self._nodes.path(node)
+
+    def step_to(self, node: Node) -> tuple[Node, int]:
+        """The parent of a node that is not the root, and the token that leads on from there."""
+        return self._nodes.parent(node), self._nodes.token(node)
 
     def path_hash(self, node: Node) -> int:
-        return self._hashes[node]
+        return self._nodes.path_hash(node)
+
+    def children(self, node: Node) -> Iterator[tuple[int, Node]]:
+        """Token and node of each child, in no particular order."""
+        return self._nodes.children(node)
+
+    def nodes_since(self, mark: int) -> range:
+        """The nodes that were added when the tree had `mark` of them, or later."""
+        return range(mark, len(self._nodes))
+
+    # scores
 
     def scores(self, node: Node) -> Fact | None:
         with self._lock:
-            fact = self._facts.get(node)
-            if fact is not None:
-                self._facts.move_to_end(node)
+            if node in self._spare:
+                self._spare.move_to_end(node)
+            return self._fact(node)
+
+    def add_scores(self, node: Node, scores: Scores | Head, run: int, *, quiet: bool = False) -> Fact:
+        with self._lock:
+            first = self._fact(node)
+            if first is not None and not (isinstance(first.scores, Head) and isinstance(scores, Scores)):
+                return first
+            fact = Fact(scores, run)
+            self._put(node, fact)
+            if first is None and not quiet and self._news is not None:  # the row of a known head is no news
+                self._news.scores(node, fact)
+            self._written(node)
             return fact
 
-    def add_scores(self, node: Node, scores: Scores, run: int) -> Fact:
+    def attach(self, nodes: NDArray[np.int32], heads: StoredHeads) -> None:
+        """`nodes[i]` has the head `heads[i]`, unless it had one before.
+
+        Such facts belong to run 0 and are no news. They are read where memory holds nothing of that node, and take
+        4 bytes of the structure and nothing of `max_bytes`.
+        """
         with self._lock:
-            fact = self._facts.get(node)
-            if fact is None:
-                fact = self._facts[node] = Fact(scores, run)
-                self._facts_bytes += scores.nbytes
-                while self._facts_bytes > self._scores_bytes and len(self._facts) > 1:
-                    self._facts_bytes -= self._facts.popitem(last=False)[1].scores.nbytes
-            return fact
+            self._stored = self._stored or Stored()
+            self._stored.add(nodes, heads, len(self._nodes))
 
     def forget_scores(self) -> None:
-        """Drops every row; nodes stay."""
         with self._lock:
+            self._stored = None
+            for node in self._facts:
+                self._nbytes -= _nbytes(self._facts[node])
+                if node not in self._answers:
+                    self._spare.pop(node, None)
             self._facts.clear()
-            self._facts_bytes = 0
 
-    def verdict(self, node: Node, question: bytes) -> bytes | None:
-        return self._verdicts.get((node, question))
+    def _fact(self, node: Node) -> Fact | None:
+        fact = self._facts.get(node)
+        if fact is None and self._stored is not None:
+            return self._stored.fact(node)
+        return fact
 
-    def add_verdict(self, node: Node, question: bytes, answer: bytes) -> bytes:
+    # answers
+
+    def verdict(self, node: Node, question: bytes) -> Answer | None:
+        return self._answer(node, question)
+
+    def add_verdict(self, node: Node, question: bytes, answer: Answer, *, quiet: bool = False) -> Answer:
+        return self._add_answer(node, question, answer, quiet)
+
+    def draw(self, node: Node, question: bytes, seed: int, index: int) -> Answer | None:
+        return self._answer(node, (question, seed, index))
+
+    def add_draw(
+        self, node: Node, question: bytes, seed: int, index: int, answer: Answer, *, quiet: bool = False
+    ) -> Answer:
+        return self._add_answer(node, (question, seed, index), answer, quiet)
+
+    def _answer(self, node: Node, question: Question) -> Answer | None:
         with self._lock:
-            return self._verdicts.setdefault((node, question), answer)
+            if node in self._spare:
+                self._spare.move_to_end(node)
+            answers = self._answers.get(node)
+            return None if answers is None else answers.get(question)
 
-    def draw(self, node: Node, question: bytes, seed: int, index: int) -> bytes | None:
-        return self._draws.get((node, question, seed, index))
-
-    def add_draw(self, node: Node, question: bytes, seed: int, index: int, answer: bytes) -> bytes:
+    def _add_answer(self, node: Node, question: Question, answer: Answer, quiet: bool) -> Answer:
         with self._lock:
-            return self._draws.setdefault((node, question, seed, index), answer)
+            answers = self._answers.setdefault(node, {})
+            if question not in answers:
+                answers[question] = answer
+                self._nbytes += ANSWER_BYTES
+                if not quiet and self._news is not None:
+                    self._news.answer(node, question, answer)
+                self._written(node)
+            return answers[question]
+
+    # what is new
+
+    def record(self) -> None:
+        """From now on `changes` tells what is new; the first time, all that is known by now, stored heads excepted."""
+        with self._lock:
+            if self._news is not None:
+                return
+            self._news = News(mark=ROOT + 1)
+            for node, fact in self._facts.items():
+                self._news.scores(node, fact)
+            for node, answers in self._answers.items():
+                for question, answer in answers.items():
+                    self._news.answer(node, question, answer)
+
+    def changes(self) -> Changes:
+        """What was added, and not quietly, since the last call. Raises ValueError where nothing is recorded."""
+        with self._lock:
+            if self._news is None:
+                raise ValueError("changes are told of a tree that records them")
+            news, self._news = self._news, News(mark=len(self._nodes))
+            return news.changes(self._nodes)
+
+    # memory
+
+    def pin(self, node: Node) -> None:
+        with self._lock:
+            self._pins[node] = self._pins.get(node, 0) + 1
+            while node >= ROOT:
+                count = self._pinned.get(node, 0)
+                self._pinned[node] = count + 1
+                if count:  # so is all above: a run that moves on pins one node
+                    return
+                self._spare.pop(node, None)
+                node = self._nodes.parent(node)
+
+    def unpin(self, node: Node) -> None:
+        with self._lock:
+            if node not in self._pins:
+                raise ValueError(f"node {node} is not pinned")
+            self._pins[node] -= 1
+            if not self._pins[node]:
+                del self._pins[node]
+            while node >= ROOT:
+                self._pinned[node] -= 1
+                if self._pinned[node]:
+                    break
+                del self._pinned[node]
+                if node in self._facts or node in self._answers:
+                    self._spare[node] = None
+                node = self._nodes.parent(node)
+            self._make_room()
+
+    def _put(self, node: Node, fact: Fact) -> None:
+        before = self._facts.get(node)
+        self._facts[node] = fact
+        self._nbytes += _nbytes(fact) - (0 if before is None else _nbytes(before))
+
+    def _written(self, node: Node) -> None:
+        """What was written here stays, whatever has to go for it."""
+        if self._nbytes > self._max_bytes:
+            self._spare.pop(node, None)
+            self._make_room(newest=node)
+        if node not in self._pinned:
+            self._spare[node] = None
+            self._spare.move_to_end(node)
+
+    def _make_room(self, newest: Node | None = None) -> None:
+        while self._nbytes > self._max_bytes and self._spare:
+            node = next(iter(self._spare))
+            if self._cool(node):
+                self._spare.move_to_end(node)
+            else:
+                self._drop(node)
+        if self._nbytes > self._max_bytes:  # all of them at once, so that this is not gone through for every row
+            for node in self._facts:
+                if node not in self._pins and node != newest:
+                    self._cool(node)
+
+    def _cool(self, node: Node) -> bool:
+        """Makes whole scores their head; False where there are none."""
+        fact = self._facts.get(node)
+        if fact is None or isinstance(fact.scores, Head):
+            return False
+        cold = Fact(fact.scores.head(), fact.run)
+        self._put(node, cold)
+        if self._news is not None:
+            self._news.cooled(node, cold)
+        return True
+
+    def _drop(self, node: Node) -> None:
+        del self._spare[node]
+        fact = self._facts.pop(node, None)
+        if fact is not None:
+            self._nbytes -= _nbytes(fact)
+        self._nbytes -= ANSWER_BYTES * len(self._answers.pop(node, ()))
+
+
+def _nbytes(fact: Fact) -> int:
+    scores = fact.scores
+    if isinstance(scores, Head):
+        return SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes
+    return SCORES_BYTES + scores.logprobs.nbytes

@@ -35,7 +35,18 @@ from lmql_lite.program.segments import segmented
 from lmql_lite.program.types import NAMES, typed
 
 DECODERS = ("argmax", "sample")
-OPTIONS = ("n", "temperature", "top_k", "top_p", "min_p", "seed", "cache", "max_tokens", "max_backtracks")
+OPTIONS = (
+    "n",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "cache",
+    "cache_mode",
+    "max_tokens",
+    "max_backtracks",
+)
 
 
 def compile(tree: nodes.Query) -> Program:

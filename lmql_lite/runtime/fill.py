@@ -9,16 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lmql_lite.cache.tree import Fact
+from lmql_lite.cache.scores import Mask
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
-from lmql_lite.runtime.decoders import pick
-from lmql_lite.runtime.frontier import Frontier
+from lmql_lite.runtime.frontier import Choice, Frontier
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.state import State, Step, data_of, steps_since
@@ -37,8 +33,7 @@ class Crossroads:
     state: State
     matcher: Matcher
     held: bytes
-    fact: Fact
-    untried: NDArray[np.bool_]
+    untried: Mask
 
 
 class Fill:
@@ -99,23 +94,23 @@ class Fill:
         rejected = self._path.reject([step for step in self._made if id(step) not in kept])
         return self._path.note(self._path.close(state, matcher), rejected)
 
-    def go_back(self) -> State | None:
+    async def go_back(self) -> State | None:
         """A state from which the hole is filled otherwise; None where every way was gone."""
         assert self._opened is not None, "a hole is opened first"
         if self._sampling.temperature > 0:
             self._sampling = replace(self._sampling, index=self._sampling.index + 1)
             return self._opened
-        best: tuple[float, Crossroads, int] | None = None
+        best: tuple[float, Crossroads, Choice] | None = None
         for crossroads in self._crossroads:
-            token = crossroads.fact.scores.best(crossroads.untried)
-            if token is not None:
-                score = crossroads.state.score + crossroads.fact.scores.logprob(token)
+            choice = await self._choice(crossroads.state, (), crossroads.untried)
+            if choice is not None:
+                score = crossroads.state.score + choice.logprob
                 if best is None or score > best[0]:
-                    best = (score, crossroads, token)
+                    best = (score, crossroads, choice)
         if best is None:
             return None
-        _, crossroads, token = best
-        return self._noted(crossroads.state, self._take(crossroads, token))
+        _, crossroads, choice = best
+        return self._noted(crossroads.state, self._take(crossroads, choice))
 
     def _noted(self, before: State, after: State) -> State:
         self._made += steps_since(before, after)
@@ -133,22 +128,24 @@ class Fill:
                 return replace(state, matcher=matcher.end("bound"))
             raise self._dead_end(state, matcher, held, room)
         mask = matcher.allowed(held, left)
+        choice = await self._choice(state, draft, mask)
+        if choice is None:
+            raise self._dead_end(state, matcher, held, room)
+        untried = mask.copy() if self._op.may_reject else mask
+        crossroads = Crossroads(state, matcher, held, untried)
+        if self._op.may_reject and self._sampling.temperature <= 0:
+            self._crossroads.append(crossroads)
+        return self._take(crossroads, choice)
+
+    async def _choice(self, state: State, draft: tuple[int, ...], mask: Mask) -> Choice | None:
         try:
-            fact = await self._frontier.fact(state.node, draft, self._ledger)
+            return await self._frontier.choose(state.node, draft, mask, self._sampling, self._ledger)
         except ModelError as error:
             sentence = f"[{self._op.name}] could not be filled: {error.message}"
             raise ModelError(sentence, span=self._op.span, hint=error.hint) from error
-        token = pick(fact, mask, self._sampling, self._frontier.tree, state.node)
-        if token is None:
-            raise self._dead_end(state, matcher, held, room)
-        untried = mask.copy() if self._op.may_reject else mask
-        crossroads = Crossroads(state, matcher, held, fact, untried)
-        if self._op.may_reject and self._sampling.temperature <= 0:
-            self._crossroads.append(crossroads)
-        return self._take(crossroads, token)
 
-    def _take(self, crossroads: Crossroads, token: int) -> State:
-        state, matcher, fact = crossroads.state, crossroads.matcher, crossroads.fact
+    def _take(self, crossroads: Crossroads, choice: Choice) -> State:
+        state, matcher, token = crossroads.state, crossroads.matcher, choice.token
         ends = token in self._frontier.scorer.tokenizer.eos
         if self._op.may_reject:
             crossroads.untried[self._engine.vocabulary.eos if ends else token] = False
@@ -157,8 +154,8 @@ class Fill:
         data = self._engine.vocabulary.tokens[token] or b""
         if len(data) <= len(crossroads.held):
             return self._path.take(state, token)
-        source: Source = "model" if fact.run == self._ledger.run else "cache"
-        state = self._path.choose(state, token, self._op.name, source, fact.scores.logprob(token))
+        source: Source = "model" if choice.run == self._ledger.run else "cache"
+        state = self._path.choose(state, token, self._op.name, source, choice.logprob)
         # a token that begins with held text belongs to whom that belongs to (S15)
         tokens = 0 if crossroads.held else 1
         return replace(state, matcher=matcher.advance(data[len(crossroads.held) :], tokens))

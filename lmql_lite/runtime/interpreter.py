@@ -66,8 +66,8 @@ class Run:
         frontier: Frontier,
         engine: Engine,
         ledger: Ledger,
+        *,
         isolated: bool,
-        notices: tuple[str, ...],
     ) -> None:
         self._program = program
         self._context = Context()
@@ -79,7 +79,6 @@ class Run:
         self._engine = engine
         self._ledger = ledger
         self._isolated = isolated
-        self._notices = notices
         tokenizer = frontier.scorer.tokenizer
         self._path = Path(frontier.tree, tokenizer, engine.vocabulary, ledger)
         self._variables: dict[str, Any] = {}
@@ -89,8 +88,6 @@ class Run:
         """Runs the program to its end; the last event carries the result."""
         model, decoder = self._frontier.scorer.name, self._settings.decoder_name
         yield events.Started(model, decoder, self._sampling.seed)
-        for notice in self._notices:
-            yield events.Notice(notice)
         state = self._path.start()
         while True:
             self._context.prompt = state.text
@@ -177,7 +174,7 @@ class Run:
                 yield events.Text(ready, op.name)
             broken = await judge.objects(matcher)
             if broken is not None:
-                back = fill.go_back() if rejections < self._settings.backtracks else None
+                back = await fill.go_back() if rejections < self._settings.backtracks else None
                 if back is None:
                     raise _rejected(op, broken, matcher, rejections + 1)
                 rejections += 1
@@ -231,5 +228,4 @@ class Run:
             endings=dict(self._endings),
             seed=self._sampling.seed,
             model=self._frontier.scorer.name,
-            notices=self._notices,
         )

@@ -13,11 +13,17 @@ from lmql_lite.tokens import Sampling
 
 MAX_TOKENS = 1024
 MAX_BACKTRACKS = 64
+CACHE_MODES = ("rw", "ro", "off", "replay")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """None means "not said". `cache`: True shares one tree among all runs, False asks the model every time (S7)."""
+    """None means "not said".
+
+    `cache`: True shares one tree among all runs, False asks the model every time (S7), a file name keeps it in a file.
+    `cache_mode`: `rw` reads and writes the file, `ro` only reads it, `replay` never asks the model, `off` is
+    `cache=False`.
+    """
 
     decoder: str | None = None
     n: int | None = None
@@ -29,6 +35,7 @@ class Settings:
     max_tokens: int | None = None
     max_backtracks: int | None = None
     cache: bool | str | None = None
+    cache_mode: str | None = None
 
     def over(self, header: Settings) -> Settings:
         """These settings where they say something, the header's where they do not."""
@@ -42,6 +49,11 @@ class Settings:
     @property
     def backtracks(self) -> int:
         return MAX_BACKTRACKS if self.max_backtracks is None else self.max_backtracks
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether every hole asks the model anew."""
+        return self.cache is False or self.cache_mode == "off"
 
     def sampling(self) -> Sampling:
         """A seed is drawn where none was given, so that every result can be repeated."""
@@ -84,7 +96,19 @@ def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) 
             raise InputError(f"no decoder is called {value!r}", hint=f"there are {' and '.join(DECODERS)}")
         elif name == "cache" and not isinstance(value, bool | str):
             raise InputError(f"cache is True, False or a file name; this is {value!r}", span=spans.get(name))
+        elif name == "cache_mode" and value not in CACHE_MODES:
+            raise InputError(
+                f"no cache mode is called {value!r}",
+                span=spans.get(name),
+                hint=f"there are {', '.join(CACHE_MODES[:-1])} and {CACHE_MODES[-1]}",
+            )
     settings = Settings(**values)
+    if settings.cache_mode in ("ro", "replay") and settings.cache is False:
+        raise InputError(
+            f"cache_mode={settings.cache_mode!r} reads a file, and cache=False reads nothing",
+            span=spans.get("cache_mode"),
+            hint='name the file: cache="x.tokens"',
+        )
     if settings.decoder == "argmax" and settings.temperature:
         raise InputError(
             "argmax takes the best token and has no temperature",

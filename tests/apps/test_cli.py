@@ -111,11 +111,17 @@ def test_cache_off_asks_anew_and_on_shares(shell: Shell) -> None:
     assert len(texts) == 1
 
 
-def test_a_cache_file_is_noted_on_stderr(shell: Shell) -> None:
-    ended = shell("run", shell.write("q.lq", '"a"'), "--cache", "x.tokens")
-    assert ended.code == 0
-    assert ended.err.startswith("note: the cache file 'x.tokens' is not written in this version")
-    assert not (shell.folder / "x.tokens").exists()
+def test_a_cache_file_is_written_and_replayed(shell: Shell) -> None:
+    query = shell.write("q.lq", '"Say:[X]" where len(X) < 9')
+    first = shell("run", query, "--cache", "x.tokens", "-u")
+    assert first.code == 0 and (shell.folder / "x.tokens").exists()
+    again = shell("run", query, "--cache", "x.tokens", "--cache-mode", "replay", "-u")
+    assert again.out == first.out and " 0 forward passes" in again.err
+    other = shell.write("r.lq", '"Tell:[X]" where len(X) < 9')
+    missed = shell("run", other, "--cache", "x.tokens", "--cache-mode", "replay")
+    assert missed.code == 6 and "the replay does not know what demo says after" in missed.err
+    assert "needs" not in shell("run", query, "--cache-mode", "ro").out
+    assert shell("run", query, "--cache-mode", "ro").code == 2
 
 
 @pytest.mark.parametrize(

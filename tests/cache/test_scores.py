@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmql_lite.cache.scores import REST, Scores, gumbel
+from lmql_lite.cache.sampling import REST, gumbel
+from lmql_lite.cache.scores import Scores
 from lmql_lite.tokens import Sampling
 
 

@@ -1,20 +1,57 @@
-"""The tree in memory: paths, hashes, first writer wins, bounded rows, threads."""
+"""The tree in memory: paths, hashes, bulk loads, first writer wins, eviction and pins, what is new, threads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.tree import TokenTree
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache import nodes as nodes_module
+from lmql_lite.cache.head import Head
+from lmql_lite.cache.nodes import Nodes, mix_many
+from lmql_lite.cache.scores import Scores, mix
+from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
+from lmql_lite.cache.trie import ANSWER_BYTES, SCORES_BYTES, Trie
+
+VOCABULARY = 1000
+ROW = SCORES_BYTES + 4 * VOCABULARY
+QUESTION = bytes(range(16))
 
 
-def row(value: float, size: int = 4) -> Scores:
-    return Scores(np.full(size, value, dtype=np.float32))
+def row(favourite: int, size: int = VOCABULARY) -> Scores:
+    """All but 1e-4 of the mass on one token: a head of one."""
+    chances = np.full(size, 1e-4 / (size - 1))
+    chances[favourite] = 1 - 1e-4
+    return Scores(np.log(chances).astype(np.float32))
+
+
+HEAD = SCORES_BYTES + 8 * row(0).head().ids.size
+
+
+def grown(tree: TokenTree, path: Sequence[int]) -> Node:
+    node = tree.root
+    for token in path:
+        node = tree.extend(node, token)
+    return node
+
+
+def states(tree: TokenTree, nodes: Sequence[Node]) -> str:
+    """w: whole scores, h: their head, a dot: nothing. Looking at them makes them used, in this order."""
+    facts = [tree.scores(node) for node in nodes]
+    return "".join("." if fact is None else "h" if isinstance(fact.scores, Head) else "w" for fact in facts)
+
+
+class Store(list[Head | None]):
+    """Heads as a file would give them."""
+
+
+# nodes
 
 
 @given(st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=20))
@@ -23,9 +60,7 @@ def test_paths_come_back_and_equal_paths_are_one_node(paths: list[list[int]]) ->
     tree: TokenTree = Trie()
     nodes = {}
     for path in paths:
-        node = tree.root
-        for token in path:
-            node = tree.extend(node, token)
+        node = grown(tree, path)
         assert tree.path(node) == tuple(path)
         assert nodes.setdefault(tuple(path), node) == node
     assert len(set(nodes.values())) == len(nodes)
@@ -33,54 +68,459 @@ def test_paths_come_back_and_equal_paths_are_one_node(paths: list[list[int]]) ->
 
 def test_the_hash_of_a_path_does_not_depend_on_the_order_of_insertion_S3() -> None:
     first, second = Trie(), Trie()
-    second.extend(second.extend(second.root, 9), 9)
-    hashes = []
-    for tree in (first, second):
-        node = tree.root
-        for token in (4, 0, 7):
-            node = tree.extend(node, token)
-        hashes.append(tree.path_hash(node))
-    assert hashes[0] == hashes[1]
-    assert first.path_hash(first.extend(first.root, 4)) != first.path_hash(first.extend(first.root, 5))
+    grown(second, [9, 9])
+    assert first.path_hash(grown(first, [4, 0, 7])) == second.path_hash(grown(second, [4, 0, 7]))
+    assert first.path_hash(grown(first, [4])) != first.path_hash(grown(first, [5]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(-(2**31), 2**31 - 1)), min_size=1, max_size=50))
+@settings(derandomize=True)
+def test_words_are_mixed_alike_one_by_one_and_all_at_once(pairs: list[tuple[int, int]]) -> None:
+    first = np.array([word for word, _ in pairs], dtype=np.uint64)
+    second = np.array([token for _, token in pairs], dtype=np.int32)
+    assert mix_many(first, second).tolist() == [mix(word, token) for word, token in pairs]
+
+
+TOKENS = st.one_of(st.integers(0, 3), st.sampled_from([-(2**31), 2**31 - 1, 2**30, 4096, 8192]))
+OPERATIONS = st.one_of(
+    st.tuples(st.just("extend"), st.integers(0, 10**6), TOKENS),
+    st.tuples(st.just("walk"), st.integers(0, 10**6), st.lists(TOKENS, max_size=6)),
+    st.tuples(
+        st.just("extend_many"),
+        st.booleans(),
+        st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), TOKENS), max_size=40),
+    ),
+)
+
+
+@given(st.lists(OPERATIONS, max_size=12), st.sampled_from([1, 3, 10**6]))
+@settings(deadline=None, derandomize=True, max_examples=300)
+def test_any_operations_give_what_a_dictionary_of_paths_gives(operations: list[tuple], wide: int) -> None:
+    """Whether levels are loaded one by one, all at once or now this, now that way."""
+    tree = Trie()
+    paths: list[tuple[int, ...]] = [()]  # by number of the model's own
+    node_of: dict[tuple[int, ...], Node] = {(): tree.root}
+
+    def learn(path: tuple[int, ...], node: Node) -> None:
+        assert tree.path(node) == path
+        assert node_of.setdefault(path, node) == node
+        if path not in paths:
+            paths.append(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes_module, "_WIDE", wide)
+        for what, first, second in operations:
+            if what == "extend":
+                path = paths[first % len(paths)]
+                learn((*path, second), tree.extend(node_of[path], second))
+            elif what == "walk":
+                path = paths[first % len(paths)]
+                node, many = tree.walk(node_of[path], second)
+                assert tree.path(node) == (*path, *second[:many])
+                assert many == len(second) or (*path, *second[: many + 1]) not in node_of
+            else:
+                known, entries, parents = list(paths), [], []
+                for place, (inner, number, token) in enumerate(second):
+                    if inner and place:
+                        parents.append(~(number % place))
+                        entries.append((*entries[number % place], token))
+                    else:
+                        path = known[number % len(known)]
+                        parents.append(node_of[path])
+                        entries.append((*path, token))
+                nodes = tree.extend_many(parents, [token for *_, token in second], quiet=first)
+                assert len(nodes) == len(entries)
+                for path, node in zip(entries, nodes.tolist(), strict=True):
+                    learn(path, node)
+    assert len(tree) == len(paths) == len(set(node_of.values()))
+    for path, node in node_of.items():
+        assert tree.walk(tree.root, path) == (node, len(path))
+        assert tree.path_hash(node) == (mix(tree.path_hash(node_of[path[:-1]]), path[-1]) if path else 0)
+        below = {other[-1]: node_of[other] for other in paths if other and other[:-1] == path}
+        assert dict(tree.children(node)) == below
+
+
+def test_many_nodes_at_once_are_those_added_one_by_one() -> None:
+    random = np.random.default_rng(3)
+    many = 20_000
+    parents = np.array([0, *(~random.integers(max(0, entry - 300), entry) for entry in range(1, many))])
+    tokens = random.integers(0, 9, many)
+    tree, other = Trie(), Trie()
+    nodes = tree.extend_many(parents, tokens)
+    others: list[Node] = []
+    for parent, token in zip(parents.tolist(), tokens.tolist(), strict=True):
+        others.append(other.extend(others[~parent] if parent < 0 else parent, token))
+    assert len(tree) == len(other) < many
+    assert all(
+        tree.path(node) == other.path(twin) and tree.path_hash(node) == other.path_hash(twin)
+        for node, twin in zip(nodes.tolist(), others, strict=True)
+    )
+    assert (tree.extend_many(parents, tokens) == nodes).all()
+    assert len(tree) == len(other)
+
+
+@pytest.mark.parametrize(
+    ("parents", "tokens", "said"),
+    [
+        ([0, 5], [1, 1], "entry 1 is neither a node nor an earlier entry: 5"),
+        ([0, ~1], [1, 1], "entry 1 is neither"),
+        ([~0], [1], "entry 0 is neither"),
+        ([0, 0], [1], "no list of entries"),
+        ([0], [2**31], "entry 0 has more than 32 bits"),
+        ([0.0], [1], "integers"),
+    ],
+)
+def test_entries_that_hang_nowhere_add_nothing(parents: list[int], tokens: list[int], said: str) -> None:
+    tree = Trie()
+    with pytest.raises(ValueError, match=said):
+        tree.extend_many(parents, tokens)
+    assert len(tree) == 1
+    assert tree.extend_many([], []).tolist() == []
+    with pytest.raises(OverflowError):
+        tree.extend(tree.root, 2**31)
+    assert tree.path(tree.extend(tree.root, 7)) == (7,)
+
+
+@pytest.mark.parametrize("shape", ["wide", "deep", "bushy"])
+def test_a_node_takes_at_most_48_bytes(shape: str) -> None:
+    many = 2**16 + 1  # the table has just doubled
+    parents = {"wide": [0] * many, "deep": [0, *(~i for i in range(many - 1))], "bushy": [0, *[~0] * (many - 1)]}
+    nodes = Nodes()
+    nodes.extend_many(parents[shape], np.arange(many))
+    assert len(nodes) == many + 1
+    assert nodes.nbytes <= 48 * len(nodes)
+
+
+# facts
 
 
 def test_the_first_fact_written_stays_S6() -> None:
     tree = Trie()
     kept = row(1)
     assert tree.add_scores(tree.root, kept, run=1).scores is kept
-    assert tree.add_scores(tree.root, row(2), run=2).run == 1
-    assert tree.add_verdict(3, b"question", b"first") == b"first"
-    assert tree.add_verdict(3, b"question", b"second") == b"first"
-    assert tree.verdict(3, b"other") is None
-    assert tree.add_draw(3, b"question", 7, 0, b"drawn") == b"drawn"
-    assert tree.add_draw(3, b"question", 7, 0, b"again") == b"drawn"
-    assert tree.draw(3, b"question", 7, 1) is None
+    assert tree.add_scores(tree.root, row(2), run=2) == Fact(kept, 1)
+    assert tree.add_scores(tree.root, row(2).head(), run=2) == Fact(kept, 1)
+    first, second = Answer(7, -0.5, 1), Answer(8, -1.5, 2)
+    node = tree.extend(tree.root, 3)
+    assert tree.add_verdict(node, QUESTION, first) == first
+    assert tree.add_verdict(node, QUESTION, second) == first
+    assert tree.verdict(node, bytes(16)) is None
+    assert tree.add_draw(node, QUESTION, 7, 0, second) == second
+    assert tree.add_draw(node, QUESTION, 7, 0, first) == second
+    assert tree.draw(node, QUESTION, 7, 1) is None
+    assert tree.verdict(node, QUESTION) == first
 
 
-def test_rows_are_bounded_in_bytes_and_the_oldest_unused_go_first() -> None:
-    tree = Trie(scores_bytes=3 * 16)
-    nodes = [tree.extend(tree.root, token) for token in range(5)]
-    for node in nodes[:3]:
-        tree.add_scores(node, row(node), run=1)
-    assert tree.scores(nodes[0]) is not None
-    for node in nodes[3:]:
-        tree.add_scores(node, row(node), run=1)
-    assert [tree.scores(node) is not None for node in nodes] == [True, False, False, True, True]
-
-
-def test_many_threads_grow_one_tree() -> None:
+def test_whole_scores_take_the_place_of_their_head() -> None:
     tree = Trie()
+    tree.add_scores(tree.root, row(1).head(), run=1)
+    whole = row(1)
+    assert tree.add_scores(tree.root, whole, run=2) == Fact(whole, 2)
+    assert tree.nbytes == ROW
+
+
+def test_scores_are_forgotten_and_answers_are_not() -> None:
+    tree = Trie()
+    node = tree.extend(tree.root, 1)
+    tree.add_scores(tree.root, row(1), run=1)
+    tree.add_scores(node, row(1), run=1)
+    tree.add_verdict(node, QUESTION, Answer(1, 0.0, 1))
+    tree.attach(np.array([node], dtype=np.int32), Store([row(1).head()]))
+    tree.forget_scores()
+    assert states(tree, [tree.root, node]) == ".."
+    assert tree.verdict(node, QUESTION) is not None
+    assert tree.nbytes == ANSWER_BYTES
+
+
+def test_stored_heads_are_read_where_memory_has_nothing() -> None:
+    tree = Trie()
+    tree.record()
+    nodes = tree.extend_many([0, 0, 0, 0], [1, 2, 3, 4], quiet=True)
+    mine = row(9)
+    tree.add_scores(int(nodes[1]), mine, run=1)
+    heads = [row(token).head() for token in range(5)]
+    tree.attach(nodes[[0, 1, 0]], Store(heads[:3]))
+    tree.attach(nodes[[2, 0]], Store([None, heads[4]]))
+    assert tree.scores(int(nodes[0])) == Fact(heads[0], 0)  # the first one stays
+    assert tree.scores(int(nodes[1])) == Fact(mine, 1)
+    assert tree.scores(int(nodes[2])) is None  # the store could not give it
+    assert tree.scores(int(nodes[3])) is None
+    assert tree.scores(tree.extend(tree.root, 99)) is None
+    whole = row(0)
+    assert tree.add_scores(int(nodes[0]), whole, run=2) == Fact(whole, 2)
+    tree.add_scores(int(nodes[2]), whole, run=2)
+    # the row of a stored head is no news, one in place of a lost head is
+    assert [node for node, _ in tree.changes().scores] == [nodes[1], nodes[2]]
+
+
+# eviction
+
+
+def test_the_longest_unused_rows_become_heads_and_then_go() -> None:
+    tree = Trie(max_bytes=3 * ROW)
+    nodes = [tree.extend(tree.root, token) for token in range(4)]
+    for node in nodes[:3]:
+        tree.add_scores(node, row(node), run=node)
+    assert states(tree, nodes[:1]) == "w"  # used: now 1 is the oldest
+    tree.add_scores(nodes[3], row(3), run=4)
+    assert states(tree, nodes) == "whhw"
+    head = tree.scores(nodes[1])
+    assert head is not None
+    assert head.run == nodes[1]
+    assert isinstance(head.scores, Head)
+    assert head.scores.ids.tolist() == [nodes[1]]
+    assert tree.nbytes == 2 * ROW + 2 * HEAD
+
+    tree = Trie(max_bytes=3 * HEAD)
+    nodes = [tree.extend(tree.root, token) for token in range(5)]
+    for node in nodes:
+        tree.add_scores(node, row(node).head(), run=1)
+        tree.scores(nodes[0])
+    assert states(tree, nodes) == "h..hh"
+
+
+def test_answers_are_bounded_too_and_go_with_their_node() -> None:
+    tree = Trie(max_bytes=2 * (ANSWER_BYTES))
+    answer = Answer(1, 0.0, 1)
+    nodes = [tree.extend(tree.root, token) for token in range(3)]
+    tree.add_verdict(nodes[0], QUESTION, answer)
+    tree.add_draw(nodes[1], QUESTION, 7, 0, answer)
+    assert tree.verdict(nodes[0], QUESTION) == answer
+    tree.add_draw(nodes[2], QUESTION, 7, 0, answer)
+    assert tree.verdict(nodes[0], QUESTION) == answer
+    assert tree.draw(nodes[1], QUESTION, 7, 0) is None
+    assert tree.draw(nodes[2], QUESTION, 7, 0) == answer
+
+
+def test_what_was_written_last_stays_however_small_the_bound() -> None:
+    tree = Trie(max_bytes=0)
+    nodes = [tree.extend(tree.root, token) for token in range(3)]
+    for node in nodes:
+        tree.add_scores(node, row(1), run=1)
+    assert states(tree, nodes) == "..w"
+
+
+def test_eviction_takes_nothing_that_a_run_stands_on_S9() -> None:
+    tree = Trie(max_bytes=4 * ROW)
+    way = [grown(tree, [1, 2, 3][:many]) for many in range(4)]
+    aside = [tree.extend(tree.root, token) for token in range(10, 20)]
+    for node in way[:3]:
+        tree.add_scores(node, row(1), run=1)
+    tree.pin(way[2])
+    tree.pin(way[2])
+    for node in aside:
+        tree.add_scores(node, row(1), run=2)
+    assert states(tree, way[:3]) == "www"
+    assert tree.nbytes <= 4 * ROW
+    tree.unpin(way[2])
+    tree.pin(way[3])  # the run moves on
+    tree.unpin(way[2])
+    tree.forget_scores()
+    for node in (*way, *aside):
+        tree.add_scores(node, row(1), run=3)
+    assert states(tree, way[3:]) == "w"
+    assert "." not in states(tree, way)
+    tree.unpin(way[3])
+    with pytest.raises(ValueError, match="not pinned"):
+        tree.unpin(way[3])
+    for node in aside:
+        tree.add_scores(node, row(1), run=4)
+    assert "w" not in states(tree, way)
+
+
+def test_rows_above_a_pin_become_heads_only_where_nothing_else_can_go() -> None:
+    tree = Trie(max_bytes=3 * ROW)
+    way = [grown(tree, range(many)) for many in range(8)]
+    tree.pin(way[0])
+    for last, node in pairwise(way):
+        tree.pin(node)
+        tree.unpin(last)
+        tree.add_scores(node, row(1), run=1)
+    assert tree.nbytes <= 3 * ROW
+    assert "." not in states(tree, way[1:])
+    assert states(tree, way[-1:]) == "w"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=60))
+@settings(deadline=None, derandomize=True)
+def test_pinned_is_what_stands_on_the_way_to_a_pin(steps: list[tuple[bool, int]]) -> None:
+    tree = Trie(max_bytes=0)
+    tree.extend_many([0, *(~((entry - 1) // 2) for entry in range(1, 30))], list(range(30)))
+    pins: list[Node] = []
+    for more, number in steps:
+        if more:
+            pins.append(number)
+            tree.pin(number)
+        elif pins:
+            tree.unpin(pins.pop(number % len(pins)))
+    for node in range(len(tree)):
+        tree.add_scores(node, row(1).head(), run=1)
+    tree.add_scores(tree.extend(tree.root, 99), row(1).head(), run=1)
+    stands = {tree.walk(tree.root, tree.path(pin)[:many])[0] for pin in pins for many in range(len(tree.path(pin)) + 1)}
+    assert {node for node in range(31) if tree.scores(node) is not None} == stands
+
+
+# what is new
+
+
+def test_each_change_is_told_once_in_the_order_in_which_it_came() -> None:
+    tree = Trie()
+    with pytest.raises(ValueError, match="record"):
+        tree.changes()
+    before = grown(tree, [5])
+    early = row(5)
+    tree.add_scores(before, early, run=1)
+    tree.record()
+    tree.record()
+    first = tree.changes()
+    assert first.nodes.tolist() == [before]
+    assert first.scores == ((before, Fact(early, 1)),)
+
+    answer, other = Answer(1, 0.0, 2), Answer(2, -1.0, 2)
+    quiet = tree.extend_many([0, ~0], [1, 2], quiet=True).tolist()
+    loud = grown(tree, [1, 2, 3])
+    louder = tree.extend(loud, 4)
+    tree.extend_many([loud, 0], [4, 1], quiet=True)
+    tree.add_scores(quiet[1], row(1), run=0, quiet=True)
+    tree.add_verdict(quiet[1], QUESTION, answer, quiet=True)
+    tree.add_draw(quiet[1], QUESTION, 1, 0, answer, quiet=True)
+    for _ in range(2):  # the second time nothing is added
+        tree.add_scores(louder, early, run=2)
+        tree.add_scores(before, early, run=2)
+        tree.add_verdict(louder, QUESTION, answer)
+        tree.add_draw(loud, QUESTION, 7, 1, answer)
+        tree.add_draw(loud, QUESTION, 7, 0, other)
+        tree.add_scores(loud, early.head(), run=2)
+    second = tree.changes()
+    assert second.nodes.tolist() == [loud, louder]
+    assert (second.parents.tolist(), second.tokens.tolist()) == ([quiet[1], loud], [3, 4])
+    assert [(node, fact.run) for node, fact in second.scores] == [(louder, 2), (loud, 2)]
+    assert second.verdicts == ((louder, QUESTION, answer),)
+    assert second.draws == ((loud, QUESTION, 7, 1, answer), (loud, QUESTION, 7, 0, other))
+
+    third = tree.changes()
+    assert not third.nodes.size
+    assert third.scores == third.verdicts == third.draws == ()
+    assert tree.nodes_since(louder) == range(louder, len(tree))
+
+
+def test_what_was_evicted_before_it_was_told_is_told_as_its_head() -> None:
+    tree = Trie(max_bytes=ROW)
+    tree.record()
+    nodes = [tree.extend(tree.root, token) for token in range(3)]
+    for node in nodes:
+        tree.add_scores(node, row(node), run=node)
+    assert states(tree, nodes) == "..w"
+    told = tree.changes().scores
+    assert [(node, fact.run, type(fact.scores)) for node, fact in told] == [(1, 1, Head), (2, 2, Head), (3, 3, Scores)]
+
+
+STEPS = st.tuples(
+    st.sampled_from(["extend", "scores", "verdict", "draw", "changes"]), st.integers(0, 40), st.booleans()
+)
+
+
+@given(st.lists(STEPS, max_size=60), st.sampled_from([3 * ROW, 2**30]))
+@settings(deadline=None, derandomize=True)
+def test_changes_are_all_that_came_and_was_not_quiet(steps: list[tuple[str, int, bool]], max_bytes: int) -> None:
+    tree = Trie(max_bytes)
+    tree.record()
+    told: list[tuple[str, Node]] = []
+    expected: list[tuple[str, Node]] = []
+    for what, number, quiet in [*steps, ("changes", 0, False)]:
+        node, known, answer = number % len(tree), len(tree), Answer(number, 0.0, 1)
+        new = False
+        if what == "extend":
+            tree.extend_many([node], [number], quiet=quiet)
+            node, new = known, len(tree) > known
+        elif what == "scores":
+            new = tree.scores(node) is None
+            tree.add_scores(node, row(1), run=1, quiet=quiet)
+        elif what == "verdict":
+            new = tree.verdict(node, QUESTION) is None
+            tree.add_verdict(node, QUESTION, answer, quiet=quiet)
+        elif what == "draw":
+            new = tree.draw(node, QUESTION, 7, 0) is None
+            tree.add_draw(node, QUESTION, 7, 0, answer, quiet=quiet)
+        else:
+            changes = tree.changes()
+            told += [("extend", new) for new in changes.nodes.tolist()]
+            told += [("scores", node) for node, _ in changes.scores]
+            told += [("verdict", node) for node, *_ in changes.verdicts]
+            told += [("draw", node) for node, *_ in changes.draws]
+            columns = zip(changes.nodes.tolist(), changes.parents.tolist(), changes.tokens.tolist(), strict=True)
+            assert all(tree.walk(parent, [token]) == (node, 1) for node, parent, token in columns)
+        if new and not quiet:
+            expected.append((what, node))
+    assert sorted(told) == sorted(expected)
+    assert [node for what, node in told if what == "extend"] == [node for what, node in expected if what == "extend"]
+
+
+# threads
+
+
+def test_many_threads_grow_one_tree_S28() -> None:
+    tree = Trie(max_bytes=50 * ROW)
+    tree.record()
 
     def grow(worker: int) -> list[int]:
         nodes = []
-        for number in range(2000):
+        for number in range(1500):
             node = tree.extend(tree.extend(tree.root, number % 50), number)
+            tree.pin(node)
             tree.add_scores(node, row(worker), run=worker)
+            tree.unpin(node)
             nodes.append(node)
         return nodes
 
+    def load(_: int) -> list[int]:
+        numbers = np.arange(1500)
+        heads = tree.extend_many(np.zeros(50, dtype=int), np.arange(50))
+        return tree.extend_many(heads[numbers % 50], numbers).tolist()
+
+    def look(_: int) -> None:
+        for _ in range(30):
+            for number in range(0, 1500, 7):
+                node, many = tree.walk(tree.root, (number % 50, number))
+                assert tree.path(node) == (number % 50, number)[:many]
+                assert node == tree.root or tree.path_hash(node)
+
     with ThreadPoolExecutor(8) as pool:
-        grown = list(pool.map(grow, range(8)))
-    assert all(nodes == grown[0] for nodes in grown)
-    assert len(tree) == 1 + 50 + 2000
-    assert all(tree.path(node) == (number % 50, number) for number, node in enumerate(grown[0]))
+        looking = [pool.submit(look, 0) for _ in range(2)]
+        loading = [pool.submit(load, 0) for _ in range(3)]
+        growing = [pool.submit(grow, worker) for worker in range(4)]
+        grown_nodes = [work.result() for work in (*growing, *loading)]
+        assert all(work.result() is None for work in looking)
+    assert all(nodes == grown_nodes[0] for nodes in grown_nodes)
+    assert len(tree) == 1 + 50 + 1500
+    assert all(tree.path(node) == (number % 50, number) for number, node in enumerate(grown_nodes[0]))
+    assert tree.nbytes <= 50 * ROW
+    changes = tree.changes()
+    assert changes.nodes.tolist() == list(range(1, len(tree)))
+    assert len({node for node, _ in changes.scores}) == 1500
+
+
+def test_the_memory_of_facts_is_what_is_counted() -> None:
+    """Within a fifth, so that the bound is one of memory and not of numbers."""
+    import tracemalloc
+
+    random = np.random.default_rng(1)
+
+    def head(_: int) -> Head:
+        return Scores(np.log(random.dirichlet(np.full(64, 0.3))).astype(np.float32)).head()
+
+    def measured(many: int, add: object) -> float:
+        tree = Trie(max_bytes=2**40)
+        nodes: NDArray[np.int32] = tree.extend_many(np.zeros(many, dtype=int), np.arange(many))
+        tracemalloc.start()
+        for node in nodes.tolist():
+            add(tree, node)  # type: ignore[operator]
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return tree.nbytes / taken
+
+    def answer(tree: Trie, node: Node) -> None:
+        tree.add_draw(node, node.to_bytes(16, "little"), node << 40, 0, Answer(node, float(node), node))
+
+    assert 0.8 < measured(3000, lambda tree, node: tree.add_scores(node, head(node), run=node)) < 1.25
+    assert 0.8 < measured(3000, answer) < 1.25

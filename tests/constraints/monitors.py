@@ -538,7 +538,12 @@ class Oracle:
             return Read("kept", len(data), said[-1])
         # it cannot be kept: where a complete text does not go on like this, what follows has begun (S18)
         for size, here in enumerate([place, *said[1:]][: len(data)]):
-            if self.closed and (size or begins or self.following) and self.may_end(here) and self._agrees(data[size:], inside=size > 0):
+            if (
+                self.closed
+                and (size or begins or self.following)
+                and self.may_end(here)
+                and self._agrees(data[size:], inside=size > 0)
+            ):
                 after = said[size + 1] if size + 1 < len(said) else None
                 if after is None or self.distance(after) >= NEVER:
                     return Read("left", size, here)

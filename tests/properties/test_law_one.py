@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -141,7 +143,7 @@ def test_cache_on_off_warm_evicted_and_concurrent_give_the_same_run(
 
     async def all_ways() -> dict[str, Seen]:
         session, evicting, crowded = lq.Session(), lq.Session(), lq.Session()
-        evicting._trees[model.fingerprint] = Trie(scores_bytes=3000)
+        evicting._trees[model.fingerprint] = Trie(max_bytes=3000)
         ways = {
             "off": await seen(program, session, model, cache=False, **options),
             "cold": await seen(program, session, model, **options),
@@ -158,6 +160,41 @@ def test_cache_on_off_warm_evicted_and_concurrent_give_the_same_run(
     ways = asyncio.run(all_ways())
     for way, run in ways.items():
         assert run == ways["off"], way
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    source=st.one_of(programs(), segments()),
+    options=st.sampled_from(
+        [
+            {"decoder": "argmax"},
+            {"decoder": "sample"},
+            {"decoder": "sample", "temperature": 0.7, "top_k": 5},
+            {"decoder": "sample", "temperature": 1.5, "top_p": 0.9},
+        ]
+    ),
+    seed=st.integers(0, 3),
+    certainty=st.sampled_from([0.0, 3.0, 6.0]),
+)
+def test_a_second_process_asks_nothing_and_says_the_same_S3(
+    source: str, options: dict[str, Any], seed: int, certainty: float
+) -> None:
+    """Heads, verdicts and draws in a file answer whatever was asked: for every decoder, mask and temperature."""
+    program = lq.compile(source)
+
+    async def processes(folder: Path) -> None:
+        model = lq.ScriptedModel(SCRIPT, seed=seed, certainty=certainty, words=WORDS)
+        chosen = {"seed": seed, **options}
+        file = str(folder / "x.tokens")
+        off = await seen(program, lq.Session(), model, cache=False, **chosen)
+        assert await seen(program, lq.Session(), model, cache=file, **chosen) == off, "the file is new"
+        calls = model.calls
+        assert await seen(program, lq.Session(), model, cache=file, **chosen) == off, "the file is known"
+        assert await seen(program, lq.Session(), model, cache=file, cache_mode="replay", **chosen) == off
+        assert model.calls == calls
+
+    with TemporaryDirectory() as folder:
+        asyncio.run(processes(Path(folder)))
 
 
 def test_a_warm_run_asks_the_model_nothing(session: lq.Session) -> None:

@@ -343,11 +343,6 @@ def test_wrong_options_are_refused_with_a_sentence(options: dict[str, Any], sent
         lq.run_sync('"[X]"', **options)
 
 
-def test_a_cache_file_is_refused_softly(session: lq.Session) -> None:
-    result = run('argmax(cache="x.tokens")\n    "[X]"', "a", session)
-    assert "is not written in this version" in result.notices[0]
-
-
 def test_an_exception_of_the_querys_own_python_is_the_users(session: lq.Session) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         run('"a"\nx = 1\ny = x / 0', "", session)

@@ -1,0 +1,68 @@
+"""What is new in a token tree since it was last asked: for whoever writes it down."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.nodes import Nodes
+from lmql_lite.cache.tree import Answer, Fact, Node
+
+Question = bytes | tuple[bytes, int, int]
+"""Of a verdict its digest, of a draw (digest, seed, index)."""
+
+
+class Changes(NamedTuple):
+    """What has been added since the last time, each kind in the order in which it was.
+
+    `nodes`, their `parents` and `tokens`: int32, shape (new nodes,); a parent stands before its children, or was told
+    of earlier, or came quietly. `scores`, `verdicts`: (node, ..); `draws`: (node, question, seed, index, answer).
+    Scores that have been evicted since are told as their head.
+    """
+
+    nodes: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+    scores: tuple[tuple[Node, Fact], ...]
+    verdicts: tuple[tuple[Node, bytes, Answer], ...]
+    draws: tuple[tuple[Node, bytes, int, int, Answer], ...]
+
+
+class News:
+    """Collects what is added to a tree that had `mark` nodes."""
+
+    def __init__(self, mark: int) -> None:
+        self._mark = mark
+        self._quiet: list[range] = []
+        self._scores: dict[Node, Fact] = {}
+        self._verdicts: list[tuple[Node, bytes, Answer]] = []
+        self._draws: list[tuple[Node, bytes, int, int, Answer]] = []
+
+    def quiet(self, nodes: range) -> None:
+        """These are no news."""
+        self._quiet.append(nodes)
+
+    def scores(self, node: Node, fact: Fact) -> None:
+        self._scores[node] = fact
+
+    def cooled(self, node: Node, fact: Fact) -> None:
+        """Only this is left of scores: they are not to be kept alive for being news."""
+        if node in self._scores:
+            self._scores[node] = fact
+
+    def answer(self, node: Node, question: Question, answer: Answer) -> None:
+        if isinstance(question, bytes):
+            self._verdicts.append((node, question, answer))
+        else:
+            self._draws.append((node, *question, answer))
+
+    def changes(self, nodes: Nodes) -> Changes:
+        added = np.ones(len(nodes) - self._mark, dtype=np.bool_)
+        for span in self._quiet:
+            added[span.start - self._mark : span.stop - self._mark] = False
+        new = (np.flatnonzero(added) + self._mark).astype(np.int32)
+        parents, tokens = nodes.columns(new)
+        scores = tuple(self._scores.items())
+        return Changes(new, parents, tokens, scores, tuple(self._verdicts), tuple(self._draws))

@@ -1,0 +1,211 @@
+"""The head of an entry: what is kept of scores when they are cold, and the reading of it. An answer read from a head
+is the one that the whole row would give, or it is `MISS` (S1, S2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.sampling import REST, Mask, gumbel, is_greedy, is_truncated, survivors
+from lmql_lite.tokens import Sampling
+
+HEAD_TOKENS = 32
+"""The head of an entry: its best tokens until the rest has less than `HEAD_REST` of the mass, at most so many (S1)."""
+HEAD_REST = 1e-3
+
+
+class Miss(Enum):
+    """What the head cannot decide. A type of its own, so that no reader takes it for "nothing allowed"."""
+
+    MISS = "miss"
+
+
+MISS: Final = Miss.MISS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """The best tokens of a row of scores, and what is left.
+
+    `ids`: int32[k], best first, ties to the lowest id; every other token of the row comes after the last of them (the
+    border). `logprobs`: float32[k], raw, theirs. `rest`: an upper bound of the probability of all other tokens
+    together, a float32. `vocabulary`: how many tokens the row has; masks have that length.
+
+    A draw divides head and rest in two stages (S3), so that it is that of the whole row only if this is its head.
+    """
+
+    ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    rest: float
+    vocabulary: int
+
+    def logprob(self, token: int) -> float | None:
+        """The raw log-probability of a token of the head; None for all others."""
+        (places,) = np.nonzero(self.ids == token)
+        return float(self.logprobs[places[0]]) if places.size else None
+
+    def best(self, mask: Mask) -> int | Miss | None:
+        """The allowed token with the highest score, ties to the lowest id (S2). None where nothing is allowed."""
+        allowed = mask[self.ids]
+        first = int(allowed.argmax())
+        return int(self.ids[first]) if allowed[first] else _outside_the_head(mask)
+
+    def draw(self, mask: Mask, sampling: Sampling, path_hash: int) -> int | Miss | None:
+        """What `Scores.draw` draws. None where nothing is allowed.
+
+        MISS where the rest might win, or where what wins might not have survived truncation.
+        """
+        if is_greedy(sampling):
+            return self.best(mask)
+        allowed = mask[self.ids]
+        known, logprobs = self.ids[allowed], self.logprobs[allowed]
+        if not known.size:
+            return _outside_the_head(mask)
+        outside = int(np.count_nonzero(mask)) - known.size
+        heat = logprobs / np.float32(sampling.temperature)
+        if np.isneginf(heat[0]):
+            return int(known[0])  # nothing allowed has any probability
+        certain, possible, rest = self._truncate(heat, outside, sampling)
+        noise = gumbel(sampling, path_hash, np.append(known, REST))
+        noisy = heat[:possible] + noise[:possible]
+        winner = int(noisy.argmax())
+        # float32, as the whole row is read: adding and comparing keep the order, so that the bound stays one
+        if winner >= certain or np.float32(rest) + noise[-1] > noisy[winner]:
+            return MISS
+        return int(known[winner])
+
+    def _truncate(self, heat: NDArray[np.float32], outside: int, sampling: Sampling) -> tuple[int, int, float]:
+        """How many of the allowed tokens of the head certainly survive truncation, and how many possibly; an upper
+        bound of the logarithm of the tempered sum of what survives of the rest."""
+        size = heat.size
+        if sampling.top_k is not None:
+            outside = min(outside, max(sampling.top_k - size, 0))
+        rest = self._rest_bound(outside, sampling.temperature)
+        if not is_truncated(sampling):
+            return size, size, rest
+        best = float(heat[0])
+        if not outside:
+            kept = survivors(heat.astype(np.float64) - best, sampling)
+            return kept, kept, rest
+        # the border stands for the best that the rest may hold
+        border = self.logprobs[-1:] / np.float32(sampling.temperature)
+        below = np.append(heat, border).astype(np.float64) - best
+        sum_of_head = float(np.exp(below[:-1]).sum())
+        sum_of_rest = math.exp(min(rest - best, math.log(outside)))
+        least, most = sum_of_head * (1 - _ROUNDING), (sum_of_head + sum_of_rest) * (1 + _ROUNDING)
+        certain, possible = survivors(below, sampling, least), survivors(below, sampling, most)
+        if possible <= size:
+            return certain, possible, -math.inf
+        if sampling.top_p < 1:
+            # of the rest, top_p keeps what it still needs, and at most one token more
+            needed = sampling.top_p * most - least + math.exp(below[-1])
+            rest = min(rest, _a_little_above(best + math.log(needed)))
+        return min(certain, size), size, rest
+
+    def _rest_bound(self, outside: int, temperature: float) -> float:
+        """Upper bound of log(sum of p ** (1 / temperature)) over any `outside` tokens of the rest.
+
+        No token of it has more than the border, all together not more than `rest`. Under these two the sum of p ** b
+        is largest, for b <= 1, where all have the same (the power is concave), and for b >= 1 where as few as possible
+        have all (it is convex).
+        """
+        if not outside or self.rest <= 0 or np.isneginf(self.logprobs[-1]):
+            return -math.inf
+        # Scores are divided in float32, which may raise them by a rounding: as a slightly higher temperature does.
+        power = (1 - 2.0**-22) / float(np.float32(temperature))
+        mass, count = math.log(self.rest), math.log(outside)
+        border = min(float(self.logprobs[-1]), mass)
+        if power <= 1:
+            return _a_little_above(count + power * min(border, mass - count))
+        return _a_little_above((power - 1) * border + min(mass, count + border))
+
+
+_ROUNDING = 1e-9
+"""More than float64 sums of a vocabulary can differ by, relative."""
+
+
+def _a_little_above(value: float) -> float:
+    """A bound on what float32 may round upwards."""
+    return value + 1e-6 * (1 + abs(value))
+
+
+def _outside_the_head(mask: Mask) -> int | Miss | None:
+    """The answer where no token of the head is allowed: none at all, the only one, or one that scores must tell."""
+    allowed = int(np.count_nonzero(mask))
+    if allowed > 1:
+        return MISS
+    return int(mask.argmax()) if allowed else None
+
+
+def question(mask: Mask, sampling: Sampling | None) -> bytes:
+    """16 bytes that stand for "which token, of these, chosen so?": the key of a verdict, or of a draw (S1).
+
+    Seed and index are no part of it, nor is a policy that comes to argmax: it is the same question as None.
+    """
+    policy = b""
+    if sampling is not None and not is_greedy(sampling):
+        top_k = 0 if sampling.top_k is None else max(sampling.top_k, 1)
+        policy = struct.pack("<fqdd", sampling.temperature, top_k, min(sampling.top_p, 1), max(sampling.min_p, 0))
+    # the length of the mask and the policy come first, so that no two questions have the same bytes
+    digest = hashlib.blake2b(struct.pack("<qq", mask.size, len(policy)) + policy, digest_size=16)
+    digest.update(np.packbits(mask).data)
+    return digest.digest()
+
+
+_ROWS = 32
+
+
+def head_of(logprobs: NDArray[np.float32]) -> Head:
+    """The head of a row of raw log-probabilities, shape (vocabulary,).
+
+    The k-th best maximum of a partition into columns is no better than the k-th best token, so that only columns which
+    reach it can hold one of the k best: two passes over the row in all, the exponentials being the longer one.
+    """
+    candidates = _candidates(logprobs)
+    best = candidates[np.argsort(-logprobs[candidates], kind="stable")][:HEAD_TOKENS]
+    mass = np.cumsum(np.exp(logprobs[best].astype(np.float64)))
+    ids = best[: int(np.searchsorted(mass, 1 - HEAD_REST)) + 1].astype(np.int32)
+    return Head(ids, logprobs[ids], _mass_without(logprobs, ids), logprobs.size)
+
+
+def _candidates(logprobs: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Ids in ascending order, the best `HEAD_TOKENS` and all that tie with the last of them included."""
+    columns = logprobs.size // _ROWS
+    if columns <= HEAD_TOKENS:
+        return np.arange(logprobs.size)
+    table = logprobs[: columns * _ROWS].reshape(_ROWS, columns)
+    highest = table.max(axis=0)
+    border = np.partition(highest, -HEAD_TOKENS)[-HEAD_TOKENS]
+    reaching = np.flatnonzero(highest >= border)
+    row, column = np.nonzero(table[:, reaching] >= border)
+    return np.concatenate([row * columns + reaching[column], np.arange(columns * _ROWS, logprobs.size)])
+
+
+def _mass_without(logprobs: NDArray[np.float32], ids: NDArray[np.int32]) -> float:
+    """Upper bound of the probability of all tokens but `ids`, at most 1e-5 above it, relative, and 1e-32, absolute.
+
+    In float32, since float64 would take three times as long: its exponential is off by at most 3 units in the last
+    place, a sum of 32 by at most 32. What would come out below the normal numbers, which take ten times as long and
+    might be rounded to 0, is taken for the smallest of them.
+    """
+    others = logprobs.size - ids.size
+    if not others:
+        return 0.0
+    chances = np.maximum(logprobs, _LEAST_NORMAL)
+    np.exp(chances, out=chances)
+    chances[ids] = 0
+    whole = chances.size // _ROWS * _ROWS
+    mass = chances[:whole].reshape(_ROWS, -1).sum(axis=0).sum(dtype=np.float64) + chances[whole:].sum(dtype=np.float64)
+    return float(np.nextafter(np.float32(mass * (1 + 5e-6)), np.float32(np.inf)))
+
+
+_LEAST_NORMAL = np.float32(-87.0)
+"""exp(-87) is 1.6e-38, and the smallest normal float32 is 1.2e-38."""

@@ -1,0 +1,140 @@
+"""The log of a token tree, as its users see it: append entries, follow what others append. A file is one (D19).
+
+`Numbers` keeps the books of one reader. Node numbers are what a writer and a reader must agree on: where they cannot, a
+reader drops nodes and never guesses, since a node taken for another one would be a wrong answer, not a miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from lmql_lite.cache.frames import Batch, Entry, Frame, FrameError, Model, decode
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """`count` nodes from `first` on are numbered but cannot be read; what hangs on them is to be dropped with them.
+
+    With a count of 0 a declaration of the model was lost, or facts alone. Its number is taken either way.
+    """
+
+    model: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renumbered:
+    """Another log took the place of the one that was read: forget all numbers, what follows is the whole of it."""
+
+
+News = Model | Batch | Lost | Renumbered
+Number = Callable[[list[News]], Iterable[Entry]]
+"""Takes what others appended and returns what to append, numbered to follow it."""
+
+
+class Log(Protocol):
+    """Entries that any number of processes append and follow."""
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences for the user, each once: why something is not kept, or was not found."""
+        ...
+
+    async def append(self, number: Number) -> bool:
+        """Appends what `number` returns, all of it or nothing; True once it is kept (S34).
+
+        No other process appends between what `number` is shown and what it returns. It is called once, on a thread of
+        its own (so it may take long, and must be safe for threads), or not at all where nothing can be kept.
+        """
+        ...
+
+    async def follow(self) -> list[News]:
+        """What others appended since the last look, in order."""
+        ...
+
+    async def rewrite(self, number: Number) -> bool:
+        """Like `append`, but what `number` returns takes the place of everything, numbered from 1 again."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class NumberClash(Exception):
+    """A frame takes numbers that are taken: its writer saw less of the log than its reader."""
+
+
+class Numbers:
+    """Which models are declared and which node numbers are taken, in the order of the log."""
+
+    def __init__(self) -> None:
+        self._models: dict[int, Model] = {}
+        self._stops: dict[int, int] = {}
+        self._given_up: set[int] = set()
+
+    def stop(self, model: int) -> int:
+        """The first number that no node of the model has taken."""
+        return self._stops.get(model, 1)
+
+    def admit(self, frame: Frame) -> Model | Batch | Lost:
+        """What the next frame of the log says, or what is lost with it. NumberClash where it cannot follow."""
+        if frame.payload is None or frame.model in self._given_up:
+            return self._lose(frame)
+        if frame.count and frame.first < self.stop(frame.model):
+            raise NumberClash
+        try:
+            entry = decode(frame)
+        except FrameError:
+            return self._lose(frame)
+        if isinstance(entry, Model):
+            if self._models.setdefault(entry.number, entry) != entry:
+                raise NumberClash
+        elif self._knows_all(entry):
+            self._stops[entry.model] = max(self.stop(entry.model), entry.stop)
+        else:
+            return self._lose(frame)
+        return entry
+
+    def book(self, entry: Entry) -> bool:
+        """Takes the numbers of an entry of one's own; False where its model was given up.
+
+        ValueError where it cannot follow what the log holds: its writer numbered it wrongly.
+        """
+        if isinstance(entry, Model):
+            fits = self._models.setdefault(entry.number, entry) == entry
+        else:
+            fits = self._knows_all(entry) and entry.first >= self.stop(entry.model)
+            self._stops[entry.model] = entry.stop
+        model = entry.number if isinstance(entry, Model) else entry.model
+        if not fits and model not in self._given_up:
+            raise ValueError(f"this entry cannot follow what the log holds of model {model}")
+        return model not in self._given_up
+
+    def copy(self) -> Numbers:
+        copied = Numbers()
+        copied._models, copied._stops, copied._given_up = dict(self._models), dict(self._stops), set(self._given_up)
+        return copied
+
+    def give_up(self, model: int) -> None:
+        """Two writers used the same numbers of this model: what follows of it cannot be told apart, and is lost."""
+        self._given_up.add(model)
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return tuple(self._models.values())
+
+    def _knows_all(self, batch: Batch) -> bool:
+        """Whether the batch's model is declared and its tokens are below the size of the vocabulary."""
+        model = self._models.get(batch.model)
+        if model is None:
+            return False
+        columns = (batch.tokens, batch.heads.ids, batch.verdicts.tokens, batch.draws.tokens)
+        bound = model.vocabulary_size or 2**31
+        return all(not len(tokens) or int(tokens.max()) < bound for tokens in columns)
+
+    def _lose(self, frame: Frame) -> Lost:
+        if frame.count:
+            self._stops[frame.model] = max(self.stop(frame.model), frame.first + frame.count)
+        return Lost(frame.model, frame.first, frame.count)
