@@ -524,8 +524,10 @@ class Oracle:
     # What is compared with the engine --------------------------------------------------------------------------------
 
     def _read(self, place: Place, data: bytes, begins: bool = True) -> Read:
-        """What becomes of one token's bytes. Where it did not begin in the hole, it is not charged to it, and may leave it
-        without a byte only for text that is known to follow."""
+        """What becomes of one token's bytes.
+
+        Where it did not begin in the hole, it is not charged to it, and may leave it without a byte only for text that
+        is known to follow."""
         said = [self._begin(place) if begins else place]
         for size, byte in enumerate(data, start=1):
             after = self._feed(said[-1], byte)
