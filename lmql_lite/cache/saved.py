@@ -50,32 +50,41 @@ class Books:
     def __init__(self, number: int, tree: Trie) -> None:
         self.number = number
         self.tree = tree
-        self.nodes = array("q", [tree.root])
-        self.numbers: dict[Node, int] = {tree.root: 0}
+        self._nodes = array("q", [tree.root])
+        """Of each number its node, UNKNOWN where that was lost."""
+        self._numbers = array("q", [0])
+        """Of each node its number, 0 where it has none; the root's is 0."""
         self._sure = 1
 
     def take_back(self) -> None:
         """The last batches were not kept, and their numbers are void."""
-        for node in self.nodes[self._sure :]:
-            if node != UNKNOWN and self.numbers.get(node, 0) >= self._sure:
-                del self.numbers[node]
-        del self.nodes[self._sure :]
+        for node in self._nodes[self._sure :]:
+            self._numbers[node] = 0
+        del self._nodes[self._sure :]
+
+    def _book(self, first: int, nodes: NDArray[np.int64]) -> None:
+        """The numbers from `first` on are those of these nodes; a node that has a number keeps it."""
+        self._nodes.frombytes(nodes.tobytes())
+        self._numbers.frombytes(bytes(8 * max(len(self.tree) - len(self._numbers), 0)))
+        numbers = np.frombuffer(self._numbers, dtype=np.int64)
+        new = np.flatnonzero(nodes != UNKNOWN)[::-1]  # of two numbers of one node the first is written last
+        new = new[numbers[nodes[new]] == 0]
+        numbers[nodes[new]] = first + new
+
+    def _number_of(self, node: Node) -> int:
+        return self._numbers[node] if node < len(self._numbers) else 0
 
     # Reading -----------------------------------------------------------------------------------------------------
 
     def lose(self, first: int, count: int) -> None:
         """Nodes of which only the numbers are known."""
-        missing = first + count - len(self.nodes)
-        self.nodes.extend([UNKNOWN] * max(missing, 0))
+        missing = first + count - len(self._nodes)
+        self._nodes.extend([UNKNOWN] * max(missing, 0))
 
     def admit(self, batch: Batch, vocabulary_size: int) -> None:
         self.lose(batch.first, 0)
-        nodes = self._admit_nodes(batch)
-        for number, node in enumerate(nodes, start=batch.first):
-            self.nodes.append(node)
-            if node != UNKNOWN:
-                self.numbers.setdefault(node, number)
-        known = np.frombuffer(self.nodes, dtype=np.int64)
+        self._book(batch.first, self._admit_nodes(batch))
+        known = np.frombuffer(self._nodes, dtype=np.int64)
         at = known[batch.heads.nodes]
         kept = np.flatnonzero(at != UNKNOWN)
         if kept.size < at.size:  # some hang on nodes that were lost
@@ -93,20 +102,19 @@ class Books:
                 seed, index = int(draws.seeds[row]), int(draws.indices[row])
                 self.tree.add_draw(node, draws.questions[row].tobytes(), seed, index, answer, quiet=True)
 
-    def _admit_nodes(self, batch: Batch) -> list[Node]:
+    def _admit_nodes(self, batch: Batch) -> NDArray[np.int64]:
         parents, first = batch.parents, batch.first
         inside = parents >= first
         above = np.where(inside, ~(parents - first), 0)
-        before = np.frombuffer(self.nodes, dtype=np.int64)[np.where(inside, 0, parents)]
+        before = np.frombuffer(self._nodes, dtype=np.int64)[np.where(inside, 0, parents)]
         if not (before[~inside] == UNKNOWN).any():
             above = np.where(inside, above, before)
-            made: list[Node] = self.tree.extend_many(above, batch.tokens, quiet=True).tolist()
-            return made
+            return self.tree.extend_many(above, batch.tokens, quiet=True).astype(np.int64)
         nodes: list[Node] = []  # what hangs on lost nodes is lost with them
         for parent, token in zip(parents.tolist(), batch.tokens.tolist(), strict=True):
-            node = nodes[parent - first] if parent >= first else self.nodes[parent]
+            node = nodes[parent - first] if parent >= first else self._nodes[parent]
             nodes.append(UNKNOWN if node == UNKNOWN else int(self.tree.extend_many([node], [token], quiet=True)[0]))
-        return nodes
+        return np.array(nodes, dtype=np.int64)
 
     def _admit_heads_singly(
         self, heads: Heads, at: NDArray[np.int64], kept: NDArray[np.intp], vocabulary_size: int
@@ -121,18 +129,17 @@ class Books:
 
     def batches(self, changes: Changes) -> Iterable[Batch]:
         """What is new, numbered to follow the log."""
-        self._sure = len(self.nodes)
+        self._sure = len(self._nodes)
         scores, verdicts, draws = changes.scores, changes.verdicts, changes.draws
         for begin in range(0, max(len(scores), len(verdicts), len(draws)), FACTS_PER_BATCH):
             some = slice(begin, begin + FACTS_PER_BATCH)
-            first = len(self.nodes)
+            first = len(self._nodes)
             parents: list[int] = []
             tokens: list[int] = []
             for node in (fact[0] for facts in (scores[some], verdicts[some], draws[some]) for fact in facts):
                 for parent, token, new in self._way_to(node):
-                    self.numbers[new] = len(self.nodes)
-                    self.nodes.append(new)
-                    parents.append(self.numbers[parent])
+                    parents.append(self._number_of(parent))
+                    self._book(len(self._nodes), np.array([new], dtype=np.int64))
                     tokens.append(token)
             yield Batch(
                 self.number,
@@ -147,7 +154,7 @@ class Books:
     def _way_to(self, node: Node) -> list[tuple[Node, int, Node]]:
         """Parent, token and node of all that have no number yet, from above."""
         way = []
-        while node not in self.numbers:
+        while node != self.tree.root and not self._number_of(node):
             parent, token = self.tree.step_to(node)
             way.append((parent, token, node))
             node = parent
@@ -155,7 +162,7 @@ class Books:
 
     def _heads(self, facts: tuple[tuple[Node, Fact], ...]) -> Heads:
         rows = [
-            (self.numbers[node], fact.scores if isinstance(fact.scores, Head) else fact.scores.head())
+            (self._number_of(node), fact.scores if isinstance(fact.scores, Head) else fact.scores.head())
             for node, fact in facts
         ]
         return Heads(
@@ -185,7 +192,7 @@ class Books:
         )
 
     def _numbers_of(self, nodes: Iterable[Node]) -> NDArray[np.int64]:
-        return np.array([self.numbers[node] for node in nodes], dtype=np.int64)
+        return np.array([self._number_of(node) for node in nodes], dtype=np.int64)
 
 
 def _digests(questions: Iterable[bytes]) -> NDArray[np.uint8]:
