@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import FrameType
@@ -36,6 +36,7 @@ from lmql_lite.errors import (
 )
 
 if TYPE_CHECKING:
+    from lmql_lite.cache.verify import Report
     from lmql_lite.runtime.result import Result
     from lmql_lite.verbs import Query
 
@@ -135,6 +136,51 @@ def check(files: tuple[str, ...]) -> None:
     if problems:
         click.echo(f"{problems} problem{'s' * (problems > 1)} found", err=True)
     sys.exit(worst)
+
+
+@lq.group()
+def cache() -> None:
+    """Look at .tokens files: what models said, kept for later runs. Nothing here changes them."""
+
+
+@cache.command()
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def stats(file: str, as_json: bool) -> None:
+    """What FILE holds."""
+    with reporting(as_json):
+        report = report_on(file)
+        if as_json:
+            write(json.dumps(asdict(report), ensure_ascii=False))
+            return
+        for model in report.models:
+            click.echo(f"model      {model.name}, {model.vocabulary_size:,} tokens, {model.fingerprint[:12]}")
+        for what in ("nodes", "heads", "verdicts", "draws", "frames", "bytes"):
+            click.echo(f"{what:<10} {getattr(report, what):,}")
+        if not report.is_sound:
+            click.echo(f"damaged in {len(report.damage)} places; see lq cache verify {file}", err=True)
+
+
+@cache.command()
+@click.argument("file")
+def verify(file: str) -> None:
+    """Read and check all of FILE; exit code 6 where some of it is damaged, and is then a miss."""
+    with reporting(as_json=False):
+        report = report_on(file)
+        for damage in report.damage:
+            click.echo(f"{file}: bytes {damage.start:,} to {damage.end:,}: {damage.what}")
+        if report.torn_bytes:
+            click.echo(f"{file}: the last {report.torn_bytes:,} bytes are of a write that was cut short, or goes on")
+        if report.is_sound:
+            click.echo(f"{file}: sound, {report.nodes:,} nodes in {report.frames:,} frames")
+        else:
+            sys.exit(EXIT_CODES[CacheError])
+
+
+def report_on(file: str) -> Report:
+    from lmql_lite.cache.verify import verify as read_and_check
+
+    return read_and_check(file)
 
 
 def main(arguments: list[str] | None = None) -> None:
