@@ -65,14 +65,15 @@ class Books:
     def _book(self, first: int, nodes: NDArray[np.int64]) -> None:
         """The numbers from `first` on are those of these nodes; a node that has a number keeps it."""
         self._nodes.frombytes(nodes.tobytes())
-        self._numbers.frombytes(bytes(8 * max(len(self.tree) - len(self._numbers), 0)))
+        self._open_accounts()
         numbers = np.frombuffer(self._numbers, dtype=np.int64)
         new = np.flatnonzero(nodes != UNKNOWN)[::-1]  # of two numbers of one node the first is written last
         new = new[numbers[nodes[new]] == 0]
         numbers[nodes[new]] = first + new
 
-    def _number_of(self, node: Node) -> int:
-        return self._numbers[node] if node < len(self._numbers) else 0
+    def _open_accounts(self) -> None:
+        """One for every node that the tree has by now."""
+        self._numbers.frombytes(bytes(8 * max(len(self.tree) - len(self._numbers), 0)))
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -130,6 +131,7 @@ class Books:
     def batches(self, changes: Changes) -> Iterable[Batch]:
         """What is new, numbered to follow the log."""
         self._sure = len(self._nodes)
+        self._open_accounts()
         scores, verdicts, draws = changes.scores, changes.verdicts, changes.draws
         for begin in range(0, max(len(scores), len(verdicts), len(draws)), FACTS_PER_BATCH):
             some = slice(begin, begin + FACTS_PER_BATCH)
@@ -138,8 +140,9 @@ class Books:
             tokens: list[int] = []
             for node in (fact[0] for facts in (scores[some], verdicts[some], draws[some]) for fact in facts):
                 for parent, token, new in self._way_to(node):
-                    parents.append(self._number_of(parent))
-                    self._book(len(self._nodes), np.array([new], dtype=np.int64))
+                    parents.append(self._numbers[parent])
+                    self._numbers[new] = len(self._nodes)
+                    self._nodes.append(new)
                     tokens.append(token)
             yield Batch(
                 self.number,
@@ -154,7 +157,7 @@ class Books:
     def _way_to(self, node: Node) -> list[tuple[Node, int, Node]]:
         """Parent, token and node of all that have no number yet, from above."""
         way = []
-        while node != self.tree.root and not self._number_of(node):
+        while node != self.tree.root and not self._numbers[node]:
             parent, token = self.tree.step_to(node)
             way.append((parent, token, node))
             node = parent
@@ -162,7 +165,7 @@ class Books:
 
     def _heads(self, facts: tuple[tuple[Node, Fact], ...]) -> Heads:
         rows = [
-            (self._number_of(node), fact.scores if isinstance(fact.scores, Head) else fact.scores.head())
+            (self._numbers[node], fact.scores if isinstance(fact.scores, Head) else fact.scores.head())
             for node, fact in facts
         ]
         return Heads(
@@ -192,7 +195,7 @@ class Books:
         )
 
     def _numbers_of(self, nodes: Iterable[Node]) -> NDArray[np.int64]:
-        return np.array([self._number_of(node) for node in nodes], dtype=np.int64)
+        return np.array([self._numbers[node] for node in nodes], dtype=np.int64)
 
 
 def _digests(questions: Iterable[bytes]) -> NDArray[np.uint8]:
