@@ -214,3 +214,13 @@ def test_a_closed_condition_is_one_that_only_listed_texts_meet(term: Term) -> No
     assume(not oracle.too_large and automaton.closed and not oracle.patterns)
     assert oracle.values <= set(oracle.options)
     assert any(isinstance(atom, Choice) for atom in atoms(term)) or automaton.distance(0, 0) >= NEVER
+
+
+def test_a_token_that_could_be_kept_but_comes_too_late_does_not_leave_a_choice() -> None:
+    """S18: mask and advance agree; byte by byte the character would be too many tokens, as one token it is kept."""
+    term = And((Choice((b"ab", b"abz", "abéb".encode())), Length(0, 3, "tokens")))
+    matcher = Engine(VOCABULARY).matcher(term, b"", MANY, "X", HOLE).advance(b"ab")
+    token = TOKENS.index("é".encode())
+    assert token in chosen(matcher.allowed(b"", MANY))
+    assert matcher.advance("é".encode()).ending is None, "it is kept"
+    assert token not in chosen(matcher.allowed(b"", 1)), "and then one more is needed"
