@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.apps.cli import as_text
+from lmql_lite.apps.cli import as_text, with_distributions
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 INPUTS = {
@@ -21,9 +21,9 @@ QUERIES = sorted(EXAMPLES.glob("*.lq"))
 
 
 def shown(query: lq.Query, result: lq.Result) -> str:
-    """The prompt, and below a line what the query returned."""
+    """The prompt with its distributions, and below a line what the query returned."""
     value = f"\n-> {as_text(result.value)}" if query.returns else ""
-    return result.prompt.rstrip("\n") + value + "\n"
+    return with_distributions(result).rstrip("\n") + value + "\n"
 
 
 @pytest.mark.parametrize("path", QUERIES, ids=lambda path: path.stem)

@@ -181,14 +181,10 @@ class _Check:
             distribution.span.name, distribution.span.text, start, start + len(name), self.query.span.first_line
         )
         if not holding and name in self.holes:
-            self.problems.add(f"the string of this distribution has no hole '{name}'", span, f"end it with [{name}]")
+            hint = f"write [{name}] into it"
+            self.problems.add(f"the string of this distribution has no hole '{name}'", span, hint)
         elif not holding:
             self._no_hole(name, span)
-        for prompt in holding:
-            last = prompt.parts[-1]
-            if not isinstance(last, nodes.Hole) or last.name != name:
-                hint = f"end the string after [{name}]"
-                self.problems.add(f"a distribution needs [{name}] to be the last thing in its string", span, hint)
 
 
 def _meant(close: list[str]) -> str:

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
-from lmql_lite.errors import ConstraintError, QueryError, Span, did_you_mean
+from lmql_lite.errors import ConstraintError, InputError, QueryError, Span, did_you_mean
 from lmql_lite.lang import nodes
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.program.annotations import NotKnown, written
@@ -15,6 +15,7 @@ from lmql_lite.program.conditions import All
 from lmql_lite.program.lower import conjuncts, mentioned
 from lmql_lite.program.ops import (
     ITEM,
+    Distribution,
     Enter,
     Hole,
     HoleType,
@@ -30,6 +31,7 @@ from lmql_lite.program.ops import (
     Return,
     Text,
 )
+from lmql_lite.program.options import texts_of
 from lmql_lite.program.python import compile_expression, compile_statements
 from lmql_lite.program.segments import segmented
 from lmql_lite.program.types import NAMES, typed
@@ -44,6 +46,11 @@ OPTIONS = (
     "seed",
     "cache",
     "cache_mode",
+    "speculate",
+    "max_requests",
+    "max_total_tokens",
+    "max_cost",
+    "prices",
     "max_tokens",
     "max_backtracks",
 )
@@ -81,7 +88,7 @@ class Compiler:
         if decoder is not None:
             self._check_header(decoder)
         if tree.distribution is not None:
-            self._not_yet(tree.distribution.span, "`distribution`")
+            self._check_options(tree.distribution)
         prologue = tuple(self._let(code) for code in tree.prologue)
         self._block(tree.body)
         self._ops.append(Return(Span(tree.span.name, tree.span.text, tree.span.end, tree.span.end), None))
@@ -196,7 +203,7 @@ class Compiler:
 
     def _prompt(self, prompt: nodes.Prompt) -> None:
         if prompt.distribution is not None:
-            self._not_yet(prompt.distribution.span, "`distribution`")
+            self._check_options(prompt.distribution)
         holes = [part.name for part in prompt.parts if isinstance(part, nodes.Hole)]
         inline = conjuncts(prompt.where) if prompt.where else []
         text: list[str | Interpolated] = []
@@ -212,7 +219,8 @@ class Compiler:
                     self._flush(prompt.span, text)
                     self._refuse_extras(part)
                     here = holes[: 1 + sum(isinstance(before, nodes.Hole) for before in prompt.parts[:place])]
-                    self._ops.append(self._hole(part, inline, here, holes))
+                    op = self._hole(part, inline, here, holes)
+                    self._ops.append(replace(op, distribution=self._distribution(part, prompt.distribution)))
         self._flush(prompt.span, text)
 
     def _flush(self, span: Span, text: list[str | Interpolated]) -> None:
@@ -229,6 +237,14 @@ class Compiler:
             return asked(op, clauses)
         op = replace(op, type=self._type(hole.name, hole.annotation, tuple(clauses)))
         return asked(op, clauses) if op.type and op.type.spec else op
+
+    def _distribution(self, hole: nodes.Hole, inline: nodes.Distribution | None) -> Distribution | None:
+        """The options of a hole: those of its string, or of the clause at the end of the query."""
+        own = [each for each in (inline, self._tree.distribution) if each is not None and each.name == hole.name]
+        if len(own) > 1:
+            problem = f"[{hole.name}] has two distributions: this one, and the one at the end of the query"
+            self._problems.append(QueryError(problem, span=own[0].span, hint="keep one of them"))
+        return Distribution(own[0].options.span, self._expression(own[0].options)) if own else None
 
     def _type(self, name: str, annotation: nodes.Expression, clauses: tuple[nodes.Expression, ...]) -> HoleType:
         """What the type is, where that is written out; else the run finds out, and reads the clauses then."""
@@ -282,6 +298,15 @@ class Compiler:
             if argument.name in seen:
                 self._problems.append(QueryError(f"{argument.name} is given twice", span=argument.span))
             seen.add(argument.name)
+
+    def _check_options(self, distribution: nodes.Distribution) -> None:
+        """Options that are written out are looked at before anything runs."""
+        try:
+            texts_of(ast.literal_eval(distribution.options.tree.body))
+        except InputError as error:
+            self._problems.append(QueryError(error.message, span=distribution.options.span, hint=error.hint))
+        except (ValueError, TypeError):
+            pass  # some Python: the run finds out
 
     def _refuse_extras(self, hole: nodes.Hole) -> None:
         for decorator in hole.decorators:

@@ -71,9 +71,18 @@ class HoleType:
 
 
 @dataclass(frozen=True, slots=True)
+class Distribution:
+    """The texts that a hole may be, each of them weighed as a whole (S25)."""
+
+    span: Span
+    options: CodeType
+
+
+@dataclass(frozen=True, slots=True)
 class Hole:
     """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject what it says.
 
+    Where it has a `distribution` its value is one of those options, if condition and predicates let it be.
     `following` is the text that comes after the hole in every case, b"" where that is not known (S18).
     `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
     """
@@ -85,6 +94,7 @@ class Hole:
     following: bytes = b""
     continues_segment: bool = False
     type: HoleType | None = None
+    distribution: Distribution | None = None
 
     @property
     def may_reject(self) -> bool:
@@ -94,7 +104,7 @@ class Hole:
     @property
     def stands_alone(self) -> bool:
         """Whether what may be said in it is not known when its segment starts, or may not be passed (S16)."""
-        return self.may_reject or bool(self.type and not isinstance(self.type.spec, TextType))
+        return bool(self.may_reject or self.distribution or (self.type and not isinstance(self.type.spec, TextType)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,15 +174,7 @@ def test_the_place_counts_from_the_first_line():
         ('"[ANSWER]" distribution ANSWR in ["a"]', ["1:25 no hole is called 'ANSWR' | did you mean 'ANSWER'?"]),
         (
             '"[A]"\n"[B]" distribution A in ["a"]',
-            ["2:20 the string of this distribution has no hole 'A' | end it with [A]"],
-        ),
-        (
-            '"[A]."\ndistribution A in ["a"]',
-            ["2:14 a distribution needs [A] to be the last thing in its string | end the string after [A]"],
-        ),
-        (
-            '"[A][B]" distribution A in ["a"]',
-            ["1:23 a distribution needs [A] to be the last thing in its string | end the string after [A]"],
+            ["2:20 the string of this distribution has no hole 'A' | write [A] into it"],
         ),
         ('"[WORDS]"', ["1:2 'WORDS' is a constraint and cannot name a hole | choose another name, for example WORDS_"]),
         (
@@ -215,6 +207,8 @@ def test_what_is_said(query, problems):
         'if x:\n    "[A]"\nelse:\n    "[B]"\nwhere len(A) < 3 and STOPS_AT(B, "x")',
         '"a" "[A]" distribution A in ["x"]',
         '"x [A]"\n"[B]"\ndistribution A in ["x"]',
+        '"[A]."\ndistribution A in ["a"]',
+        '"[A][B]" distribution A in ["a"]',
     ],
 )
 def test_nothing_is_said(query):
