@@ -13,42 +13,23 @@ import os
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lmql_lite import __version__
-from lmql_lite.errors import (
-    BudgetError,
-    CacheError,
-    ConstraintError,
-    InputError,
-    LmqlLiteError,
-    ModelError,
-    QueryError,
-)
+from lmql_lite.apps.cache_commands import cache
+from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, load, read_inputs, reporting, tree_of, write
+from lmql_lite.errors import InputError, QueryError
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.verify import Report
     from lmql_lite.runtime.result import Result
     from lmql_lite.verbs import Query
 
-EXIT_CODES: Mapping[type[LmqlLiteError], int] = {
-    InputError: 2,
-    QueryError: 3,
-    ConstraintError: 4,
-    ModelError: 5,
-    CacheError: 6,
-    BudgetError: 7,
-}
-INTERRUPTED = 130
 PROGRESS_AFTER_S = 0.5
 
 
@@ -71,7 +52,8 @@ def lq() -> None:
 @click.option(
     "--cache-mode",
     metavar="MODE",
-    help="rw (unless told), ro: FILE is only read, replay: the model is never asked, or off.",
+    help="rw (unless told), ro: FILE is only read, refresh: all is asked anew and replaces what FILE knows, replay: "
+    "the model is never asked, or off.",
 )
 @click.option("--seed", type=int, metavar="N", help="Makes sampling repeatable; every result names its seed.")
 @click.option("--max-tokens", type=int, metavar="N", help="The most tokens of one hole (1024 unless told).")
@@ -91,7 +73,8 @@ def run(
 ) -> None:
     """Run the query in FILE (- reads it from stdin).
 
-    Prints what the query returns; one that returns nothing prints its whole text.
+    Prints what the query returns; one that returns nothing prints its whole text, and below it the probabilities of
+    each hole with a distribution.
     """
     with reporting(as_json):
         query = load(file)
@@ -111,7 +94,7 @@ def run(
         if as_json:
             write(json.dumps(as_object(result), ensure_ascii=False, default=as_plain))
         else:
-            write(as_text(result.value if query.returns else result.prompt))
+            write(as_text(result.value) if query.returns else with_distributions(result))
         if usage:
             click.echo(usage_line(result, time.monotonic() - began), err=True)
 
@@ -138,49 +121,7 @@ def check(files: tuple[str, ...]) -> None:
     sys.exit(worst)
 
 
-@lq.group()
-def cache() -> None:
-    """Look at .tokens files: what models said, kept for later runs. Nothing here changes them."""
-
-
-@cache.command()
-@click.argument("file")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def stats(file: str, as_json: bool) -> None:
-    """What FILE holds."""
-    with reporting(as_json):
-        report = report_on(file)
-        if as_json:
-            write(json.dumps(asdict(report), ensure_ascii=False))
-            return
-        for model in report.models:
-            click.echo(f"model      {model.name}, {model.vocabulary_size:,} tokens, {model.fingerprint[:12]}")
-        for what in ("nodes", "heads", "verdicts", "draws", "frames", "bytes"):
-            click.echo(f"{what:<10} {getattr(report, what):,}")
-        if not report.is_sound:
-            click.echo(f"damaged in {len(report.damage)} places; see lq cache verify {file}", err=True)
-
-
-@cache.command()
-@click.argument("file")
-def verify(file: str) -> None:
-    """Read and check all of FILE; exit code 6 where some of it is damaged, and is then a miss."""
-    with reporting(as_json=False):
-        report = report_on(file)
-        for damage in report.damage:
-            click.echo(f"{file}: bytes {damage.start:,} to {damage.end:,}: {damage.what}")
-        if report.torn_bytes:
-            click.echo(f"{file}: the last {report.torn_bytes:,} bytes are of a write that was cut short, or goes on")
-        if report.is_sound:
-            click.echo(f"{file}: sound, {report.nodes:,} nodes in {report.frames:,} frames")
-        else:
-            sys.exit(EXIT_CODES[CacheError])
-
-
-def report_on(file: str) -> Report:
-    from lmql_lite.cache.verify import verify as read_and_check
-
-    return read_and_check(file)
+lq.add_command(cache)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -202,58 +143,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 def interrupt(signal_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-# Reading ---------------------------------------------------------------------------------------------------------
-
-
-def tree_of(file: str) -> Any:
-    from lmql_lite.lang.parser import parse
-    from lmql_lite.lang.source import Source
-
-    if file == "-":
-        return parse(Source.from_bytes("<stdin>", sys.stdin.buffer.read()))
-    return parse(Source.from_file(Path(file)))
-
-
-def load(file: str) -> Query:
-    from lmql_lite.program.compiler import compile as compile_program
-    from lmql_lite.verbs import Query
-
-    return Query(compile_program(tree_of(file)))
-
-
-def read_inputs(texts: tuple[str, ...], values: tuple[str, ...]) -> dict[str, Any]:
-    inputs: dict[str, Any] = {}
-    for option, pair in [*(("--var", text) for text in texts), *(("--var-json", value) for value in values)]:
-        name, equals, given = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise InputError(f"{option} takes NAME=VALUE; this is {pair!r}", hint=f"for example {option} place=Rome")
-        if name in inputs:
-            raise InputError(f"the input {name!r} is given twice")
-        inputs[name] = _json(name, given) if option == "--var-json" else _text(name, given)
-    return inputs
-
-
-def _text(name: str, given: str) -> str:
-    if not given.startswith("@"):
-        return given
-    try:
-        return Path(given[1:]).read_text("utf-8")
-    except OSError as error:
-        raise InputError(f"the input {name!r} cannot be read from {given[1:]!r}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"the input {name!r} cannot be read from {given[1:]!r}: it is not UTF-8 text") from None
-
-
-def _json(name: str, given: str) -> Any:
-    try:
-        return json.loads(given)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"the input {name!r} is no JSON: {error.msg} at character {error.pos + 1}",
-            hint=f"for text use --var {name}=...",
-        ) from None
 
 
 # Running ---------------------------------------------------------------------------------------------------------
@@ -296,11 +185,16 @@ async def watched(
 # Writing ---------------------------------------------------------------------------------------------------------
 
 
-def write(text: str) -> None:
-    """The result. A model's control characters never reach a terminal; a pipe gets every byte."""
-    if sys.stdout.isatty():
-        text = "".join(character for character in text if character.isprintable() or character in "\n\t")
-    click.echo(text, nl=not text.endswith("\n"), color=True)  # color=False would strip what looks like a colour
+def with_distributions(result: Result) -> str:
+    """The whole text, and below it a line for each option that was weighed for one of its holes."""
+    text = result.prompt
+    for name, pairs in result.variables.items():
+        if name.startswith("P("):  # the name of a hole has no such character
+            lines = [
+                f"{share:.4f}  {json.dumps(option, ensure_ascii=False, default=as_plain)}" for option, share in pairs
+            ]
+            text = "\n".join([text.removesuffix("\n"), name, *lines]) + "\n"
+    return text
 
 
 def as_text(value: Any) -> str:
@@ -345,46 +239,3 @@ def usage_line(result: Result, seconds: float) -> str:
         f"tokens in {usage.prompt_tokens} out {kept} ({', '.join(out)}){wasted}"
         f" · {usage.requests} requests · {usage.forward_passes} forward passes · {seconds:.1f} s"
     )
-
-
-# Failing ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def reporting(as_json: bool) -> Iterator[None]:
-    """Turns every failure into a report and an exit code. With --json it also stands on stdout, as an object."""
-    try:
-        yield
-    except LmqlLiteError as error:
-        if as_json:
-            click.echo(json.dumps({"ok": False, "error": error_object(error), "schema": 1}, ensure_ascii=False))
-        click.echo(error.report(), err=True)
-        sys.exit(EXIT_CODES.get(type(error), 1))
-    except (BrokenPipeError, KeyboardInterrupt, click.ClickException):
-        raise
-    except Exception as error:
-        if as_json:
-            problem = {"code": type(error).__name__, "message": str(error)}
-            click.echo(json.dumps({"ok": False, "error": problem, "schema": 1}, ensure_ascii=False))
-        click.echo(own_report(error), err=True)
-        sys.exit(4 if isinstance(error, AssertionError) else 1)
-
-
-def error_object(error: LmqlLiteError) -> dict[str, Any]:
-    place = {"file": error.span.name, "line": error.span.line, "column": error.span.column} if error.span else {}
-    found: dict[str, Any] = {"code": type(error).__name__, "message": error.message, "hint": error.hint, **place}
-    if isinstance(error, QueryError) and error.others:
-        found["others"] = [error_object(other) for other in error.others]
-    return found
-
-
-def own_report(error: Exception) -> str:
-    """An exception of the query's own Python: where in the query, and what. One of ours: everything."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.endswith(".py") and not frame.filename.startswith("<frozen")]
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if not own:
-        return "".join(traceback.format_exception(error)) + "this is a bug of lmql_lite; please report it"
-    place = own[-1]
-    line = f"\n    {place.line}" if place.line else ""
-    return f"{place.filename}:{place.lineno}: the query's own Python raised {said}{line}"

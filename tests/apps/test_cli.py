@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -154,7 +155,7 @@ def test_a_cache_file_is_looked_at_and_damage_is_found(shell: Shell) -> None:
         (["run", "q.lq", "--seed", "many"], 2, "is not a valid integer"),
         (["run", "q.lq", "--colour"], 2, "No such option"),
         (["run", "q.lq", "--model", "gpt-9"], 5, "no model is called 'gpt-9'"),
-        (["run", "q.lq", "--model", "openai/gpt-9"], 5, "models behind an API are not available"),
+        (["run", "q.lq", "--model", "openai/gpt-9"], 5, "wants an API key"),
         (["walk"], 2, "No such command"),
         (["check"], 2, "Missing argument"),
     ],
@@ -181,7 +182,13 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('"a[1B]"\n', 3, "q.lq:1:4", "'1B' cannot name a hole"),
         ('"a[B: 42]"\n', 3, "q.lq:1:7", "the type of [B] is none that text could spell"),
         ('"{:user}a[B]"\n', 3, "q.lq:1:2", "not available in this version"),
-        ('"a[B]" distribution B in ["a"]\n', 3, "q.lq:1:8", "not available in this version"),
+        ('"a[B]" distribution B in ["a", "a"]\n', 3, "q.lq:1:26", "the option 'a' is there twice"),
+        (
+            'none = []\n"a[B]" distribution B in none\n',
+            4,
+            "q.lq:2:26",
+            "the distribution of [B] cannot be made: there are no options",
+        ),
         ('"a[B]" where len(C) < 3\n', 3, "q.lq:1:", ""),
         ('"a[JOKE]" where STOPS_AT(JOEK, "?")\n', 3, "q.lq:1:26", "JOKE"),
         ('"a[B]" where WORDS(B)[0] == "c"\n', 3, "q.lq:1:14", "WORDS only says how long"),
@@ -213,6 +220,17 @@ def test_bad_input_is_one_clear_diagnostic_and_its_code(
     told = shell("run", "q.lq", "--json")
     assert told.code == code
     assert json.loads(told.out)["ok"] is False
+
+
+def test_a_query_that_returns_nothing_shows_its_distributions_below_its_text(shell: Shell) -> None:
+    query = '"Is a penguin a bird or a fish?\\nAnswer:[KIND]." distribution KIND in [" bird", " fish"]\n'
+    ended = shell("run", shell.write("q.lq", query))
+    lines = ended.out.splitlines()
+    assert lines[:3] == ["Is a penguin a bird or a fish?", "Answer: bird.", "P(KIND)"]
+    assert re.fullmatch(r'0\.9\d\d\d  " bird"', lines[3]) and re.fullmatch(r'0\.0\d\d\d  " fish"', lines[4])
+    told = json.loads(shell("run", "q.lq", "--json").out)
+    assert [option for option, _ in told["vars"]["P(KIND)"]] == [" bird", " fish"]
+    assert shell("run", shell.write("r.lq", query + "return KIND")).out == " bird\n"
 
 
 def test_crlf_and_tabs_are_ordinary(shell: Shell) -> None:

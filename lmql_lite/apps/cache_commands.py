@@ -1,0 +1,293 @@
+"""`lq cache`: what stands in `.tokens` files, and how they are kept small, joined, taken elsewhere and emptied."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from lmql_lite.apps.cache_views import MODEL, explain, inspect, vocabulary_of
+from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, counted, note, reporting, tell, write, write_object
+from lmql_lite.errors import CacheError
+
+if TYPE_CHECKING:
+    from lmql_lite.cache.merge import Conflict, Merged, Said
+    from lmql_lite.cache.rewriting import Rewritten
+    from lmql_lite.cache.verify import Report
+
+LISTED = 10
+"""Conflicts that are shown one by one."""
+LINES_AT_ONCE = 500
+
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+
+
+@click.group()
+def cache() -> None:
+    """Look after .tokens files: what models said, kept for later runs.
+
+    Only compact and clear change a FILE, and no command overwrites another one.
+    """
+
+
+cache.add_command(inspect)
+cache.add_command(explain)
+
+
+@cache.command()
+@click.argument("file")
+@JSON
+def stats(file: str, as_json: bool) -> None:
+    """What FILE holds."""
+    from lmql_lite.cache.contents import fingerprint_shown
+    from lmql_lite.cache.spelling import visible
+
+    with reporting(as_json):
+        report = report_on(file)
+        if as_json:
+            write(json.dumps(asdict(report)))
+            return
+        for model in report.models:
+            size, fingerprint = f"{model.vocabulary_size:,} tokens", fingerprint_shown(model.fingerprint)
+            write(f"model      {visible(model.name)}, {size}, {fingerprint}")
+        for what in ("nodes", "heads", "verdicts", "draws", "frames", "bytes"):
+            write(f"{what:<10} {getattr(report, what):,}")
+        if not report.is_sound:
+            tell(f"damaged in {len(report.damage)} places; see lq cache verify {file}")
+
+
+@cache.command()
+@click.argument("file")
+def verify(file: str) -> None:
+    """Read and check all of FILE.
+
+    Exit code 6 where some of it is damaged: that is asked for again, and lq cache compact leaves it out.
+    """
+    from lmql_lite.cache.spelling import visible
+
+    with reporting(as_json=False):
+        report, name = report_on(file), visible(file)
+        for damage in report.damage:
+            write(f"{name}: bytes {damage.start:,} to {damage.end:,}: {damage.what}")
+        if report.torn_bytes:
+            write(f"{name}: the last {report.torn_bytes:,} bytes are of a write that was cut short, or goes on")
+        if report.is_sound:
+            write(f"{name}: sound, {report.nodes:,} nodes in {report.frames:,} frames")
+        else:
+            sys.exit(EXIT_CODES[CacheError])
+
+
+def report_on(file: str) -> Report:
+    from lmql_lite.cache.verify import verify as read_and_check
+
+    return read_and_check(file)
+
+
+@cache.command()
+@click.argument("file")
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drops facts that are older.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Drops the oldest facts until FILE has at most N bytes.",
+)
+@click.option("--model", metavar="NAME", help="Drops only facts of this model: its name or fingerprint's beginning.")
+@JSON
+def compact(file: str, older_than: float | None, max_bytes: int | None, model: str | None, as_json: bool) -> None:
+    """Write FILE anew, small and whole.
+
+    It then has few large frames, and nothing that is damaged, replaced or there twice. Facts are dropped only where
+    --older-than or --max-bytes says so, and asked for again when a run needs them. A fact's age counts from when it was
+    written to a file; where that is not known, it is as old as can be.
+
+    Other processes may use FILE meanwhile: what they append is kept. A crash leaves the old FILE.
+    """
+    from lmql_lite.cache.rewriting import compacted
+
+    if model is not None and older_than is None and max_bytes is None:
+        raise click.UsageError("--model says whose facts may be dropped: add --older-than or --max-bytes")
+    with reporting(as_json):
+        done = compacted(file, model=model, older_than_days=older_than, max_bytes=max_bytes)
+        if as_json:
+            write_object({"file": file} | asdict(done))
+            return
+        write(f"{'':<8} {'before':>14} {'after':>14}")
+        for what in ("bytes", "frames", "nodes", "facts"):
+            write(f"{what:<8} {getattr(done.before, what):>14,} {getattr(done.after, what):>14,}")
+        _note_damage(done)
+
+
+@cache.command()
+@click.argument("file")
+@click.option("--model", metavar="NAME", help="Only the facts of this model: its name or fingerprint's beginning.")
+@click.option("--yes", is_flag=True, help="Does not ask.")
+@JSON
+def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
+    """Drop all facts in FILE, or those of one model. FILE itself stays, and runs fill it again.
+
+    Asks first; where it cannot ask, since nobody is at a terminal, it needs --yes.
+    """
+    from lmql_lite.cache.contents import chosen, contents_of, model_shown
+    from lmql_lite.cache.rewriting import cleared
+    from lmql_lite.cache.spelling import visible
+
+    with reporting(as_json):
+        contents = contents_of(file)
+        names = ", ".join(model_shown(one) for one in chosen(contents.models, model)) or "no model"
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("this drops facts for good and cannot ask here: add --yes")
+            question = f"Drop all that {names} said from {visible(file)} ({contents.bytes:,} bytes)?"
+            if not click.confirm(question, err=True):
+                tell("nothing was changed")
+                sys.exit(INTERRUPTED)
+        done = cleared(file, model=model)
+        if as_json:
+            write_object({"file": file} | asdict(done))
+            return
+        dropped = counted(done.before.facts - done.after.facts, "fact")
+        write(f"{visible(file)}: {dropped} of {names} dropped, {counted(done.after.facts, 'fact')} left")
+        if model is not None:
+            _note_damage(done)
+
+
+def _note_damage(done: Rewritten) -> None:
+    if done.was_damaged:
+        note("the file was damaged; what could not be read is gone from it, and will be asked for again")
+
+
+@cache.command()
+@click.argument("files", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, metavar="FILE", help="The new file; it must not exist.")
+@click.option(
+    "--prefer",
+    type=click.Choice(["first", "last"]),
+    help="Whose answer counts where FILES contradict each other: that of the file named first, or last.",
+)
+@JSON
+def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"] | None, as_json: bool) -> None:
+    """Join FILES into a new one that knows what any of them knows. FILES stay as they are.
+
+    Two files that answer the same question of the same model differently are a conflict. The first ten are listed, and
+    without --prefer nothing is written (exit code 6).
+    """
+    from lmql_lite.cache.merge import merged, write_new
+    from lmql_lite.cache.spelling import visible
+
+    with reporting(as_json):
+        if os.path.lexists(output):
+            raise CacheError(f"{output} exists, and is never overwritten", hint="name another file, or remove it")
+        done = merged(files, prefer or "first", listed=LISTED)
+        conflicts = done.conflicts
+        for file in done.damaged:
+            note(f"{visible(file)} is damaged; what cannot be read is left out (lq cache verify says where)")
+        if conflicts.count:
+            tell("\n".join(_conflict_lines(done, files)))
+            if prefer is None:
+                raise CacheError(
+                    f"the files contradict each other, so that {output} was not written",
+                    hint="--prefer first keeps what the file named first says, --prefer last the last one",
+                )
+        write_new(output, done.entries)
+        if as_json:
+            sizes = {"models": done.models, "nodes": done.nodes, "facts": done.facts, "shared": done.shared}
+            write_object({"file": output, "conflicts": conflicts.count} | sizes)
+            return
+        write(f"{visible(output)}: {counted(done.models, 'model')}, {counted(done.facts, 'fact')}")
+        if done.shared:
+            write(f"{counted(done.shared, 'fact')} stood in more than one of the files")
+
+
+def _conflict_lines(done: Merged, files: tuple[str, ...]) -> Iterable[str]:
+    from lmql_lite.cache.contents import model_shown
+    from lmql_lite.cache.spelling import spelled, visible
+
+    conflicts = done.conflicts
+    vocabularies = {one.model.fingerprint: vocabulary_of(one.model) for one in conflicts.some}
+
+    def told(said: Said, conflict: Conflict) -> str:
+        token = "none" if said.token is None else spelled([said.token], vocabularies[conflict.model.fingerprint])
+        return f"{visible(files[said.source])} says {token} ({said.logprob:.4f})"
+
+    for one in conflicts.some:
+        before = spelled(one.path, vocabularies[one.model.fingerprint])
+        before = before if len(before) <= 40 else f"…{before[-40:]}"
+        yield f"{model_shown(one.model)}, {one.kind} at token {len(one.path) + 1}, after {before}:"
+        yield f"  {told(one.first, one)}, {told(one.other, one)}"
+    if conflicts.count > len(conflicts.some):
+        yield f"… {conflicts.count - len(conflicts.some):,} more"
+    same = conflicts.count - conflicts.other_token
+    yield f"{counted(conflicts.count, 'conflict')}: {conflicts.other_token:,} with another token" + (
+        f", {same:,} with the same token and other scores (at most {conflicts.apart:.2g} apart)" if same else ""
+    )
+
+
+@cache.command()
+@click.argument("file")
+@MODEL
+@click.option("-o", "--output", metavar="OUT", help="A new file instead of stdout; it must not exist.")
+def export(file: str, model: str | None, output: str | None) -> None:
+    """All facts in FILE as JSON lines.
+
+    One object per fact, for use elsewhere:
+
+    \b
+    model, fingerprint  who said it
+    kind                head, verdict or draw
+    path                ids of the tokens before it, from the first one of the text on
+    written             unix time in seconds
+    head:               ids, logprobs of the best tokens; rest: the probability of all others
+    verdict:            token, logprob: the best token under conditions; question: a digest of them
+    draw:               as a verdict, with seed and index: what was drawn with these
+
+    null stands for a number that is not there: minus infinity, no token, an unknown time.
+    """
+    from lmql_lite.cache.contents import chosen, contents_of
+    from lmql_lite.cache.facts import gathered
+    from lmql_lite.cache.records import records
+
+    with reporting(as_json=False):
+        contents = contents_of(file)
+        known = gathered([contents.entries])
+        models = chosen([facts.model for facts in known.values()], model)
+        wanted = (record for one in models for record in records(known[one.fingerprint].distinct()))
+        if output is None:
+            _write_lines(json.dumps(record) for record in wanted)
+        else:
+            _write_file(Path(output), (json.dumps(record) for record in wanted))
+        if contents.damage:
+            note(f"the file is damaged, and some of it cannot be read: lq cache verify {file}")
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    waiting: list[str] = []
+    for line in lines:
+        waiting.append(line)
+        if len(waiting) == LINES_AT_ONCE:
+            write("\n".join(waiting))
+            waiting = []
+    if waiting:
+        write("\n".join(waiting))
+
+
+def _write_file(path: Path, lines: Iterable[str]) -> None:
+    """All lines, or no file."""
+    try:
+        with path.open("x", encoding="ascii", newline="\n") as file:
+            try:
+                file.writelines(f"{line}\n" for line in lines)
+            except BaseException:
+                file.close()
+                path.unlink()
+                raise
+    except FileExistsError:
+        raise CacheError(f"{path} exists, and is never overwritten", hint="name another file, or remove it") from None
+    except OSError as error:
+        raise CacheError(f"{path} cannot be written ({error.strerror})") from None

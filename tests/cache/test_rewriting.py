@@ -1,0 +1,414 @@
+"""Whole files: compacted, cleared, merged, surveyed. What readers know of them stays the same, and so do ages."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import lmql_lite as lq
+from lmql_lite.cache import framing, packing
+from lmql_lite.cache.contents import chosen, contents_of
+from lmql_lite.cache.explain import difference
+from lmql_lite.cache.facts import gathered
+from lmql_lite.cache.frames import Batch, Draws, Entry, Heads, Model, Verdicts
+from lmql_lite.cache.merge import merged, write_new
+from lmql_lite.cache.packing import file_bytes, packed
+from lmql_lite.cache.payloads import encode
+from lmql_lite.cache.records import records
+from lmql_lite.cache.rewriting import cleared, compacted
+from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.scores import Scores
+from lmql_lite.cache.spelling import quoted, shortened, spelled, visible
+from lmql_lite.cache.survey import survey
+from lmql_lite.cache.tokens_file import TokensFile
+from lmql_lite.cache.tree import Answer
+from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.verify import verify
+from lmql_lite.errors import CacheError
+from tests.cache.batches import batch
+from tests.cache.written import write
+
+MODEL = Model(1, "some:0123456789abcdef", "some", 5)
+OTHER = Model(2, "other:fedcba9876543210", "other", 0)
+LARGE = replace(MODEL, vocabulary_size=1536)
+DAY = 24 * 3600
+
+Known = dict[tuple[object, ...], object]
+"""What a reader of a file can be told: by fingerprint, path and question."""
+
+
+def plain(rng: np.random.Generator, size: int, **how: int) -> Batch:
+    """A batch of unknown age that replaces nothing."""
+    return replace(batch(rng, size, **how), written=0, replaces=False)
+
+
+def log(rng: np.random.Generator, sizes: list[int]) -> list[Entry]:
+    """Two models that say much twice: of five tokens few paths are made. A batch every 2,000 seconds."""
+    made: list[Entry] = [MODEL, OTHER]
+    stops = {1: 1, 2: 1}
+    for place, size in enumerate(sizes):
+        model = 1 + int(rng.random() < 0.3)
+        one = plain(rng, size, first=stops[model], model=model, vocabulary=5)
+        stops[model] += size
+        made.append(replace(one, written=place * 2000, replaces=bool(rng.random() < 0.3)))
+    return made
+
+
+def known(path: Path, entries: list[Entry]) -> Known:
+    """What a session reads, asked all that `entries` answer, with ages."""
+    batches = [entry for entry in entries if isinstance(entry, Batch)]
+    questions = {each.tobytes() for one in batches for each in one.verdicts.questions}
+    draws = [
+        (question.tobytes(), seed, index)
+        for one in batches
+        for question, seed, index in zip(
+            one.draws.questions, one.draws.seeds.tolist(), one.draws.indices.tolist(), strict=True
+        )
+    ]
+
+    def told(tree: Trie, node: int) -> Iterator[tuple[object, object]]:
+        fact = tree.scores(node)
+        if fact is not None:
+            head = fact.scores.head() if isinstance(fact.scores, Scores) else fact.scores
+            yield "head", (head.ids.tolist(), head.logprobs.tolist(), head.rest, (tree.written(node) or 0) // 3600)
+        yield from ((each, tree.verdict(node, each)) for each in questions)
+        yield from ((each, tree.draw(node, *each)) for each in draws)
+
+    async def go() -> Known:
+        async with await TokensFile.open(path) as file:
+            trees = SavedTrees(file)
+            await trees.follow()
+            of = {model.fingerprint: trees.tree(model.fingerprint) for model in (MODEL, OTHER)}
+            return {
+                (fingerprint, tree.path(node), question): answer
+                for fingerprint, tree in of.items()
+                for node in range(len(tree))
+                for question, answer in told(tree, node)
+                if answer is not None
+            }
+
+    return asyncio.run(go())
+
+
+LOGS = st.tuples(st.integers(0, 2**32), st.lists(st.integers(0, 12), max_size=8))
+
+
+@given(LOGS, st.integers(0, 3))
+@settings(deadline=None, derandomize=True, max_examples=40)
+def test_a_compacted_file_tells_what_it_told_before_with_damage_or_without(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[int, list[int]], hits: int
+) -> None:
+    seed, sizes = drawn
+    rng = np.random.default_rng(seed)
+    entries = log(rng, sizes)
+    path = write(tmp_path_factory.mktemp("files") / "ein Baum 🌳.tokens", entries)
+    data = bytearray(path.read_bytes())
+    for at in rng.integers(framing.FILE_HEAD_BYTES, len(data), hits):
+        data[at] ^= 1 << int(rng.integers(8))
+    path.write_bytes(data)
+    before, was_sound = known(path, entries), verify(path).is_sound
+    done = compacted(path)
+    report = verify(path)
+    assert report.is_sound and report.torn_bytes == 0
+    assert (report.bytes, report.frames, report.nodes) == (done.after.bytes, done.after.frames, done.after.nodes)
+    assert report.heads + report.verdicts + report.draws == done.after.facts == len(before)
+    assert was_sound or done.was_damaged
+    assert known(path, entries) == before
+    again = compacted(path).after  # there is nothing left to do
+    assert (again.frames, again.nodes, again.facts) == (done.after.frames, done.after.nodes, done.after.facts)
+    assert not cleared(path).after.facts and not known(path, entries)
+
+
+def test_facts_of_one_hour_share_a_frame_and_no_frame_has_more_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(1)
+    sizes = [30, 30, 30, 30]
+    entries: list[Entry] = [MODEL]
+    for place, size in enumerate(sizes):
+        one = plain(rng, size, first=1 + sum(sizes[:place]), vocabulary=5)
+        entries.append(replace(one, written=10_000_000 + (0, 60, 7200, 7260)[place]))
+    path = write(tmp_path / "x.tokens", entries)
+    before = known(path, entries)
+    assert compacted(path).after.frames == 3
+    written = [one.written for one in contents_of(path).entries if isinstance(one, Batch)]
+    assert written == [10_000_000, 10_007_200]  # no fact is said to be newer than it is
+    monkeypatch.setattr(packing, "FACTS_PER_BATCH", 7)
+    monkeypatch.setattr(packing, "MAX_NODES", 5)
+    assert compacted(path).after.frames > 8 and known(path, entries) == before
+    batches = [one for one in contents_of(path).entries if isinstance(one, Batch)]
+    assert max(len(one.tokens) for one in batches) <= 5
+    assert max(len(one.heads.nodes) + len(one.verdicts.nodes) + len(one.draws.nodes) for one in batches) <= 7
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.1, 0.0])
+def test_a_file_is_made_as_small_as_told_and_keeps_the_newest(tmp_path: Path, share: float) -> None:
+    rng = np.random.default_rng(2)
+    entries: list[Entry] = [LARGE]
+    for place in range(12):
+        one = plain(rng, 40, first=1 + 40 * place, vocabulary=5)
+        entries.append(replace(one, written=place * DAY))
+    path = write(tmp_path / "x.tokens", entries)
+    before, small = known(path, entries), compacted(path).after.bytes
+    most = framing.FILE_HEAD_BYTES + round(share * (small - framing.FILE_HEAD_BYTES))
+    done = compacted(path, max_bytes=most)
+    assert path.stat().st_size == done.after.bytes <= most
+    assert done.after.bytes >= 0.9 * most  # and no smaller than it has to be
+    after = known(path, entries)
+    assert after.items() <= before.items()
+    ages = [one.written for one in contents_of(path).entries if isinstance(one, Batch)]
+    assert ages == [place * DAY for place in range(12 - len(ages), 12)]
+
+
+def test_what_is_old_or_of_one_model_is_dropped_and_no_more(tmp_path: Path) -> None:
+    now = int(time.time())
+    rng = np.random.default_rng(3)
+    entries: list[Entry] = [
+        LARGE,
+        OTHER,
+        replace(plain(rng, 9), written=now - 40 * DAY),
+        replace(plain(rng, 9, first=10), written=now - 3 * DAY),
+        plain(rng, 9, model=2),  # of unknown age: as old as can be
+    ]
+    path = write(tmp_path / "x.tokens", entries)
+    both = 2 * (9 + 2 + 2)
+    assert compacted(path, older_than_days=30, model="some").after.facts == both
+    with pytest.raises(CacheError, match=r"cannot be made smaller than .* known of other models"):
+        compacted(path, max_bytes=60, model="some")
+    assert compacted(path, older_than_days=30).after.facts == both // 2
+    assert contents_of(path).models == (LARGE,)
+    assert compacted(path, older_than_days=2).after.bytes == framing.FILE_HEAD_BYTES
+    with pytest.raises(CacheError, match="cannot be made smaller than 48 bytes: so much is the head of any file"):
+        compacted(path, max_bytes=47)
+
+
+def test_frames_of_a_later_version_are_never_dropped_unasked(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.tokens", [LARGE, plain(np.random.default_rng(1), 5)])
+    data = path.read_bytes()
+    salt = framing.read_file_head(data)
+    assert salt is not None
+    strange = replace(encode(LARGE), kind=9)
+    path.write_bytes(data + framing.frame_bytes(strange, len(data), salt))
+    data = path.read_bytes()
+    for change in (compacted, partial(cleared, model="some")):
+        with pytest.raises(CacheError, match="frames of a newer lmql-lite, which would be lost"):
+            change(path)
+    assert path.read_bytes() == data
+    assert cleared(path).after.facts == 0
+
+
+WRITER = """
+import sys
+import lmql_lite as lq
+
+session = lq.Session()
+for number in range(40):
+    lq.run_sync(f'"Say {number}:[A]" where len(A) < 3', cache=sys.argv[1], session=session)
+    print(number, flush=True)
+"""
+
+
+def test_a_process_that_writes_loses_nothing_to_compaction(tmp_path: Path, root: Path) -> None:
+    path = tmp_path / "x.tokens"
+    lq.run_sync('"Say:[A]" where len(A) < 3', cache=str(path), session=lq.Session())
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        done = [compacted(path) for _ in writer.stdout]
+    assert writer.returncode == 0 and len(done) == 40 and not any(one.was_damaged for one in done)
+    session = lq.Session()
+    for number in range(40):  # an error where something is missing
+        lq.run_sync(f'"Say {number}:[A]" where len(A) < 3', cache=str(path), cache_mode="replay", session=session)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.tokens"]
+
+
+# merging
+
+
+@given(LOGS, LOGS, st.sampled_from(["first", "last"]))
+@settings(deadline=None, derandomize=True, max_examples=40)
+def test_a_merged_file_tells_what_each_told_and_prefers_as_it_was_told(
+    tmp_path_factory: pytest.TempPathFactory,
+    first: tuple[int, list[int]],
+    second: tuple[int, list[int]],
+    prefer: Literal["first", "last"],
+) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    logs = [log(np.random.default_rng(seed), sizes) for seed, sizes in (first, second)]
+    logs[1][:2] = [replace(OTHER, number=1, vocabulary_size=5), replace(MODEL, number=2)]  # the other way round
+    paths = [write(folder / f"{place}.tokens", entries) for place, entries in enumerate(logs)]
+    before = [path.read_bytes() for path in paths]
+    asked = [*logs[0], *logs[1]]
+    told = [known(path, asked) for path in paths]
+    done = merged(paths, prefer)
+    write_new(folder / "new.tokens", done.entries)
+    expected = told[1] | told[0] if prefer == "first" else told[0] | told[1]
+    assert known(folder / "new.tokens", asked) == expected
+    assert [path.read_bytes() for path in paths] == before
+
+    def without_age(answer: object) -> object:
+        return answer if isinstance(answer, Answer) else answer[:3]  # type: ignore[index]
+
+    both = told[0].keys() & told[1].keys()
+    unlike = [each for each in both if without_age(told[0][each]) != without_age(told[1][each])]
+    assert (done.conflicts.count, done.shared) == (len(unlike), len(both) - len(unlike))
+    assert len(done.conflicts.some) == min(len(unlike), 10)
+    for one in done.conflicts.some:
+        assert one.first.source == (0 if prefer == "first" else 1) and one.other.source != one.first.source
+        assert any((one.model.fingerprint, one.path) == each[:2] for each in unlike)
+    assert verify(folder / "new.tokens").is_sound
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"ids": np.array([3, 2], np.int32)},
+        {"logprobs": np.array([-0.5, -1.5], np.float32)},
+        {"rest": np.array([0.25], np.float32)},
+        {"sizes": np.array([1]), "ids": np.array([3], np.int32), "logprobs": np.array([-0.5], np.float32)},
+        {"ids": np.array([2, 4], np.int32)},
+    ],
+    ids=["second token", "second score", "rest", "length", "best token"],
+)
+def test_heads_that_differ_anywhere_are_a_conflict(tmp_path: Path, other: dict[str, NDArray[np.generic]]) -> None:
+    scores, rest = np.array([-0.5, -1.0], np.float32), np.array([0.5], np.float32)
+    heads = Heads(np.array([1]), np.array([2]), rest, np.array([3, 4], np.int32), scores)
+    one = Batch(1, 1, np.array([0]), np.array([2], np.int32), heads)
+    two = replace(one, heads=replace(heads, **other))  # type: ignore[arg-type]
+    first = write(tmp_path / "first.tokens", [MODEL, one])
+    assert merged([first, first]).conflicts.count == 0 and merged([first, first]).shared == 1
+    conflicts = merged([first, write(tmp_path / "second.tokens", [MODEL, two])]).conflicts
+    assert (conflicts.count, conflicts.other_token, conflicts.apart) == (1, int(other.get("ids", [3])[0] != 3), 0)
+    (conflict,) = conflicts.some
+    assert (conflict.kind, conflict.path, conflict.first.token) == ("head", (2,), 3)
+
+
+def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "x.tokens"
+    path.write_text("my diary")
+    with pytest.raises(CacheError, match="exists, and is never overwritten"):
+        write_new(path, [MODEL])
+    assert path.read_text() == "my diary"
+    with pytest.raises(CacheError, match="cannot be made"):
+        write_new(tmp_path / "no" / "x.tokens", [MODEL])
+    wrong = replace(plain(np.random.default_rng(1), 3), written=-1)
+    with pytest.raises(CacheError, match="could not be written"):
+        write_new(tmp_path / "y.tokens", [LARGE, wrong])
+    assert [file.name for file in tmp_path.iterdir()] == ["x.tokens"]
+
+
+# looking
+
+
+@given(LOGS, st.integers(1, 12), st.integers(0, 4))
+@settings(deadline=None, derandomize=True, max_examples=40)
+def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest(
+    drawn: tuple[int, list[int]], limit: int, depth: int
+) -> None:
+    seed, sizes = drawn
+    for facts in gathered([log(np.random.default_rng(seed), sizes)]).values():
+        distinct = facts.distinct()
+        everything = survey(distinct)
+        assert sum(len(one.tokens) for one in everything) == len(facts.tree) - 1
+        assert sum(one.here.total for one in everything) == len(distinct)
+        assert everything[0].parent is None and everything[0].below.total + everything[0].here.total == len(distinct)
+        for place, one in enumerate(everything):
+            under = [each for each in everything if each.parent == place]
+            assert one.below.total == sum(each.here.total + each.below.total for each in under)
+            assert one.hidden == 0 and len(under) != 1 and all(each.depth == one.depth + 1 for each in under)
+            assert one.parent is None or one.parent < place
+        some = survey(distinct, limit=limit)
+        assert len(some) == min(limit, len(everything))
+        assert len(some) + sum(one.hidden for one in some) <= len(everything)
+        sizes_of_all = sorted((one.here.total + one.below.total for one in everything), reverse=True)
+        assert sorted((one.here.total + one.below.total for one in some), reverse=True) == sizes_of_all[: len(some)]
+        flat = survey(distinct, depth=depth)
+        assert [one.tokens for one in flat] == [one.tokens for one in everything if one.depth <= depth]
+
+
+def test_the_first_difference_of_a_path_is_told() -> None:
+    tree = Trie()
+    words = [b"Q", b":", b" the", b" a", None, b" an", b" one", b" two"]
+    node = tree.extend(tree.extend(tree.extend(tree.root, 4), 0), 1)
+    for token in (2, 5, 6, 7):
+        tree.extend(node, token)
+    mark = len(tree)
+    asked = tree.extend(tree.extend(node, 3), 0)  # nodes that the run itself adds
+    found = difference(tree, tree.path(asked), mark)
+    assert (found.before, found.asked, found.stored) == ((4, 0, 1), 3, (2, 5, 6, 7))
+    assert found.told(words) == 'at token 4, after <4> "Q:": stored " the", " an", " one" and 1 others, asked " a"'
+    assert found.told(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 others, asked [3]"
+    whole = difference(tree, tree.path(node), mark)
+    assert whole.asked is None and whole.told(words).startswith('at token 4, after <4> "Q:": stored is that text went')
+    assert difference(tree, (0,), mark).told(words) == 'at token 1, the first: stored <4>, asked "Q"'
+    assert difference(tree, (4, 0, 1, 2), mark).told(words).endswith("nothing is stored")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown"),
+    [
+        ([b"a\n", b"\t\r\x1b[31m\x07"], r'"a\n\t\r\x1b[31m\x07"'),
+        ([b"\xe2\x80\xae", b"\xc3", b"\xa9", b"\xff"], r'"\u202eé\xff"'),
+        ([b'say "x"'], "'say \"x\"'"),
+        ([b'"', b"'"], '"\\"\'"'),
+        ([b"a\\n"], r'"a\\n"'),
+        ([None, b"a", None, None, b"b"], '<0> "a" <2> <3> "b"'),
+        ([], '""'),
+        (["🌳".encode(), b"\xf0\x9f"], '"🌳\\xf0\\x9f"'),
+    ],
+    ids=["control", "bytes", "double quotes", "both quotes", "backslash", "special tokens", "nothing", "half"],
+)
+def test_tokens_are_spelled_so_that_everything_is_visible(tokens: list[bytes | None], shown: str) -> None:
+    assert spelled(range(len(tokens)), tokens) == shown
+    assert shown.isprintable()
+
+
+def test_long_texts_are_shown_from_both_ends() -> None:
+    assert shortened("a" * 50, 50) == "a" * 50
+    assert shortened("a" * 50 + "b" * 50, 20) == "a" * 11 + " … " + "b" * 6
+    assert visible("a\udcffb") == r"a\xffb" and quoted("it's") == '"it\'s"'
+
+
+def test_models_are_meant_by_name_or_fingerprint() -> None:
+    models = [MODEL, replace(MODEL, fingerprint="some:0199"), OTHER]
+    assert chosen(models, None) == tuple(models)
+    assert chosen(models, "some") == tuple(models[:2])
+    assert chosen(models, "some:012") == chosen(models, "012") == (MODEL,)
+    for wanted, sentence in (("01", "the beginning of several"), ("x", "holds nothing of a model 'x'"), ("", "holds")):
+        with pytest.raises(CacheError, match=sentence):
+            chosen(models, wanted)
+
+
+def test_records_are_plain_values() -> None:
+    scores = np.array([-0.5, -np.inf], np.float32)
+    half, best = np.array([0.5], np.float32), np.array([3, 4], np.int32)
+    heads = Heads(np.array([1]), np.array([2]), half, best, scores)
+    question = np.arange(16, dtype=np.uint8).reshape(1, 16)
+    node, token = np.array([0]), np.array([-1], np.int32)
+    verdicts = Verdicts(node, question, token, scores[1:])
+    seed, index = np.array([2**64 - 1], np.uint64), np.array([7], np.uint32)
+    draws = Draws(node, question, seed, index, token + 1, scores[:1])
+    one = Batch(1, 1, np.array([0]), np.array([2], np.int32), heads, verdicts, draws, written=9)
+    (facts,) = gathered([[MODEL, one]]).values()
+    who = {"model": "some", "fingerprint": MODEL.fingerprint, "written": 9}
+    asked = "000102030405060708090a0b0c0d0e0f"
+    assert list(records(facts)) == [
+        who | {"kind": "head", "path": (2,), "ids": [3, 4], "logprobs": [-0.5, None], "rest": 0.5},
+        who | {"kind": "verdict", "path": (), "question": asked, "token": None, "logprob": None},
+        who
+        | {"kind": "draw", "path": (), "question": asked, "seed": 2**64 - 1, "index": 7, "token": 0, "logprob": -0.5},
+    ]
+    assert file_bytes(packed([])) == framing.FILE_HEAD_BYTES
