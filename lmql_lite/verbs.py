@@ -1,4 +1,4 @@
-"""The verbs: compile, run, stream, and `@query` on a Python function."""
+"""The verbs: compile, run, stream, score, generate, and `@query` on a Python function."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ import inspect
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
+from lmql_lite.cache.token_cache import AnyCache
 from lmql_lite.errors import InputError, QueryError, did_you_mean
 from lmql_lite.lang.keywords import MODULES
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
-from lmql_lite.models.base import Scorer
+from lmql_lite.models.base import Model
+from lmql_lite.models.registry import load
 from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.ops import Program, Return
+from lmql_lite.program.options import texts_of
 from lmql_lite.runtime import events
-from lmql_lite.runtime.result import Result
+from lmql_lite.runtime.result import OptionScores, Result
 from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.settings import checked
+from lmql_lite.tokens import Tokenizer
 
 Answer = TypeVar("Answer")
 SUFFIXES = (".lq", ".lmql")
@@ -34,15 +38,18 @@ SUFFIXES = (".lq", ".lmql")
 class Options(TypedDict, total=False):
     """What a caller may say about a run. Each one overrules the query's own header; None is the same as not said.
 
-    `model` is an id (`demo`, `local:PATH`) or a model object; `seed` makes a sampling run repeatable; `max_tokens` is
-    the bound of each hole (1,024 unless told); `max_backtracks` how often a value that a Python condition rejects is
-    replaced by another (64); `cache=False` asks the model for every token anew, `cache="x.tokens"` keeps what it says
-    in a file; `cache_mode` is `rw`, `ro` (the file is only read), `replay` (the model is never asked, and what is not
-    known is an error) or `off`; `session` shares models and trees with its other runs (unless told, all runs of the
-    process share one).
+    `model` is an id (`demo`, `local:PATH`, `openai/NAME`) or a model object; `seed` makes a sampling run repeatable;
+    `max_tokens` is the bound of each hole (1,024 unless told); `max_backtracks` how often a value that a Python
+    condition rejects is replaced by another (64); `cache=False` asks the model for every token anew, `cache="x.tokens"`
+    keeps what it says in a file, and a `TokenCache` says how; `cache_mode` is `rw`, `ro` (the file is only read),
+    `refresh` (the model is asked again, and what it says replaces what was known), `replay` (the model is never asked,
+    and what is not known is an error) or `off`; `speculate=False` lets the model score nothing ahead of the run, which
+    changes how long it takes and nothing else; `max_requests`, `max_total_tokens` and `max_cost` (with `prices` of a
+    million tokens of prompts and of answers) stop a run before it spends more with a model behind an API; `session`
+    shares models and trees with its other runs (unless told, all runs of the process share one).
     """
 
-    model: str | Scorer | None
+    model: str | Model | None
     decoder: str | None
     n: int | None
     temperature: float | None
@@ -52,8 +59,13 @@ class Options(TypedDict, total=False):
     seed: int | None
     max_tokens: int | None
     max_backtracks: int | None
-    cache: bool | str | None
+    cache: AnyCache | None
     cache_mode: str | None
+    speculate: bool | None
+    max_requests: int | None
+    max_total_tokens: int | None
+    max_cost: float | None
+    prices: tuple[float, float] | None
     session: Session | None
 
 
@@ -134,6 +146,108 @@ async def run(source: str | Path, inputs: Mapping[str, Any] | None = None, **opt
 def run_sync(source: str | Path, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Result:
     """`run` for code that is not async."""
     return compile(source).run_sync(inputs, **options)
+
+
+def model(
+    id: str,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    revision: str | None = None,
+    tokenizer: str | Path | Tokenizer | None = None,
+    timeout: float | None = None,
+    concurrency: int | None = None,
+) -> Model:
+    """A model by its id, to be named as `model=`: for what an id cannot say.
+
+        model("openai/NAME", base_url="http://localhost:8000/v1")
+
+    `base_url` and `api_key` are those of a server that speaks the OpenAI protocol, from OPENAI_BASE_URL and
+    OPENAI_API_KEY unless named. `revision` names the version that the server has, so that what the cache knows is found
+    again at another address, and nothing need be asked to find out (S4). `tokenizer` is a folder with a
+    `tokenizer.json`, or a Tokenizer; `timeout` are the seconds of silence that the server is granted (300);
+    `concurrency` is how many requests are under way at once (32). Raises ModelError.
+    """
+    return load(
+        id,
+        base_url=base_url,
+        api_key=api_key,
+        revision=revision,
+        tokenizer=tokenizer,
+        timeout=timeout,
+        concurrency=concurrency,
+    )
+
+
+async def score(
+    prompt: str,
+    options: Iterable[str | int | float],
+    *,
+    model: str | Model | None = None,
+    cache: AnyCache | None = None,
+    cache_mode: str | None = None,
+    session: Session | None = None,
+) -> OptionScores:
+    """How likely the model thinks each option is as the text that comes after the prompt, which is taken literally.
+
+    All that is not known yet is one call of the model. The keywords are those of `Options`. Raises InputError for a
+    prompt that is no text and for options that are none, ModelError where one does not fit or the model fails.
+    """
+    inputs = {"prompt": _literal(prompt), "options": texts_of(options)}
+    result = await _own_query(SCORE).run(
+        inputs, model=model, cache=cache, cache_mode=cache_mode, speculate=False, session=session
+    )
+    found: OptionScores = result.value
+    return replace(found, usage=result.usage)
+
+
+def score_sync(
+    prompt: str,
+    options: Iterable[str | int | float],
+    *,
+    model: str | Model | None = None,
+    cache: AnyCache | None = None,
+    cache_mode: str | None = None,
+    session: Session | None = None,
+) -> OptionScores:
+    """`score` for code that is not async."""
+    return blocking(score(prompt, options, model=model, cache=cache, cache_mode=cache_mode, session=session))
+
+
+async def generate(prompt: str, *, stop: str | Sequence[str] = (), **options: Unpack[Options]) -> str:
+    """What the model says after the prompt, which is taken literally and not part of the answer.
+
+    It ends before the first `stop`, at end-of-text, or after `max_tokens` tokens. Options and errors as in
+    `Query.stream`.
+    """
+    stops = [stop] if isinstance(stop, str) else list(stop)
+    if not all(isinstance(each, str) and each for each in stops):
+        raise InputError(f"a stop is a text with a character at least, or a list of such; this is {stop!r}")
+    inputs: dict[str, Any] = {"prompt": _literal(prompt)}
+    if not stops:
+        return str((await _own_query(GENERATE).run(inputs, **options))["TEXT"])
+    return str((await _own_query(GENERATE_UNTIL).run({**inputs, "stops": stops}, **options))["TEXT"])
+
+
+def generate_sync(prompt: str, *, stop: str | Sequence[str] = (), **options: Unpack[Options]) -> str:
+    """`generate` for code that is not async."""
+    return blocking(generate(prompt, stop=stop, **options))
+
+
+SCORE = '"{prompt}"\nreturn await context.score(options)'
+GENERATE = '"{prompt}[TEXT]"'
+GENERATE_UNTIL = '"{prompt}[TEXT]" where STOPS_BEFORE(TEXT, stops)'
+
+
+@functools.cache
+def _own_query(source: str) -> Query:
+    return compile(source)
+
+
+def _literal(prompt: str) -> str:
+    if not isinstance(prompt, str):
+        raise InputError(f"a prompt is a text; this is {prompt!r}")
+    return prompt
 
 
 def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:

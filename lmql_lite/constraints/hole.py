@@ -149,6 +149,10 @@ class Engine:
         empty_only = automaton.holds(automaton.start, 0) and not automaton.goes_on(automaton.start, 0)
         return replace(start, ending="forced") if empty_only else start
 
+    def automaton(self, term: Term) -> Automaton:
+        """That of a term, as its matchers share it."""
+        return self._masks_of(term, b"").automaton
+
     def _masks_of(self, term: Term, following: bytes) -> Masks:
         with self._lock:
             masks = self._masks.get((term, following))

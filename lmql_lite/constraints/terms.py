@@ -5,7 +5,7 @@ Every value in a term is known: earlier holes and Python expressions were evalua
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal
 
 from lmql_lite.errors import Span
@@ -133,6 +133,19 @@ def conjunction(terms: tuple[Term, ...]) -> Term:
         return flat[0]
     spans = [term.span for term in flat if term.span]
     return And(tuple(flat), spans[0].to(spans[-1]) if spans and spans[0].text == spans[-1].text else None)
+
+
+def identity(part: object) -> object:
+    """What tells a term from others, its places in the source left out: equal terms, and no others, have equal ones.
+
+    Made of tuples, texts and numbers, so that its `repr` is the same in every process.
+    """
+    if isinstance(part, tuple):
+        return tuple(identity(each) for each in part)
+    if is_dataclass(part):
+        names = [name.name for name in fields(part) if name.compare]
+        return (type(part).__name__, *(identity(getattr(part, name)) for name in names))
+    return part
 
 
 def is_closed(term: Term) -> bool:

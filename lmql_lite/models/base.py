@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.tokens import Tokenizer
+from lmql_lite.constraints.language import Language
+from lmql_lite.tokens import Sampling, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +57,129 @@ class Scorer(Protocol):
         ...
 
 
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A part of a prompt: what one side of a chat says. `role` is None for plain text, which then is the only turn."""
+
+    role: Role | None
+    text: str
+
+
+Prompt = tuple[Turn, ...]
+"""What a Completer continues: the last turn is open, plain text or the assistant's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a Completer is asked for beside the prompt. A server that cannot honour a field leaves it unheeded: what
-    arrives is checked in any case."""
+    """What a Completer is asked for beside the prompt.
+
+    `pushed` is what may be said, as rules or as JSON Schema. `stops` end the text and are part of it: where a server
+    leaves them out the Completer adds them again. `banned` are ids of tokens that must not come first. `alternatives`:
+    how many other tokens are wanted with each one. Each is only set where the endpoint takes it.
+    """
 
     max_tokens: int
     stops: tuple[str, ...] = ()
-    temperature: float = 0.0
-    seed: int | None = None
+    pushed: Language | JsonSchema | None = None
+    sampling: Sampling = Sampling()  # noqa: RUF009  a frozen value
+    banned: tuple[int, ...] = ()
+    alternatives: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """A JSON Schema as JSON text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the server says that a request cost, in its own tokens. None where it does not say.
+
+    `requests` were sent for it: more than one where some failed, or were refused and put otherwise.
+    """
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Of the prompt tokens those that the server had in a cache of its own."""
+    completion_tokens: int | None = None
+    requests: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One step of a Completer's stream: the bytes of a token where the server tells tokens apart, else of a chunk.
 
-    `token` and `logprob` are None where the server does not report them; `finish` is set on the last piece.
+    Bytes of pieces joined are UTF-8 text; a piece may end inside a character. `token` and `logprob` (natural, raw) are
+    None where the server does not report them; `alternatives` are other tokens that might have come, best first, with
+    their log-probabilities. `finish` is set on the last piece only: `stop` at end-of-text or a stop string, `length` at
+    `max_tokens`; `ended_by` then is the stop string, None for end-of-text; so is `spent`, if the server tells.
     """
 
     data: bytes
     token: int | None = None
     logprob: float | None = None
+    alternatives: tuple[tuple[bytes, float], ...] = ()
     finish: Literal["stop", "length"] | None = None
+    ended_by: str | None = None
+    spent: Spent | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What was found out about a Completer's server, once.
+
+    `fingerprint`: digest of all that it reports about itself, and its address (S4).
+    """
+
+    fingerprint: str
+    chat_only: bool = False
+    """It takes turns, and no plain text."""
+    continues_turns: bool = True
+    """An open assistant turn is gone on with, and not answered (S29)."""
+    takes_languages: bool = False
+    takes_schemas: bool = False
+    alternatives: int = 0
+    """How many alternatives it gives at most; 0: none."""
+    takes_bans: bool = False
+    """It heeds `Wish.banned`, and says the ids of its tokens."""
+    takes_seeds: bool = False
+    scores: bool = False
+    """`Completer.score` works."""
+    stops: int = 0
+    """So many stop strings it takes and tells apart from end-of-text, and from each other; 0: none."""
+    context_length: int | None = None
+    spent: Spent | None = None
+    """What finding out has cost, one token at most; None where it cost nothing, or has been told before."""
+
+
+@runtime_checkable
 class Completer(Protocol):
     """A model behind a server: text in, a stream of text out."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of all that the endpoint reports about itself, and its address (S4)."""
+    def name(self) -> str:
+        """The id by which a user names it: `openai/NAME`."""
         ...
 
-    def stream(self, prompt: bytes, wish: Wish) -> AsyncIterator[Piece]:
-        """What the model says after `prompt`. Leaving the iterator cancels the request."""
+    async def meet(self) -> Endpoint:
+        """What there is to know about the server; asked once, before anything is spent. Raises ModelError."""
         ...
+
+    def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
+        """What the model says after `prompt`; ends with a piece that has `finish`. Closing it cancels the request.
+
+        Raises ModelError, with one sentence and the remedy, where the request fails for good; what came before stays.
+        """
+        ...
+
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        """The log-probability of each option as what comes next (S25). Raises ModelError where the server cannot."""
+        ...
+
+
+Model = Scorer | Completer

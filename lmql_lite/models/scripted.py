@@ -8,7 +8,8 @@ them pseudo-random ones that depend on the whole path, so that masks, sampling a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.scores import mix
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import Piece, ScoreRequest, Wish
+from lmql_lite.models.base import Endpoint, Piece, Prompt, ScoreRequest, Wish
 
 WORDS = (
     b"\n", b"\n\n", b"\n-", b"- ", b".\n", b"?\n", b".\n\n", b" the", b" a", b" and", b" is", b" of", b"the", b"ing",
@@ -124,22 +125,32 @@ class ScriptedCompleter:
         self._tokenizer = ScriptedTokenizer(words)
         self.fingerprint = f"{name}:{blake2b(repr(script).encode(), digest_size=16).hexdigest()}"
 
-    async def stream(self, prompt: bytes, wish: Wish) -> AsyncIterator[Piece]:
+    async def meet(self) -> Endpoint:
+        return Endpoint(self.fingerprint, stops=4)
+
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        raise ModelError(f"{self.name} tells no log-probabilities")
+
+    async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
         self.requests += 1
         said = b""
+        begun = "".join(turn.text for turn in prompt).encode()
         for _ in range(wish.max_tokens):
-            wanted = self.script(prompt + said)
+            wanted = self.script(begun + said)
             if not wanted:
                 yield Piece(b"", finish="stop")
                 return
             token = self._tokenizer.first(wanted)
             data = self._tokenizer.vocabulary[token] or b""
-            ends = [at for stop in wish.stops if (at := (said + data).find(stop.encode())) >= 0]
-            if ends:
-                yield Piece((said + data)[: min(ends)][len(said) :], finish="stop")
+            stopped = sorted((at, stop) for stop in wish.stops if (at := (said + data).find(stop.encode())) >= 0)
+            if stopped:
+                at, stop = stopped[0]
+                yield Piece((said + data)[len(said) : at + len(stop.encode())], token)
+                yield Piece(b"", finish="stop", ended_by=stop)
                 return
             said += data
             yield Piece(data, token)
+            await asyncio.sleep(0)
         yield Piece(b"", finish="length")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import CodeType
@@ -13,6 +13,7 @@ from typing import Any
 from lmql_lite.errors import InputError
 from lmql_lite.lang.keywords import MODULES
 from lmql_lite.program.ops import Program
+from lmql_lite.runtime.result import OptionScores
 
 Environment = dict[str, Any]
 
@@ -40,6 +41,8 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
 class Context:
     """What a query's own Python may ask about its run, under the name `context`."""
 
+    score: Callable[[Any], Awaitable[OptionScores]]
+    """`await context.score(["yes", "no"])`: what the model thinks of each as the text that comes next (S25)."""
     prompt: str = ""
     """The whole text so far."""
 

@@ -17,8 +17,8 @@ from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.frontier import Choice, Frontier
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
-from lmql_lite.runtime.state import State, Step, data_of, steps_since
-from lmql_lite.tokens import Sampling, Source
+from lmql_lite.runtime.state import State, Step, data_of, noted, steps_since
+from lmql_lite.tokens import Sampling
 
 UNLIMITED = 2**31
 """More tokens than any value has."""
@@ -91,8 +91,8 @@ class Fill:
         """The hole has its value; what other attempts said is put on record as rejected."""
         assert self._opened is not None, "a hole is opened first"
         kept = {id(step) for step in steps_since(self._opened, state)}
-        rejected = self._path.reject([step for step in self._made if id(step) not in kept])
-        return self._path.note(self._path.close(state, matcher), rejected)
+        rejected = self._ledger.reject(step for step in self._made if id(step) not in kept)
+        return noted(self._path.close(state, matcher), rejected)
 
     async def go_back(self) -> State | None:
         """A state from which the hole is filled otherwise; None where every way was gone."""
@@ -154,8 +154,7 @@ class Fill:
         data = self._engine.vocabulary.tokens[token] or b""
         if len(data) <= len(crossroads.held):
             return self._path.take(state, token)
-        source: Source = "model" if choice.run == self._ledger.run else "cache"
-        state = self._path.choose(state, token, self._op.name, source, choice.logprob)
+        state = self._path.choose(state, token, self._op.name, choice.source, choice.logprob)
         # a token that begins with held text belongs to whom that belongs to (S15)
         tokens = 0 if crossroads.held else 1
         return replace(state, matcher=matcher.advance(data[len(crossroads.held) :], tokens))

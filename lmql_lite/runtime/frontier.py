@@ -5,7 +5,10 @@ put to the model, together. The only file that awaits a Scorer.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from lmql_lite.cache.head import Head, Miss, question
 from lmql_lite.cache.scores import Mask, Scores
@@ -13,8 +16,9 @@ from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
 from lmql_lite.errors import CacheError, ModelError
 from lmql_lite.models.base import Scorer, ScoreRequest
 from lmql_lite.runtime.decoders import pick
+from lmql_lite.runtime.drafts import Drafts
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.tokens import Sampling
+from lmql_lite.tokens import Sampling, Source
 
 SHOWN = 60
 """Characters of a path that an error quotes."""
@@ -22,35 +26,42 @@ SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Scores wanted after `nodes[0]` and after each token of the draft that leads on from it to the other nodes."""
+    """Scores wanted at some `positions` of a draft: position 0 is right after `node`, 1 after the draft's first token.
 
-    nodes: tuple[Node, ...]
+    `nodes` are the places of these positions.
+    """
+
+    node: Node
     draft: tuple[int, ...]
+    positions: tuple[int, ...]
+    nodes: tuple[Node, ...]
     ledger: Ledger
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A token, the raw log-probability that the model gave it, and the run that asked for it first."""
+    """A token, the raw log-probability that the model gave it, and who said it."""
 
     token: int
     logprob: float
-    run: int
+    source: Source
 
 
 class Frontier:
     """One model and its tree, for one event loop. All questions of one tick of the loop are one call of the model.
 
     A question belongs to the frontier, not to the run that asked: cancelling a run takes nothing from another run
-    that waits for the same answer (S32). Where the tree will be `saved`, what the head of an entry does not tell is
-    remembered as the answer to that very question (S1, S3); in `replay` the model is never asked.
+    that waits for the same answer (S32). What the head of an entry does not tell is remembered as the answer to that
+    very question, so that it is not asked again when the whole row is gone (S1, S3). With `speculate` the model scores
+    in one pass what the tree guesses to come next; in `replay` it is never asked.
     """
 
-    def __init__(self, scorer: Scorer, tree: TokenTree, *, saved: bool = False, replay: bool = False) -> None:
+    def __init__(self, scorer: Scorer, tree: TokenTree, *, speculate: bool = False, replay: bool = False) -> None:
         self.scorer = scorer
         self.tree = tree
-        self._saved = saved
+        self.speculates = speculate and not replay
         self._replay = replay
+        self._drafts = Drafts()
         self._asked: dict[Node, asyncio.Future[Fact]] = {}
         self._questions: list[Question] = []
         self._asking: asyncio.Task[None] | None = None
@@ -68,43 +79,108 @@ class Frontier:
         if known is not None:
             picked = pick(known.scores, mask, sampling, path_hash)
             if not isinstance(picked, Miss):
-                self._remember(node, known.scores, picked, mask, sampling, known.run)
-                return self._choice(known, picked)
-            answer = self._recall(node, mask, sampling)
-            if answer is not None:
-                return Choice(answer.token, answer.logprob, answer.run)
+                self._remember(node, known, picked, mask, sampling)
+                return self._choice(node, known, picked, ledger)
+        answer = self._recall(node, mask, sampling)
+        if answer is not None:
+            return Choice(answer.token, answer.logprob, self._source(node, answer.run, ledger))
         if self._replay:
             raise self._unknown(node, known is not None)
-        fact = await self._fact(node, draft, ledger)
+        if node not in self._asked:
+            draft = self._speculated(node, draft, mask, ledger)
+            way = self._way(node, draft)
+            unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
+            self._ask(node, draft, unknown, ledger)
+        fact = await asyncio.shield(self._asked[node])
         picked = pick(fact.scores, mask, sampling, path_hash)
         assert not isinstance(picked, Miss), "scores that were just made are whole"
-        self._remember(node, fact.scores, picked, mask, sampling, fact.run)
-        return self._choice(fact, picked)
+        self._remember(node, fact, picked, mask, sampling)
+        return self._choice(node, fact, picked, ledger)
 
-    def _choice(self, fact: Fact, token: int | None) -> Choice | None:
+    async def logprobs(
+        self, node: Node, options: Sequence[tuple[int, ...]], ledger: Ledger
+    ) -> list[tuple[Answer, ...]]:
+        """For each option the raw log-probabilities of its tokens, one after the other from `node` (S25).
+
+        All that is not known is one call of the model; options that share a beginning share its nodes. Raises as
+        `choose` does.
+        """
+        known: dict[tuple[Node, int], Answer] = {}
+        coming: dict[Node, asyncio.Future[Fact]] = {}
+        ways = [list(zip(self._way(node, option[:-1]), option, strict=False)) for option in options]
+        for way, option in zip(ways, options, strict=True):
+            told = [(step, self._logprob(*step)) for step in way]
+            known.update((step, answer) for step, answer in told if answer is not None)
+            unknown = [at for at, (_, answer) in enumerate(told) if answer is None]
+            if unknown and self._replay:
+                raise self._unknown(way[unknown[0]][0], asked_otherwise=False)
+            self._ask(node, option[:-1], unknown, ledger)
+            coming.update((way[at][0], self._asked[way[at][0]]) for at in unknown)
+        facts = {place: await asyncio.shield(fact) for place, fact in coming.items()}
+        for way in ways:
+            known.update((step, self._told(*step, facts[step[0]])) for step in way if step not in known)
+        return [tuple(known[step] for step in way) for way in ways]
+
+    def _way(self, node: Node, tokens: tuple[int, ...]) -> list[Node]:
+        """The node and those that the tokens lead to."""
+        way = [node]
+        for token in tokens:
+            way.append(self.tree.extend(way[-1], token))
+        return way
+
+    # What is known -----------------------------------------------------------------------------------------------
+
+    def _choice(self, node: Node, fact: Fact, token: int | None, ledger: Ledger) -> Choice | None:
         if token is None:
             return None
         logprob = fact.scores.logprob(token)
         assert logprob is not None, "what was picked is known"
-        return Choice(token, logprob, fact.run)
+        return Choice(token, logprob, self._source(node, fact.run, ledger))
+
+    def _source(self, node: Node, run: int, ledger: Ledger) -> Source:
+        if run != ledger.run:
+            return "cache"
+        return "draft" if ledger.guessed(node) else "model"
 
     def _recall(self, node: Node, mask: Mask, sampling: Sampling) -> Answer | None:
         if sampling.temperature <= 0:
             return self.tree.verdict(node, question(mask, None))
         return self.tree.draw(node, question(mask, sampling), sampling.seed, sampling.index)
 
-    def _remember(
-        self, node: Node, scores: Scores | Head, token: int | None, mask: Mask, sampling: Sampling, run: int
-    ) -> None:
+    def _remember(self, node: Node, fact: Fact, token: int | None, mask: Mask, sampling: Sampling) -> None:
         """Keeps an answer that whoever reads only the head of this entry would have to ask for again."""
-        if not self._saved or token is None or isinstance(scores, Head):
+        scores = fact.scores
+        if token is None or isinstance(scores, Head):
             return
         if isinstance(pick(scores.head(), mask, sampling, self.tree.path_hash(node)), Miss):
-            answer = Answer(token, scores.logprob(token), run)
+            answer = Answer(token, scores.logprob(token), fact.run)
             if sampling.temperature <= 0:
                 self.tree.add_verdict(node, question(mask, None), answer)
             else:
                 self.tree.add_draw(node, question(mask, sampling), sampling.seed, sampling.index, answer)
+
+    def _logprob(self, node: Node, token: int) -> Answer | None:
+        """What is known of one token: it stands in the scores, or is the answer where no other was allowed."""
+        fact = self.tree.scores(node)
+        if fact is not None and isinstance(fact.scores, Scores):
+            return self._told(node, token, fact)
+        logprob = None if fact is None else fact.scores.logprob(token)
+        if fact is None or logprob is None:
+            return self.tree.verdict(node, self._only(token))
+        return Answer(token, logprob, fact.run)
+
+    def _told(self, node: Node, token: int, fact: Fact) -> Answer:
+        assert isinstance(fact.scores, Scores), "scores that were just made are whole"
+        answer = Answer(token, fact.scores.logprob(token), fact.run)
+        if fact.scores.head().logprob(token) is None:
+            self.tree.add_verdict(node, self._only(token), answer)
+        return answer
+
+    def _only(self, token: int) -> bytes:
+        """The question that allows this token alone."""
+        mask = np.zeros(len(self.scorer.tokenizer.vocabulary), dtype=np.bool_)
+        mask[token] = True
+        return question(mask, None)
 
     def _unknown(self, node: Node, asked_otherwise: bool) -> CacheError:
         said = b"".join(self.scorer.tokenizer.vocabulary[token] or b"" for token in self.tree.path(node))
@@ -119,35 +195,45 @@ class Frontier:
             hint="run it once with cache_mode='rw' to record what is new",
         )
 
-    async def _fact(self, node: Node, draft: tuple[int, ...], ledger: Ledger) -> Fact:
-        """The whole scores of what follows `node`."""
-        known = self.tree.scores(node)
-        if known is not None and isinstance(known.scores, Scores):
-            return known
-        answer = self._asked.get(node)
-        if answer is None:
-            answer = self._ask(node, draft, ledger)
-        return await asyncio.shield(answer)
+    # What is asked -----------------------------------------------------------------------------------------------
 
-    def _ask(self, node: Node, draft: tuple[int, ...], ledger: Ledger) -> asyncio.Future[Fact]:
+    def _speculated(self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger) -> tuple[int, ...]:
+        """The draft, and after it what the tree guesses, as much of it as is worth its time."""
+        if not self.speculates:
+            return draft
+        if ledger.draft:
+            self._drafts.learn(len(ledger.draft), ledger.came_true())
+            ledger.draft = ()
+        room = self.scorer.context_length - len(self.tree.path(node)) - len(draft)
+        most = min(self._drafts.length(), room)
+        if most <= 0:
+            return draft
+        way = self._way(node, draft)
+        guess = self.tree.guess(way[-1], most, skip=self._drafts.are_lucky)
+        if not guess or not (draft or mask[guess[0]]):
+            return draft
+        ledger.draft = tuple(self._way(way[-1], guess)[1:])
+        ledger.guess(ledger.draft)
+        return draft + guess
+
+    def _ask(self, node: Node, draft: tuple[int, ...], positions: Iterable[int], ledger: Ledger) -> None:
+        """Wants the scores at these positions of the draft, where they are not on their way."""
         loop = asyncio.get_running_loop()
-        nodes = [node]
-        for token in draft:
-            nodes.append(self.tree.extend(nodes[-1], token))
-        for place in nodes:
-            if place not in self._asked:
-                self._asked[place] = loop.create_future()
-        self._questions.append(Question(tuple(nodes), draft, ledger))
+        way = self._way(node, draft)
+        wanted = tuple(at for at in positions if way[at] not in self._asked)
+        if not wanted:
+            return
+        nodes = tuple(way[at] for at in wanted)
+        self._asked.update((place, loop.create_future()) for place in nodes)
+        self._questions.append(Question(node, draft[: wanted[-1]], wanted, nodes, ledger))
         if self._asking is None:
             self._asking = loop.create_task(self._step())
-        return self._asked[node]
 
     async def _step(self) -> None:
         while self._questions:
             questions, self._questions = self._questions, []
             requests = [
-                ScoreRequest(self.tree.path(wanted.nodes[0]), wanted.draft, tuple(range(len(wanted.nodes))))
-                for wanted in questions
+                ScoreRequest(self.tree.path(wanted.node), wanted.draft, wanted.positions) for wanted in questions
             ]
             for ledger in {id(wanted.ledger): wanted.ledger for wanted in questions}.values():
                 ledger.forward_passes += 1

@@ -3,28 +3,68 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
+from lmql_lite.cache.tree import Node
+from lmql_lite.models.base import Spent
+from lmql_lite.runtime.budget import Budget
 from lmql_lite.runtime.result import Usage
 from lmql_lite.runtime.state import Step
 from lmql_lite.tokens import Fate
+
+GUESSES_ANYWAY = 64
+"""So many guesses are made before a run looks at how many came true."""
+
+
+UNLIMITED = Budget()
 
 
 class Ledger:
     """`run` tells this run's own questions from facts that were known before."""
 
-    def __init__(self, run: int) -> None:
+    def __init__(self, run: int, budget: Budget = UNLIMITED) -> None:
         self.run = run
+        self.budget = budget
         self.requests = 0
         self.forward_passes = 0
+        self.by_server = False
+        """What a run costs is what the server says, in its own tokens."""
+        self.arrived: list[Node] = []
+        """Of each token that a server sent for this run, where its first byte leads."""
         self.news: list[Step] = []
         """Tokens that joined or left the path since the watcher last looked."""
+        self.draft: tuple[Node, ...] = ()
+        """The last guess of what the run comes by."""
+        self._guessed: set[Node] = set()
+        self._missed: set[Node] = set()
         self._kept: Counter[str] = Counter()
         self._prompt = 0
         self._wasted = 0
+        self._bills: list[tuple[int, Spent | None]] = []
+        """Of each request the most prompt tokens that it can have had, and what the server says."""
+
+    def guess(self, nodes: tuple[Node, ...]) -> None:
+        """What comes after these nodes was put to the model before the run came by them, if it ever will."""
+        self._missed.update(node for node in nodes if node not in self._guessed)
+        self._guessed.update(nodes)
+
+    def guessed(self, node: Node) -> bool:
+        """Whether what comes after this node is known because it was guessed that the run would come by."""
+        return node in self._guessed
+
+    @property
+    def guesses_pay(self) -> bool:
+        """Whether it is worth guessing what the query's own Python will say."""
+        return len(self._guessed) < GUESSES_ANYWAY or 4 * len(self._missed) <= 3 * len(self._guessed)
+
+    def came_true(self) -> int:
+        """How many tokens of the last draft the run has come by."""
+        return len(self.draft) - sum(node in self._missed for node in self.draft)
 
     def add(self, step: Step) -> None:
         self.news.append(step)
+        self._missed.discard(step.node)
         if step.token.hole is None:
             self._prompt += 1
         else:
@@ -39,7 +79,57 @@ class Ledger:
             self._kept[step.token.source] -= 1
             self._wasted += 1
 
+    def reject(self, steps: Iterable[Step]) -> list[Step]:
+        """Takes steps off the books that are not on the way any more; gives those of a hole, as rejected."""
+        rejected = []
+        for step in steps:
+            self.drop(step, "rejected")
+            if step.token.hole is not None:
+                rejected.append(replace(step, token=replace(step.token, fate="rejected")))
+        return rejected
+
+    def request(self, most_prompt_tokens: int) -> None:
+        """A server is about to be asked. Raises BudgetError where that would be more than the run may spend.
+
+        A token has at least one byte: where the server does not say how many there were, its bytes are the bound.
+        """
+        prompt = sum(
+            bound if spent is None or spent.prompt_tokens is None else spent.prompt_tokens
+            for bound, spent in self._bills
+        )
+        completion = [spent.completion_tokens for _, spent in self._bills if spent and spent.completion_tokens]
+        self.budget.check(self.requests + 1, prompt + most_prompt_tokens, max(sum(completion), len(self.arrived)))
+        self.requests += 1
+
+    def learn(self, spent: Spent | None) -> None:
+        """What this run has paid to find out what its model's server can do."""
+        if spent is not None:
+            self.requests += 1
+            self.pay(0, spent)
+
+    def pay(self, most_prompt_tokens: int, spent: Spent | None) -> None:
+        """What the server says a request of this run cost; None where it was closed before it could say."""
+        self._bills.append((most_prompt_tokens, spent))
+        self.requests += spent.requests - 1 if spent else 0
+
+    def used(self, path: Iterable[Node]) -> None:
+        """The run ends on this path: tokens of a server of which no part lies on it were paid for and not used."""
+        self._wasted = len(set(self.arrived).difference(path))
+
     def usage(self) -> Usage:
+        if self.by_server:
+            return Usage(
+                requests=self.requests,
+                forward_passes=None,
+                prompt_tokens=_sum(spent.prompt_tokens if spent else None for _, spent in self._bills),
+                completion_tokens=_sum(spent.completion_tokens if spent else None for _, spent in self._bills),
+                tokens_from_cache=self._kept["cache"],
+                tokens_from_model=self._kept["model"],
+                tokens_forced=self._kept["forced"],
+                wasted_tokens=self._wasted,
+                received_tokens=len(self.arrived),
+                provider_cached_tokens=_sum(spent.cached_tokens if spent else None for _, spent in self._bills),
+            )
         return Usage(
             requests=self.requests,
             forward_passes=self.forward_passes,
@@ -49,6 +139,16 @@ class Ledger:
             tokens_from_model=self._kept["model"],
             tokens_forced=self._kept["forced"],
             draft_accepted=self._kept["draft"],
-            draft_rejected=0,
+            draft_rejected=len(self._missed),
             wasted_tokens=self._wasted,
         )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

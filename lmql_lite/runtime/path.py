@@ -107,21 +107,6 @@ class Path:
         before = without(before, len(data_of(before)) - kept)
         return replace(state, overhang=Overhang(tuple(reversed(steps)), before, surplus))
 
-    def reject(self, steps: list[Step]) -> list[Step]:
-        """Takes steps off the books that are not on the way; gives those of a hole, as rejected."""
-        rejected = []
-        for step in steps:
-            self._ledger.drop(step, "rejected")
-            if step.token.hole is not None:
-                rejected.append(replace(step, token=replace(step.token, fate="rejected")))
-        return rejected
-
-    def note(self, state: State, rejected: list[Step]) -> State:
-        """Writes rejected tokens into the history, behind the value that took their place."""
-        for step in rejected:
-            state = replace(state, history=replace(step, before=state.history))
-        return state
-
     def resolve(self, state: State) -> State:
         """Keeps the tokens of an overhang that the text since then begins with; takes the others off the path."""
         overhang = state.overhang

@@ -18,6 +18,10 @@ class Usage:
     `completion_tokens` is every token that was decided for a hole, `wasted_tokens` those of them that do not stand in
     the prompt. The `tokens_from_*`, `tokens_forced` and `draft_accepted` count what stands there:
     `kept output = cache + model + draft accepted + forced`.
+
+    Of a server `prompt_tokens`, `completion_tokens` and `provider_cached_tokens` are what it says itself, and None
+    where a request was closed before it could (S32); `received_tokens` is what arrived, and `wasted_tokens` those of
+    them of which no part stands in the prompt.
     """
 
     requests: int | None = 0
@@ -30,6 +34,7 @@ class Usage:
     draft_accepted: int | None = 0
     draft_rejected: int | None = 0
     wasted_tokens: int | None = 0
+    received_tokens: int | None = None
     provider_cached_tokens: int | None = None
 
     def as_dict(self) -> dict[str, int | None]:
@@ -37,12 +42,33 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class OptionScores:
+    """What the model thinks of each option as the text that comes next (S25).
+
+    `logprobs` are natural logarithms, summed over the option's `tokens`; `probabilities` their softmax. The first
+    tokens of an option may say the end of the prompt, too. `usage` is what the answer cost.
+    """
+
+    options: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    tokens: tuple[tuple[Token, ...], ...] = field(repr=False)
+    usage: Usage = field(repr=False)
+
+    @property
+    def best(self) -> str:
+        """The most likely option, ties to the first."""
+        return self.options[self.logprobs.index(max(self.logprobs))]
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A finished run.
 
     `prompt` is the whole text, program and model together; `variables` the last value of each hole, of its type where
-    it has one; `value` what the query returned (None without `return`). `endings` says how each hole ended last.
-    `seed` repeats the run exactly. `notices` are sentences that a user should read.
+    it has one, and under `P(X)` the (value, probability) pairs of a hole X with a `distribution`; `value` what the
+    query returned (None without `return`). `endings` says how each hole ended last. `seed` repeats the run exactly.
+    `notices` are sentences that a user should read.
     """
 
     prompt: str
@@ -73,7 +99,8 @@ class Result:
             found = sum(token.source == source for token in output)
             assert found == count, f"{found} kept output tokens come from {source}, the ledger says {count}"
         assert len(output) == sum(count or 0 for count in counted.values()), "kept output does not add up"
-        assert usage.prompt_tokens == len(kept) - len(output), "the program's own tokens do not add up"
+        if usage.forward_passes is not None:  # a server counts its own, and does not say which they were
+            assert usage.prompt_tokens == len(kept) - len(output), "the program's own tokens do not add up"
         text = b"".join(token.data for token in kept)
         wanted = self.prompt.encode()
         where = next((at for at, pair in enumerate(zip(text, wanted, strict=False)) if pair[0] != pair[1]), len(wanted))

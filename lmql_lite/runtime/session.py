@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -11,25 +10,28 @@ from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
 from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.token_cache import MemoryTrees, TokenCache
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.trie import Trie
-from lmql_lite.constraints.hole import Engine
-from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import CacheError, InputError
-from lmql_lite.models.base import Scorer
+from lmql_lite.models.base import Completer, Model, Spent
 from lmql_lite.models.registry import load
 from lmql_lite.program.ops import Program
 from lmql_lite.runtime import events
+from lmql_lite.runtime.backends import Backend, Desk, TextBackend, TokenBackend
 from lmql_lite.runtime.environment import environment_of, evaluate, execute
-from lmql_lite.runtime.frontier import Frontier
 from lmql_lite.runtime.interpreter import Run
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.settings import Settings, checked
 
 DEFAULT_MODEL = "demo"
 
-Place = tuple[str, SavedTrees | None, bool]
-"""Of a frontier: the model's fingerprint, the file that keeps its tree, and whether it only replays."""
+Trees = MemoryTrees | SavedTrees
+Place = tuple[Backend, bool, bool]
+"""Of a desk on some trees: the model, whether it only replays, and whether it guesses."""
+Desks = WeakKeyDictionary[Trees, dict[Place, Desk]]
+FileWishes = tuple[str, int, bool]
+"""A file's real path, and what a `TokenCache` wishes besides: who wishes otherwise has trees of their own."""
 
 
 class Session:
@@ -38,16 +40,17 @@ class Session:
     Threads and event loops may share a session; questions in flight are shared within one loop (S28).
     """
 
-    def __init__(self, model: str | Scorer = DEFAULT_MODEL) -> None:
+    def __init__(self, model: str | Model = DEFAULT_MODEL) -> None:
         self._default = model
-        self._runs = itertools.count(1)
-        self._models: dict[str, Scorer] = {}
-        self._trees: dict[str, Trie] = {}
-        self._engines: dict[str, Engine] = {}
-        self._files: dict[str, SavedTrees] = {}
-        self._frontiers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Place, Frontier]] = WeakKeyDictionary()
+        self._models: dict[str, Model] = {}
+        self._memory = MemoryTrees()
+        self._backends: dict[str, Backend] = {}
+        """Of models in this process, by fingerprint: one is as good as the other."""
+        self._servers: dict[Completer, Backend] = {}
+        self._files: dict[FileWishes, SavedTrees] = {}
+        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desks] = WeakKeyDictionary()
 
-    def model(self, model: str | Scorer | None) -> Scorer:
+    def model(self, model: str | Model | None) -> Model:
         """A model by its id, loaded once; a model object is taken as it is. Raises ModelError."""
         wanted = self._default if model is None else model
         if not isinstance(wanted, str):
@@ -61,7 +64,7 @@ class Session:
         program: Program,
         inputs: Mapping[str, Any],
         settings: Settings,
-        model: str | Scorer | None = None,
+        model: str | Model | None = None,
     ) -> AsyncIterator[events.Event]:
         """One run, event by event. Raises the errors of the package, and the query's own exceptions as they are."""
         environment = environment_of(program, inputs)
@@ -72,73 +75,87 @@ class Session:
         wishes = settings.over(checked({"decoder": program.decoder, **header}, spans))
         if model is None and program.model is not None:
             model = await evaluate(program.model.value, environment)
-        scorer = self.model(model)
-        ledger = Ledger(next(self._runs))
-        engine = self._engine(scorer)
+        backend, spent = await self._backend(self.model(model))
+        sampling = wishes.sampling()
         if wishes.is_isolated:
-            run = Run(program, environment, wishes, Frontier(scorer, Trie()), engine, ledger, isolated=True)
-            async for event in run.stream():
+            alone, ledger = backend.desk(Trie(), speculate=False, replay=False), Ledger(1, wishes.budget)
+            ledger.learn(spent)
+            writer = alone.writer(ledger, sampling, isolated=True)
+            async for event in Run(program, environment, wishes, writer, ledger, sampling.seed).stream():
                 yield event
             return
-        saved = await self._saved(wishes)
-        run = Run(program, environment, wishes, self._frontier(scorer, wishes, saved), engine, ledger, isolated=False)
-        is_kept = saved is None or wishes.cache_mode in ("ro", "replay")
+        trees = await self._trees(wishes)
+        fresh = None
+        if wishes.cache_mode == "refresh":  # on a tree of its own nothing is known
+            fresh = Trie(trees.max_bytes)
+            fresh.record()
+        ledger = Ledger(next(trees.runs), wishes.budget)
+        ledger.learn(spent)
+        writer = self._desk(backend, wishes, trees, fresh).writer(ledger, sampling, isolated=False)
+        run = Run(program, environment, wishes, writer, ledger, sampling.seed)
+        is_kept = wishes.cache_mode in ("ro", "replay")
         told: set[str] = set()
         try:
             async for event in run.stream():
-                if isinstance(event, events.Finished) and saved is not None:
+                if isinstance(event, events.Finished):
                     if not is_kept:
                         is_kept = True
-                        await self._save(saved, scorer)
-                    event = events.Finished(replace(event.result, notices=saved.notices))
-                for notice in saved.notices if saved is not None else ():
+                        await _keep(trees, backend, fresh)
+                    event = events.Finished(replace(event.result, notices=trees.notices))
+                for notice in trees.notices:
                     if notice not in told and not isinstance(event, events.Started):
                         told.add(notice)
                         yield events.Notice(notice)
                 yield event
         finally:
-            if saved is not None and not is_kept:  # what the model said before an error has been paid for too
-                await self._save(saved, scorer)
+            if not is_kept:  # what the model said before an error has been paid for too
+                await _keep(trees, backend, fresh)
 
-    async def _saved(self, wishes: Settings) -> SavedTrees | None:
-        """The trees of the run's file, with what others have written. Raises CacheError where it is none."""
-        if not isinstance(wishes.cache, str):
-            if wishes.cache_mode in ("ro", "replay"):
+    async def _trees(self, wishes: Settings) -> Trees:
+        """Where the run's trees are: memory, or a file with what others have written. Raises CacheError where it is
+        none."""
+        cache, reads_only = wishes.cache, wishes.cache_mode in ("ro", "replay")
+        if not isinstance(cache, TokenCache) or cache.path is None:
+            if reads_only:
                 raise InputError(
                     f"cache_mode={wishes.cache_mode!r} reads a file, and none is named", hint='add cache="x.tokens"'
                 )
-            return None
-        path = os.path.realpath(wishes.cache)
-        saved = self._files.get(path)
+            return cache.trees if isinstance(cache, TokenCache) else self._memory
+        place = (os.path.realpath(cache.path), cache.max_bytes, cache.durable)
+        saved = self._files.get(place)
         if saved is None:
-            if wishes.cache_mode in ("ro", "replay") and not os.path.exists(path):
+            if reads_only and not os.path.exists(place[0]):
                 raise CacheError(
-                    f"there is no file {wishes.cache!r} to read", hint="run once with cache_mode='rw' to make it"
+                    f"there is no file {os.fspath(cache.path)!r} to read",
+                    hint="run once with cache_mode='rw' to make it",
                 )
-            file = await TokensFile.open(wishes.cache)
-            saved = self._files.setdefault(path, SavedTrees(file))
+            file = await TokensFile.open(cache.path, durable=cache.durable)
+            saved = self._files.setdefault(place, SavedTrees(file, cache.max_bytes))
             finalize(saved, file.close_at_once)
         await saved.follow()
         return saved
 
-    async def _save(self, saved: SavedTrees, scorer: Scorer) -> None:
-        await saved.save(scorer.fingerprint, scorer.name, len(scorer.tokenizer.vocabulary))
+    def _desk(self, backend: Backend, wishes: Settings, trees: Trees, fresh: Trie | None) -> Desk:
+        replay, speculate = wishes.cache_mode == "replay", wishes.speculate is not False
+        if fresh is not None:
+            return backend.desk(fresh, speculate=speculate, replay=False)
+        here = self._desks.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+        desks, place = here.setdefault(trees, {}), (backend, replay, speculate)
+        if place not in desks:
+            desks[place] = backend.desk(trees.tree(backend.fingerprint), speculate=speculate, replay=replay)
+        return desks[place]
 
-    def _frontier(self, scorer: Scorer, wishes: Settings, saved: SavedTrees | None) -> Frontier:
-        frontiers = self._frontiers.setdefault(asyncio.get_running_loop(), {})
-        replay = wishes.cache_mode == "replay"
-        place = (scorer.fingerprint, saved, replay)
-        if place not in frontiers:
-            if saved is not None:
-                tree = saved.tree(scorer.fingerprint)
-            else:
-                tree = self._trees.setdefault(scorer.fingerprint, Trie())
-            frontiers[place] = Frontier(scorer, tree, saved=saved is not None, replay=replay)
-        return frontiers[place]
+    async def _backend(self, model: Model) -> tuple[Backend, Spent | None]:
+        """What is kept of a model, and what it cost to find out what it can do."""
+        if isinstance(model, Completer):
+            endpoint = await model.meet()
+            return self._servers.setdefault(model, TextBackend(model, endpoint)), endpoint.spent
+        backend = self._backends.get(model.fingerprint)
+        return backend or self._backends.setdefault(model.fingerprint, TokenBackend(model)), None
 
-    def _engine(self, scorer: Scorer) -> Engine:
-        engine = self._engines.get(scorer.fingerprint)
-        if engine is None:
-            vocabulary = Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos)
-            engine = self._engines.setdefault(scorer.fingerprint, Engine(vocabulary))
-        return engine
+
+async def _keep(trees: Trees, backend: Backend, fresh: Trie | None) -> None:
+    """What a run learned is written where it is kept; what it learned on a `fresh` tree replaces what was known."""
+    if fresh is not None:
+        trees.tree(backend.fingerprint).overwrite(fresh.changes())
+    await trees.save(backend.fingerprint, backend.name, backend.vocabulary_size)

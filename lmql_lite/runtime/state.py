@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lmql_lite.cache.tree import Node
@@ -67,6 +68,8 @@ class State:
     """Sum of the raw log-probabilities of the tokens that were chosen."""
     text: str = ""
     """The whole prompt so far."""
+    answering: bool = False
+    """In a chat: the answering turn has begun."""
 
     def say(self, text: str) -> State:
         """The program's own text."""
@@ -90,6 +93,13 @@ def steps_since(before: State, after: State) -> list[Step]:
         steps.append(step)
         step = step.before
     return steps[::-1]
+
+
+def noted(state: State, rejected: Iterable[Step]) -> State:
+    """With rejected tokens in the history, behind the value that took their place."""
+    for step in rejected:
+        state = replace(state, history=replace(step, before=state.history))
+    return state
 
 
 def join(pieces: tuple[Piece, ...], piece: Piece) -> tuple[Piece, ...]:

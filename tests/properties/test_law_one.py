@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lmql_lite as lq
-from lmql_lite.cache.trie import Trie
 from lmql_lite.models import scripted
 
 WORDS = (
@@ -142,14 +141,14 @@ def test_cache_on_off_warm_evicted_and_concurrent_give_the_same_run(
     options = {"decoder": decoder, "seed": seed}
 
     async def all_ways() -> dict[str, Seen]:
-        session, evicting, crowded = lq.Session(), lq.Session(), lq.Session()
-        evicting._trees[model.fingerprint] = Trie(max_bytes=3000)
+        session, evicting, crowded = lq.Session(), lq.TokenCache(max_bytes=3000), lq.Session()
         ways = {
             "off": await seen(program, session, model, cache=False, **options),
             "cold": await seen(program, session, model, **options),
             "warm": await seen(program, session, model, **options),
             "off, beside a warm tree": await seen(program, session, model, cache=False, **options),
-            "evicted": await seen(program, evicting, model, **options),
+            "evicted": await seen(program, session, model, cache=evicting, **options),
+            "without guesses": await seen(program, lq.Session(), model, speculate=False, **options),
         }
         together = await asyncio.gather(
             *(seen(program, crowded, model, **options) for _ in range(2)),

@@ -334,7 +334,7 @@ def test_a_run_without_a_seed_names_the_one_it_drew(session: lq.Session) -> None
         ({"n": 3}, "only one result"),
         ({"decoder": "beem"}, "no decoder is called 'beem'"),
         ({"decoder": "argmax", "temperature": 0.5}, "argmax takes the best token"),
-        ({"cache": 3}, "cache is True, False or a file name"),
+        ({"cache": 3}, "cache is True, False, the name of a file or a TokenCache"),
         ({"model": "gpt-9"}, "no model is called 'gpt-9'"),
     ],
 )
@@ -368,7 +368,7 @@ def test_a_model_that_raises_mid_run_names_the_hole_and_what_it_said_stays(sessi
     with pytest.raises(lq.ModelError, match=r"\[X\] could not be filled: .*the disk is on fire") as caught:
         lq.run_sync('"Say:[X]" where len(X) == 5', model=model, session=session)
     assert caught.value.span is not None and caught.value.span.source == "[X]"
-    tree = session._trees[model.fingerprint]
+    tree = session._memory.tree(model.fingerprint)
     assert len(tree._facts) >= 3
     model.after = 100
     calls = model.calls

@@ -1,0 +1,146 @@
+"""Guesses from the tree itself: what stood elsewhere after the same last tokens. A guess only saves time: what comes of
+it is checked against the model's own scores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.nodes import ROOT, Nodes
+from lmql_lite.cache.tree import Node
+
+LENGTH = 3
+"""So many tokens have to be the same."""
+SKIPPED = 4
+"""So many tokens after them may differ, before the text goes on as it did there."""
+
+_WAYS = 4
+"""Places of the table where a suffix may stand. One that finds all of them taken is not found again: no harm."""
+_FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
+_LOW_BITS = 11
+_FEW = 48
+"""So many new nodes are entered quicker one by one."""
+
+
+class Suffixes:
+    """For the last `LENGTH` tokens of any path the first node that they led to: one to two int32 per node.
+
+    The first and not the newest, so that what is proposed is text that somebody went on with, and not a guess that was
+    not taken. The owner of `nodes` sees to it that one thread at a time is here.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._table = np.zeros(1024, dtype=np.int32)
+        self._entered = ROOT + 1
+
+    @property
+    def nbytes(self) -> int:
+        return self._table.nbytes
+
+    def guess(self, node: Node, most: int, skip: bool) -> tuple[int, ...]:
+        """At most `most` tokens that may follow `node`; () where its last tokens stood nowhere else.
+
+        With `skip` also where only tokens a little further up did: a text that differs in one place and then goes on
+        as the other did.
+        """
+        self._follow()
+        above = node
+        for skipped in range(1 + skip * SKIPPED):
+            twin = self._find(above)
+            if twin and twin != above:
+                guessed = self._after(twin, skipped + most)[skipped:]
+                if guessed:
+                    return guessed
+            above = self._nodes.parent(above)
+            if above <= ROOT:
+                break
+        return ()
+
+    def _after(self, node: Node, most: int) -> tuple[int, ...]:
+        """The way down along the youngest children."""
+        tokens: list[int] = []
+        while len(tokens) < most:
+            token, node = next(self._nodes.children(node), (0, ROOT))
+            if node == ROOT:
+                break
+            tokens.append(token)
+        return tuple(tokens)
+
+    def _suffix(self, node: Node) -> tuple[int, int, int]:
+        """The last tokens, newest first; -1 above the root."""
+        nodes = self._nodes
+        above = max(nodes.parent(node), ROOT)
+        return nodes.token(node), nodes.token(above), nodes.token(max(nodes.parent(above), ROOT))
+
+    def _find(self, node: Node) -> Node:
+        suffix = self._suffix(node)
+        mask = len(self._table) - 1
+        slot = _slot(suffix, mask)
+        for way in range(_WAYS):
+            found = int(self._table[slot + way & mask])
+            if not found or self._suffix(found) == suffix:
+                return found
+        return ROOT
+
+    # Entering ----------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Enters the nodes that are new."""
+        end = len(self._nodes)
+        if end > len(self._table):
+            self._table = np.zeros(1 << end.bit_length(), dtype=np.int32)
+            self._entered = ROOT + 1
+        if end - self._entered > _FEW:
+            self._enter_many(np.arange(self._entered, end, dtype=np.int32))
+        else:
+            for node in range(self._entered, end):
+                self._enter(node)
+        self._entered = end
+
+    def _enter(self, node: Node) -> None:
+        suffix = self._suffix(node)
+        mask = len(self._table) - 1
+        slot = _slot(suffix, mask)
+        for way in range(_WAYS):
+            place = slot + way & mask
+            found = int(self._table[place])
+            if not found:
+                self._table[place] = node
+            if not found or self._suffix(found) == suffix:
+                return
+
+    def _enter_many(self, new: NDArray[np.int32]) -> None:
+        mask = len(self._table) - 1
+        suffixes = self._suffixes(new)
+        slots = np.zeros(len(new), dtype=np.int64)
+        for column, factor in zip(suffixes, _FACTORS, strict=True):
+            slots += column.astype(np.int64) * factor
+        slots = slots >> _LOW_BITS & mask
+        for _ in range(_WAYS):
+            free = self._table[slots] == 0
+            # of several that want one place the first is written last
+            self._table[slots[free][::-1]] = new[free][::-1]
+            there = self._suffixes(self._table[slots])
+            left = np.zeros(len(new), dtype=np.bool_)
+            for mine, other in zip(suffixes, there, strict=True):
+                left |= mine != other
+            if not left.any():
+                break
+            new, slots = new[left], slots[left] + 1 & mask
+            suffixes = tuple(column[left] for column in suffixes)
+
+    def _suffixes(self, nodes: NDArray[np.int32]) -> tuple[NDArray[np.int32], ...]:
+        columns = []
+        for _ in range(LENGTH):
+            parents, tokens = self._nodes.columns(nodes)
+            columns.append(tokens)
+            nodes = np.maximum(parents, ROOT)
+        return tuple(columns)
+
+
+def _slot(suffix: tuple[int, int, int], mask: int) -> int:
+    newest, middle, oldest = suffix
+    first, second, third = _FACTORS
+    return newest * first + middle * second + oldest * third >> _LOW_BITS & mask

@@ -1,0 +1,137 @@
+"""What may be said, as data for servers that check it themselves: a regular language over characters."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LAST = 0x10FFFF
+"""The highest code point."""
+Edges = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A state. `edges` are (lowest code point, highest code point, next rule), in order; they do not overlap."""
+
+    edges: Edges
+    accepts: bool
+    """The text may end here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """Right-linear rules, of which the first is where a text begins. Each server's dialect is written from them."""
+
+    rules: tuple[Rule, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no text at all, where the rules are as few as possible."""
+        return self.rules == (Rule((), False),)
+
+    def accepts(self, text: str) -> bool:
+        """Whether this is a whole text of the language."""
+        rule = self.rules[0]
+        for character in text:
+            place = bisect_right(rule.edges, (ord(character), LAST + 1)) - 1
+            if place < 0 or ord(character) > rule.edges[place][1]:
+                return False
+            rule = self.rules[rule.edges[place][2]]
+        return rule.accepts
+
+
+def smallest(rules: Sequence[Rule]) -> Language:
+    """The same texts in as few rules as possible, each on the way from the first one to an end; numbered as met."""
+    rules = _alive(rules)
+    blocks = _blocks([rule.accepts for rule in rules], _steps(rules))
+    numbers = {blocks[0]: 0}
+    waiting = deque([rules[0]])
+    found: list[Rule] = []
+    while waiting:
+        rule = waiting.popleft()
+        edges: list[tuple[int, int, int]] = []
+        for low, high, after in rule.edges:
+            number = numbers.setdefault(blocks[after], len(numbers))
+            if number == len(found) + len(waiting) + 1:
+                waiting.append(rules[after])
+            if edges and edges[-1][1] == low - 1 and edges[-1][2] == number:
+                edges[-1] = (edges[-1][0], high, number)
+            else:
+                edges.append((low, high, number))
+        found.append(Rule(tuple(edges), rule.accepts))
+    return Language(tuple(found))
+
+
+def _alive(rules: Sequence[Rule]) -> list[Rule]:
+    """The rules without edges from which no end can be reached."""
+    before: dict[int, list[int]] = defaultdict(list)
+    for number, rule in enumerate(rules):
+        for after in {after for _, _, after in rule.edges}:
+            before[after].append(number)
+    waiting = [number for number, rule in enumerate(rules) if rule.accepts]
+    alive = set(waiting)
+    while waiting:
+        for number in before[waiting.pop()]:
+            if number not in alive:
+                alive.add(number)
+                waiting.append(number)
+    return [Rule(tuple(edge for edge in rule.edges if edge[2] in alive), rule.accepts) for rule in rules]
+
+
+def _steps(rules: Sequence[Rule]) -> list[dict[int, int]]:
+    """For every rule where each kind of character leads. Characters that no rule tells apart are one kind."""
+    shapes: dict[Edges, int] = {}
+    shaped: list[tuple[Edges, list[int]]] = []
+    for rule in rules:
+        targets: dict[int, int] = {}
+        shape = tuple((low, high, targets.setdefault(after, len(targets))) for low, high, after in rule.edges)
+        shapes.setdefault(shape, len(shapes))
+        shaped.append((shape, list(targets)))
+    cuts = sorted({cut for shape in shapes for low, high, _ in shape for cut in (low, high + 1)})
+    index = {cut: at for at, cut in enumerate(cuts)}
+    kinds = [0] * len(cuts)
+    for shape in shapes:
+        numbers: dict[tuple[int, int], int] = {}
+        leads = [-1] * len(cuts)
+        for low, high, target in shape:
+            leads[index[low] : index[high + 1]] = [target] * (index[high + 1] - index[low])
+        kinds = [numbers.setdefault(key, len(numbers)) for key in zip(kinds, leads, strict=True)]
+    leading = {
+        shape: {kind: target for low, high, target in shape for kind in kinds[index[low] : index[high + 1]]}
+        for shape in shapes
+    }
+    return [{kind: targets[target] for kind, target in leading[shape].items()} for shape, targets in shaped]
+
+
+def _blocks(accepts: Sequence[bool], steps: Sequence[dict[int, int]]) -> list[int]:
+    """A number for each state, the same where the same texts lead to an end (Hopcroft 1971)."""
+    before: list[list[tuple[int, int]]] = [[] for _ in steps]
+    for state, leads in enumerate(steps):
+        for kind, after in leads.items():
+            before[after].append((kind, state))
+    members = [{state for state, ends in enumerate(accepts) if ends is half} for half in (False, True)]
+    block_of = [int(ends) for ends in accepts]
+    waiting = {0, 1}
+    while waiting:
+        sources: dict[int, list[int]] = defaultdict(list)
+        for state in members[waiting.pop()]:
+            for kind, source in before[state]:
+                sources[kind].append(source)
+        for leading in sources.values():
+            hit: dict[int, list[int]] = defaultdict(list)
+            for source in leading:
+                hit[block_of[source]].append(source)
+            for block, some in hit.items():
+                if len(some) == len(members[block]):
+                    continue
+                new = len(members)
+                members.append(set(some))
+                members[block].difference_update(some)
+                for state in some:
+                    block_of[state] = new
+                # whatever the old block told apart is told apart by either half: the smaller one will do
+                waiting.add(new if block in waiting else min(block, new, key=lambda each: len(members[each])))
+    return block_of

@@ -1,0 +1,47 @@
+"""What a run may spend at most with a model behind an API. A limit stops it before the request that would pass it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmql_lite.errors import BudgetError
+
+PER_MILLION = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """None: no limit. `prices`: of a million tokens of prompts, and of answers, in the currency of `max_cost`."""
+
+    max_requests: int | None = None
+    max_total_tokens: int | None = None
+    max_cost: float | None = None
+    prices: tuple[float, float] | None = None
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        prompt, completion = self.prices or (0.0, 0.0)
+        return (prompt_tokens * prompt + completion_tokens * completion) * PER_MILLION
+
+    def check(self, requests: int, prompt_tokens: int, completion_tokens: int) -> None:
+        """Raises BudgetError if this is more than may be spent."""
+        if self.max_requests is not None and requests > self.max_requests:
+            raise BudgetError(
+                f"the run may make {_many(self.max_requests, 'request')}, and needs another one",
+                hint="raise max_requests; what was answered so far is in the cache",
+            )
+        total = prompt_tokens + completion_tokens
+        if self.max_total_tokens is not None and total > self.max_total_tokens:
+            raise BudgetError(
+                f"the run may use {_many(self.max_total_tokens, 'token')}, and may have used {total:,} with what comes",
+                hint="raise max_total_tokens; what was answered so far is in the cache",
+            )
+        if self.max_cost is not None and self.cost(prompt_tokens, completion_tokens) > self.max_cost:
+            raise BudgetError(
+                f"the run may cost {self.max_cost:g}, and may come to "
+                f"{self.cost(prompt_tokens, completion_tokens):.4g} with what comes",
+                hint="raise max_cost; what was answered so far is in the cache",
+            )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -1,0 +1,200 @@
+"""One hole filled by a server, token by token of its own: it speaks freely, and everything is checked as it arrives.
+
+Where a token does not fit, what else the server might have said is tried, best first; its answers to a condition are
+remembered as such (S1, S22).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from lmql_lite.cache.texts import Said
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.errors import ConstraintError, ModelError
+from lmql_lite.program.ops import Hole
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.state import State, Step, noted, steps_since
+from lmql_lite.runtime.text_frontier import Asking, Reader, TextFrontier
+from lmql_lite.runtime.text_path import TextPath
+from lmql_lite.runtime.wishes import Wishes
+
+SHOWN = 60
+"""Characters of an unfinished value that an error quotes."""
+PRINTABLE = range(0x20, 0x7F)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossroads:
+    """A place where the server told what else it might have said: `untried` of it, best first."""
+
+    state: State
+    matcher: Matcher
+    untried: tuple[tuple[bytes, float], ...]
+
+
+class TextFill:
+    """The filling of one hole. `state.matcher` is where it stands; it is done when that has an ending."""
+
+    def __init__(
+        self,
+        op: Hole,
+        path: TextPath,
+        frontier: TextFrontier,
+        reader: Reader,
+        ledger: Ledger,
+        wishes: Wishes,
+        max_tokens: int,
+    ) -> None:
+        self._op = op
+        self._path = path
+        self._frontier = frontier
+        self._reader = reader
+        self._ledger = ledger
+        self._wishes = wishes
+        self._max_tokens = max_tokens
+        self._opened: State | None = None
+        self.fell_short = False
+        """The hole was closed where the language of its segment would have gone on."""
+        self._crossroads: list[Crossroads] = []
+        self._made: list[Step] = []
+
+    def open(self, state: State, matcher: Matcher) -> State:
+        """The state in which the hole is filled."""
+        self._opened = replace(state, hole=self._op.name, matcher=matcher)
+        return self._opened
+
+    async def step(self, state: State, matcher: Matcher) -> State:
+        """The state after the next token, or after a stretch of forced text."""
+        forced = matcher.forced()
+        if forced:
+            state = self._path.force(state, forced, self._op.name)
+            return replace(state, matcher=matcher.advance(forced, tokens=0))
+        state = self._path.settle(state)
+        left = self._max_tokens - state.used
+        if left <= 0:
+            if matcher.may_end:
+                return self._closed_short(state, matcher)
+            raise self._incomplete(matcher)
+        said = await self._read(state, self._wishes.asking(left, partial(self._frontier.said, state.node)))
+        if not fits(said.data, matcher):
+            if matcher.may_end and is_full(matcher):
+                return self._closed_short(state, matcher)
+            said = await self._instead(state, matcher, said, left)
+        elif self._op.may_reject:
+            self._crossroads.append(Crossroads(state, matcher, self._others(state, matcher, said)))
+        return self._take(state, matcher, said)
+
+    def close(self, state: State, matcher: Matcher) -> State:
+        """The hole has its value; what other attempts said is put on record as rejected."""
+        assert self._opened is not None, "a hole is opened first"
+        kept = {id(step) for step in steps_since(self._opened, state)}
+        rejected = self._ledger.reject(step for step in self._made if id(step) not in kept)
+        return noted(self._path.close(self._opened, state, matcher), rejected)
+
+    async def go_back(self) -> State | None:
+        """A state from which the hole is filled otherwise; None where every way is gone that the server told of."""
+        assert self._opened is not None, "a hole is opened first"
+        if self._wishes.draws:
+            self._wishes = self._wishes.again()
+            return self._opened
+        scored = [
+            (crossroads.state.score + crossroads.untried[0][1], at)
+            for at, crossroads in enumerate(self._crossroads)
+            if crossroads.untried
+        ]
+        if not scored:
+            return None
+        _, at = max(scored, key=lambda found: found[0])
+        crossroads = self._crossroads[at]
+        (data, logprob), *untried = crossroads.untried
+        self._crossroads[at] = replace(crossroads, untried=tuple(untried))
+        return self._take(crossroads.state, crossroads.matcher, Said(data, logprob, self._ledger.run))
+
+    def _closed_short(self, state: State, matcher: Matcher) -> State:
+        self.fell_short = True
+        return replace(state, matcher=matcher.end("bound"))
+
+    def _take(self, state: State, matcher: Matcher, said: Said) -> State:
+        if said.ends:
+            return replace(state, matcher=matcher.end("end-of-text"))
+        after = self._path.choose(state, said, self._op.name)
+        self._made += steps_since(state, after)
+        return replace(after, matcher=matcher.advance(said.data))
+
+    def _others(self, state: State, matcher: Matcher, said: Said) -> tuple[tuple[bytes, float], ...]:
+        """What the server might have said here instead, as far as it fits."""
+        told = self._frontier.texts.alternatives(state.node)
+        return tuple((data, logprob) for data, logprob in told if data and data != said.data and fits(data, matcher))
+
+    async def _instead(self, state: State, matcher: Matcher, said: Said, left: int) -> Said:
+        """What may stand where what was said does not fit; kept as the server's answer under this condition.
+
+        The best of what else it might have said; or as much of the token as fits; or, where that is nothing, what it
+        says when it is asked at this place, if it never was (S22).
+        """
+        others = self._others(state, matcher, said)
+        if others:
+            data, logprob = others[0]
+            return self._decided(state, Said(data, logprob, self._ledger.run))
+        fitting = whole_characters(said.data[: matcher.longest_valid(said.data)])
+        if fitting and matcher.longest_valid(fitting) == len(fitting):
+            return self._decided(state, replace(said, data=fitting))
+        if said.inside or self._wishes.segment.language is not None:
+            said = await self._read(state, self._wishes.anew(left, partial(self._frontier.said, state.node)))
+            if fits(said.data, matcher):
+                return said
+            others = self._others(state, matcher, said)
+            if others:
+                return self._decided(state, Said(*others[0], self._ledger.run))
+        raise self._stuck(matcher, said)
+
+    def _decided(self, state: State, said: Said) -> Said:
+        manner = self._wishes.held
+        self._frontier.texts.write(state.node, said.data, said.logprob, manner, said.run)
+        return said
+
+    async def _read(self, state: State, asking: Asking) -> Said:
+        try:
+            return await self._frontier.read(state.node, asking, self._reader)
+        except ModelError as error:
+            sentence = f"[{self._op.name}] could not be filled: {error.message}"
+            raise type(error)(sentence, span=self._op.span, hint=error.hint) from error
+
+    def _incomplete(self, matcher: Matcher) -> ConstraintError:
+        return ConstraintError(
+            f"[{self._op.name}] is not complete within the {self._max_tokens} tokens that it may have: "
+            f"{_shown(matcher)!r}",
+            span=self._op.span,
+            hint="raise max_tokens, or bound what may be long",
+        )
+
+    def _stuck(self, matcher: Matcher, said: Said) -> ConstraintError:
+        name = self._frontier.completer.name
+        says = "ends the text" if said.ends else f"says {said.data.decode('utf-8', 'replace')!r}"
+        return ConstraintError(
+            f"[{self._op.name}] cannot go on after {_shown(matcher)!r}: there {name} {says}, which its condition "
+            "forbids, and the server tells nothing else that would fit",
+            span=self._op.span,
+            hint="a server that takes grammars, or tells log-probabilities, can be held to any condition",
+        )
+
+
+def fits(data: bytes, matcher: Matcher) -> bool:
+    """Whether a token of the server, b"" for end-of-text, may stand."""
+    return matcher.longest_valid(data) == len(data) if data else matcher.may_end
+
+
+def is_full(matcher: Matcher) -> bool:
+    """Whether next to nothing may be added to the value: only what begins a phrase before which it is cut (S13)."""
+    return sum(matcher.longest_valid(bytes([byte])) for byte in PRINTABLE) <= len(PRINTABLE) // 10
+
+
+def whole_characters(data: bytes) -> bytes:
+    """Without the beginning of a character that is not complete."""
+    return data.decode("utf-8", "ignore").encode()
+
+
+def _shown(matcher: Matcher) -> str:
+    said = matcher.text.decode("utf-8", "replace")
+    return said if len(said) <= SHOWN else f"..{said[-SHOWN:]}"

@@ -1,0 +1,175 @@
+"""Where the tree of a server's text meets the server: what is known is read, what is being said is waited for, the rest
+is asked for. The only file that opens a Completer's streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lmql_lite.cache.texts import END, TURNS, Manner, Said, Texts
+from lmql_lite.cache.tree import Node, TokenTree
+from lmql_lite.errors import BrokenOff, CacheError, ModelError
+from lmql_lite.models.base import Completer, Endpoint, Prompt, Role, Turn, Wish
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.streams import Stream
+
+SHOWN = 60
+"""Characters of a path that an error quotes."""
+GO_ON = "Go on exactly where you stopped. Say only what comes next."
+"""What is said to a server that answers an open turn of its own instead of going on with it (S29)."""
+TURN_TOKENS = 16
+"""More than a chat's template puts around a turn."""
+TRIES = 3
+"""So often a request that broke off is made again from where it had got to, before its error counts."""
+
+ROLES: dict[int, Role] = {TURNS["system"]: "system", TURNS["user"]: "user", TURNS["assistant"]: "assistant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What a reader takes for an answer, the first that is known, and what it asks for where there is none.
+
+    What is asked for is one of what is taken.
+    """
+
+    reads: tuple[Manner, ...]
+    writes: Manner
+    wish: Callable[[], Wish]
+
+
+class Reader:
+    """One run's hold on the streams: it follows at most one."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.stream: Stream | None = None
+
+    def follow(self, stream: Stream) -> None:
+        if stream is not self.stream:
+            self.leave()
+            stream.follow(self.ledger)
+            self.stream = stream
+
+    def leave(self) -> None:
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.leave(self.ledger)
+
+
+class TextFrontier:
+    """One server and its tree, for one event loop."""
+
+    def __init__(self, completer: Completer, endpoint: Endpoint, tree: TokenTree, *, replay: bool = False) -> None:
+        self.completer = completer
+        self.endpoint = endpoint
+        self.texts = Texts(tree)
+        self._replay = replay
+        self._streams: dict[Node, list[Stream]] = {}
+        """By their tips."""
+
+    async def read(self, node: Node, asking: Asking, reader: Reader) -> Said:
+        """The token after `node`. Raises ModelError where the server fails, and CacheError where a replay ends."""
+        opened = broken = 0
+        while True:
+            said = self.texts.read(node, asking.reads)
+            if said is not None:
+                return said
+            stream = reader.stream
+            if stream is None or not self._may_reach(stream, node, asking):
+                stream = next((one for one in self._streams.get(node, ()) if one.manner in asking.reads), None)
+            if stream is None:
+                if self._replay:
+                    raise self._unknown(node)
+                if opened == TRIES:
+                    raise ModelError(f"{self.completer.name} says nothing, and does not say that the text ends here")
+                opened += 1
+                reader.leave()
+                stream = self._open(node, asking, reader.ledger)
+            reader.follow(stream)
+            try:
+                await stream.next()
+            except ModelError as error:
+                broken += 1
+                if not isinstance(error, BrokenOff) or broken >= TRIES:
+                    raise
+                continue
+
+    def _may_reach(self, stream: Stream, node: Node, asking: Asking) -> bool:
+        """Whether a stream may still come by `node`: so far it says what leads there."""
+        if stream.is_over or stream.manner not in asking.reads:
+            return False
+        if stream.tip == node:
+            return True
+        tree = self.texts.tree
+        said = tree.path(stream.tip)
+        return tree.path(node)[: len(said)] == said
+
+    def _open(self, node: Node, asking: Asking, ledger: Ledger) -> Stream:
+        node = self._whole(node)
+        prompt, wish = self.prompt(node), asking.wish()
+        most = sum(len(turn.text.encode()) for turn in prompt) + TURN_TOKENS * len(prompt)
+        ledger.request(most)
+        pieces = self.completer.stream(prompt, wish)
+        stream = Stream(pieces, self.texts, node, asking.writes, ledger, most, self._moved)
+        self._streams.setdefault(node, []).append(stream)
+        return stream
+
+    def _whole(self, node: Node) -> Node:
+        """The last place, here or above, where no character is half said: a prompt cannot end in the middle of one."""
+        path = self.texts.tree.path(node)
+        begun = _begun(path)
+        return self.texts.tree.walk(self.texts.tree.root, path[: len(path) - begun])[0] if begun else node
+
+    def _moved(self, stream: Stream, node: Node | None) -> None:
+        here = self._streams.get(stream.tip, [])
+        if stream in here:
+            here.remove(stream)
+            if not here:
+                del self._streams[stream.tip]
+            if node is not None:
+                self._streams.setdefault(node, []).append(stream)
+
+    def prompt(self, node: Node) -> Prompt:
+        """The text that leads to a node, as a server takes it."""
+        turns: list[Turn] = []
+        role: Role | None = None
+        data = bytearray()
+        for token in self.texts.tree.path(node):
+            if token < END:
+                data.append(token)
+                continue
+            if role is not None:
+                turns.append(Turn(role, _text(data)))
+            role, data = ROLES[token], bytearray()
+        turns.append(Turn(role, _text(data)))
+        if role == "assistant":
+            if not data:
+                del turns[-1]  # it is about to begin
+            elif not self.endpoint.continues_turns:
+                turns.append(Turn("user", GO_ON))
+        return tuple(turns)
+
+    def said(self, node: Node) -> bytes:
+        """The text that leads to a node, turns not told apart."""
+        return bytes(token for token in self.texts.tree.path(node) if token < END)
+
+    def _unknown(self, node: Node) -> CacheError:
+        shown = "".join(turn.text for turn in self.prompt(node))[-SHOWN:]
+        return CacheError(
+            f"the replay does not know what {self.completer.name} says after {shown!r}",
+            hint="run it once with cache_mode='rw' to record what is new",
+        )
+
+
+def _text(data: bytearray) -> str:
+    return data.decode("utf-8", "ignore")
+
+
+def _begun(path: tuple[int, ...]) -> int:
+    """How many bytes at the end of a path are the beginning of a character."""
+    for back, byte in enumerate(reversed(path[-3:]), start=1):
+        if byte & 0xC0 != 0x80:  # here it begins, or a turn does
+            size = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0) if byte < END else 1
+            return back if back < size else 0
+    return 0

@@ -1,0 +1,90 @@
+"""Text onto the path of a server: the path is the text itself, byte by byte (S6, S10). No part of it is ever cut into
+tokens here: a record of it is a token that the server said, or a stretch of text that it was given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lmql_lite.cache.texts import TURNS, Said, Texts
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.state import Piece, State, Step, data_of, join, steps_since, until
+from lmql_lite.tokens import Source, Token
+
+UNNUMBERED = -1
+"""The id of what is told as text."""
+
+
+class TextPath:
+    """Belongs to one run, as a `Path` does. With `chat`, the program's text is a user's turn and holes are answers."""
+
+    def __init__(self, texts: Texts, ledger: Ledger, *, chat: bool) -> None:
+        self._texts = texts
+        self._ledger = ledger
+        self._chat = chat
+
+    def start(self) -> State:
+        """An empty text."""
+        node = self._texts.tree.root
+        return State(pc=0, node=self._texts.tree.extend(node, TURNS["user"]) if self._chat else node)
+
+    def settle(self, state: State, *, last: bool = False) -> State:
+        """Puts what is pending on the path. Before the first token is asked for, a chat gets its answering turn."""
+        for piece in state.pending:
+            state = self._add(state, piece.data, Token(UNNUMBERED, piece.data, piece.hole, piece.source, "kept", None))
+        state = replace(state, pending=())
+        if self._chat and not last and not state.answering:
+            node = self._texts.tree.extend(state.node, TURNS["assistant"])
+            state = replace(state, node=node, answering=True)
+        return state
+
+    def choose(self, state: State, said: Said, hole: str) -> State:
+        """Puts a token of the server on the path."""
+        source: Source = "model" if said.run == self._ledger.run else "cache"
+        record = Token(UNNUMBERED, said.data, hole, source, "kept", said.logprob)
+        return self._add(replace(state, score=state.score + (said.logprob or 0.0)), said.data, record)
+
+    def force(self, state: State, data: bytes, hole: str) -> State:
+        """Text that a constraint leaves no choice about: pending, like the program's own."""
+        return replace(state, pending=join(state.pending, Piece(data, hole, "forced")))
+
+    def close(self, opened: State, state: State, matcher: Matcher) -> State:
+        """The end of a hole that began in `opened`: what was said beyond its value leaves the path (S14).
+
+        It stays in the tree: text that says the same finds it there.
+        """
+        surplus = len(matcher.text) - len(matcher.value)
+        waiting = len(data_of(state.pending))
+        pending = until(state.pending, waiting - surplus)
+        surplus -= waiting - len(data_of(pending))
+        steps = steps_since(opened, state)
+        newest = len(steps)
+        while surplus > 0:
+            newest -= 1
+            steps[newest], surplus = self._cut(steps[newest], surplus)
+        history, node = opened.history, steps[0].parent if steps else state.node
+        for step in steps:
+            history = replace(step, before=history)
+            node = step.node if step.token.fate == "kept" else node
+        text = state.text + matcher.value.decode()
+        return replace(state, node=node, history=history, pending=pending, matcher=None, hole=None, used=0, text=text)
+
+    def _cut(self, step: Step, surplus: int) -> tuple[Step, int]:
+        """The step without so many of its last bytes, and how many are left to cut. However few stay, it is one token
+        (S15); where none do, it is a cut one."""
+        self._ledger.drop(step, "cut")
+        size = len(step.token.data)
+        if size <= surplus:
+            return replace(step, token=replace(step.token, fate="cut")), surplus - size
+        data = step.token.data[: size - surplus]
+        step = replace(step, token=replace(step.token, data=data), node=self._texts.walk(step.parent, data))
+        self._ledger.add(step)
+        return step, 0
+
+    def _add(self, state: State, data: bytes, record: Token) -> State:
+        node = self._texts.walk(state.node, data)
+        step = Step(record, state.node, node, state.history)
+        self._ledger.add(step)
+        used = state.used + (record.hole is not None and record.hole == state.hole)
+        return replace(state, node=node, history=step, depth=state.depth + len(data), used=used)

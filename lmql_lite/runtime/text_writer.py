@@ -1,0 +1,130 @@
+"""Writing with a model behind an API: what is known of its text is read, the rest is streamed and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from lmql_lite.cache.tree import Node
+from lmql_lite.constraints.hole import Engine
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.terms import identity
+from lmql_lite.errors import ModelError, Span
+from lmql_lite.program.ops import Hole
+from lmql_lite.runtime.choosing import Chosen
+from lmql_lite.runtime.environment import Environment
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.pushing import Pushing, is_free
+from lmql_lite.runtime.result import OptionScores
+from lmql_lite.runtime.state import State, data_of
+from lmql_lite.runtime.text_fill import TextFill
+from lmql_lite.runtime.text_frontier import Reader, TextFrontier
+from lmql_lite.runtime.text_path import TextPath
+from lmql_lite.runtime.wishes import Segment, Wishes
+from lmql_lite.runtime.writer import Outlook
+from lmql_lite.tokens import Sampling
+
+
+class TextWriter:
+    """Belongs to one run. `isolated`: each hole asks for itself, and the server speaks no further (S7)."""
+
+    def __init__(
+        self,
+        frontier: TextFrontier,
+        engine: Engine,
+        pushing: Pushing,
+        ledger: Ledger,
+        sampling: Sampling,
+        *,
+        isolated: bool,
+        speculate: bool,
+    ) -> None:
+        self.model = frontier.completer.name
+        self.engine = engine
+        self._frontier = frontier
+        self._ledger = ledger
+        self._sampling = sampling
+        self._isolated = isolated
+        self._speculate = speculate
+        self._pushing = pushing
+        ledger.by_server = True
+        self._reader = Reader(ledger)
+        self._path = TextPath(frontier.texts, ledger, chat=frontier.endpoint.chat_only)
+        self._segment: Segment | None = None
+        self._left = 0
+        """So many holes of the segment are still to come."""
+        self._filling: TextFill | None = None
+        self._standing: Node | None = None
+
+    def start(self) -> State:
+        return self._path.start()
+
+    def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> TextFill:
+        before = self._filling
+        goes_on = op.continues_segment and self._left > 0 and not (before and before.fell_short)
+        if self._segment is None or self._isolated or not goes_on:
+            self._segment = self._begun(op, state, outlook())
+        self._left -= 1
+        if self._isolated:
+            self._reader.leave()
+        wishes = Wishes(self._segment, self._frontier.endpoint, self._sampling, self._isolated)
+        self._filling = TextFill(op, self._path, self._frontier, self._reader, self._ledger, wishes, limit)
+        return self._filling
+
+    def _begun(self, op: Hole, state: State, outlook: Outlook) -> Segment:
+        """What the server is held to from here on. A stop string is plainer than a language and ends the text alike."""
+        outlook = replace(outlook, goes_on=outlook.goes_on and self._speculate)
+        if self._isolated:
+            outlook = Outlook(outlook.parts[:1], goes_on=False, is_whole=True)
+        own = b"%d" % secrets.randbits(64) if self._isolated else b""
+        parts = repr([part if isinstance(part, bytes) else identity(part) for part in outlook.parts]).encode()
+        digest = hashlib.blake2b(b"\0".join((state.text.encode(), parts, own)), digest_size=16).digest()
+        stops = () if op.may_reject or outlook.goes_on else self._pushing.stops(outlook)
+        outlook, language = self._pushing.language(outlook)
+        pushed = None if stops or language is None or (outlook.goes_on and is_free(language)) else language
+        self._left = sum(not isinstance(part, bytes) for part in outlook.parts)
+        begin = state.depth + len(data_of(state.pending))
+        return Segment(digest, begin, language, pushed, stops, goes_on=outlook.goes_on or self._left > 1)
+
+    async def choose(
+        self, op: Hole, environment: Environment, state: State, options: Any, matcher: Matcher, limit: int
+    ) -> Chosen:
+        raise ModelError(
+            f"[{op.name}] has a distribution, and {self.model} tells no log-probabilities of given texts",
+            span=op.span,
+            hint="use a model in this process, or a server that scores texts (vLLM, SGLang)",
+        )
+
+    async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
+        raise ModelError(
+            f"{self.model} tells no log-probabilities of given texts",
+            hint="use a model in this process, or a server that scores texts (vLLM, SGLang)",
+        )
+
+    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
+        """Meanwhile the server goes on, if it is still speaking."""
+        return await answer
+
+    def stand_at(self, node: Node | None) -> None:
+        tree = self._frontier.texts.tree
+        if node == self._standing:
+            return
+        if node is not None:
+            tree.pin(node)
+        else:
+            self._reader.leave()
+        if self._standing is not None:
+            tree.unpin(self._standing)
+        self._standing = node
+
+    async def finish(self, state: State) -> State:
+        segment, stream = self._segment, self._reader.stream
+        if stream is not None and segment is not None and segment.ends(self._frontier.said(stream.tip)):
+            await stream.over()  # the server ends here by itself, and then says what it cost
+        self._reader.leave()
+        state = self._path.settle(state, last=True)
+        self._ledger.used(self._frontier.texts.above(state.node))
+        return state

@@ -1,0 +1,114 @@
+"""What a server is asked for in a hole: how much, held to what, and what of the tree counts as an answer (S1, S17)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lmql_lite.cache.sampling import is_greedy
+from lmql_lite.cache.texts import Manner
+from lmql_lite.constraints.language import Language, Rule, smallest
+from lmql_lite.models.base import Endpoint, JsonSchema, Wish
+from lmql_lite.runtime.text_frontier import Asking
+from lmql_lite.tokens import Sampling
+
+ALTERNATIVES = 5
+"""So many other tokens are asked for with each one, where the server tells them."""
+STRIDE = 128
+"""A request that may serve more than one hole asks for so many tokens: it is closed where its reader goes elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a server is held to from the beginning of a segment to its end (S16).
+
+    `identity` stands for all of it: conditions, texts and place. `begin`: how many bytes of text are before it.
+    `pushed` is what may be said, in the form that the server takes; `stops` are texts that end it. Where neither is set
+    the server speaks freely, and where more `goes_on` after the segment it may speak on; it is held to the `language`
+    then where what it says does not fit.
+    """
+
+    identity: bytes
+    begin: int
+    language: Language | None = None
+    pushed: Language | JsonSchema | None = None
+    stops: tuple[str, ...] = ()
+    goes_on: bool = False
+
+    def ends(self, said: bytes) -> bool:
+        """Whether nothing may be said after this text, so that the server ends here by itself."""
+        if isinstance(self.pushed, Language):
+            left = rest(self.pushed, said[self.begin :].decode())
+            return left is not None and not left.rules[0].edges
+        return said.endswith(tuple(stop.encode() for stop in self.stops))
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Of one hole. `isolated`: nothing is taken that was not said for this very hole (S7)."""
+
+    segment: Segment
+    endpoint: Endpoint
+    sampling: Sampling
+    isolated: bool
+
+    @property
+    def draws(self) -> bool:
+        return not is_greedy(self.sampling)
+
+    @property
+    def held(self) -> Manner:
+        """Under the conditions of the segment."""
+        return Manner.of(self.segment.identity, self.sampling)
+
+    def asking(self, left: int, said: Callable[[], bytes]) -> Asking:
+        """`left`: how many tokens the hole may still have; `said`: the whole text so far."""
+        segment, plain = self.segment, Manner.of(b"", self.sampling)
+        reads = (self.held,) if self.isolated else (self.held, plain)
+        writes = self.held if self.isolated or segment.pushed is not None else plain
+        freely = segment.pushed is None and not segment.stops
+        amount = STRIDE if freely and segment.goes_on and not self.isolated else left
+        return Asking(reads, writes, lambda: self._wish(amount, said()))
+
+    def anew(self, left: int, said: Callable[[], bytes]) -> Asking:
+        """Where what it said freely does not fit: a question that it was not asked before (S22)."""
+        segment = replace(self.segment, pushed=self.segment.language or self.segment.pushed)
+        held = replace(self, segment=segment)
+        return Asking((self.held,), self.held, lambda: held._wish(left, said()))
+
+    def again(self) -> Wishes:
+        """Another draw."""
+        return replace(self, sampling=replace(self.sampling, index=self.sampling.index + 1))
+
+    def _wish(self, amount: int, said: bytes) -> Wish:
+        segment, pushed = self.segment, self.segment.pushed
+        if isinstance(pushed, Language):
+            pushed = rest(pushed, said[segment.begin :].decode())
+        elif said[segment.begin :]:
+            pushed = None  # a schema holds for a whole value
+        alternatives = min(ALTERNATIVES, self.endpoint.alternatives)
+        return Wish(amount, segment.stops, pushed, self.sampling, alternatives=alternatives)
+
+
+def rest(language: Language, said: str) -> Language | None:
+    """What may still be said after the beginning of a text; None where the text does not begin so."""
+    place = 0
+    for character in said:
+        code = ord(character)
+        edges = language.rules[place].edges
+        place = next((after for low, high, after in edges if low <= code <= high), -1)
+        if place < 0:
+            return None
+    return smallest([_moved(rule, place) for rule in _swapped(language.rules, place)])
+
+
+def _swapped(rules: tuple[Rule, ...], place: int) -> list[Rule]:
+    """With that rule in the first place, and the first in its."""
+    moved = list(rules)
+    moved[0], moved[place] = moved[place], moved[0]
+    return moved
+
+
+def _moved(rule: Rule, place: int) -> Rule:
+    numbers = {0: place, place: 0}
+    return Rule(tuple((low, high, numbers.get(after, after)) for low, high, after in rule.edges), rule.accepts)

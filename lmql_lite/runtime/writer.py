@@ -1,0 +1,163 @@
+"""How the text of a run comes about: the seam between the interpreter and the two kinds of model."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lmql_lite.cache.tree import Node
+from lmql_lite.constraints.hole import Engine
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.terms import Term
+from lmql_lite.errors import Span
+from lmql_lite.program.ops import Hole
+from lmql_lite.runtime.ahead import Ahead
+from lmql_lite.runtime.choosing import Choosing, Chosen
+from lmql_lite.runtime.environment import Environment
+from lmql_lite.runtime.fill import Fill
+from lmql_lite.runtime.frontier import Frontier
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.path import Path
+from lmql_lite.runtime.result import OptionScores
+from lmql_lite.runtime.score import scored
+from lmql_lite.runtime.state import State
+from lmql_lite.tokens import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is known of a segment when it begins (S16): the terms of its holes, and the texts between and after them.
+
+    `goes_on`: another hole may follow after it. `is_whole`: the parts are all of it, not only what could be foreseen.
+    """
+
+    parts: tuple[Term | bytes, ...]
+    goes_on: bool
+    is_whole: bool
+
+    def beginnings(self) -> Iterator[Outlook]:
+        """The outlook, and all shorter ones that end with a hole, the longest first."""
+        yield self
+        ends = [at for at, part in enumerate(self.parts, start=1) if not isinstance(part, bytes)]
+        for end in reversed(ends):
+            if end < len(self.parts):
+                yield Outlook(self.parts[:end], goes_on=True, is_whole=False)
+
+
+class Filling(Protocol):
+    """The filling of one hole. `state.matcher` is where it stands; it is done when that has an ending."""
+
+    def open(self, state: State, matcher: Matcher) -> State:
+        """The state in which the hole is filled; `matcher` is its beginning."""
+        ...
+
+    async def step(self, state: State, matcher: Matcher) -> State:
+        """The state after the next token, or after a stretch of forced text."""
+        ...
+
+    async def go_back(self) -> State | None:
+        """A state from which the hole is filled otherwise (S21); None where every way was gone."""
+        ...
+
+    def close(self, state: State, matcher: Matcher) -> State:
+        """The hole has its value."""
+        ...
+
+
+class Writer(Protocol):
+    """Belongs to one run."""
+
+    @property
+    def model(self) -> str:
+        """The id of the model."""
+        ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def start(self) -> State:
+        """An empty text."""
+        ...
+
+    def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> Filling:
+        """`limit`: the most tokens of the hole."""
+        ...
+
+    async def choose(
+        self, op: Hole, environment: Environment, state: State, options: Any, matcher: Matcher, limit: int
+    ) -> Chosen:
+        """One hole with a distribution."""
+        ...
+
+    async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
+        """What the model thinks of each option as the text that comes next."""
+        ...
+
+    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
+        """What is awaited, by the query's own Python."""
+        ...
+
+    def stand_at(self, node: Node | None) -> None:
+        """The facts that lead here stay in memory until the run moves on; None: it is over (S9)."""
+        ...
+
+    async def finish(self, state: State) -> State:
+        """Nothing more will be asked for."""
+        ...
+
+
+class TokenWriter:
+    """With a model in this process, token by token. `isolated`: each hole asks anew (S7)."""
+
+    def __init__(
+        self, frontier: Frontier, engine: Engine, ledger: Ledger, sampling: Sampling, *, isolated: bool
+    ) -> None:
+        self.model = frontier.scorer.name
+        self.engine = engine
+        self._frontier = frontier
+        self._ledger = ledger
+        self._sampling = sampling
+        self._isolated = isolated
+        self._path = Path(frontier.tree, frontier.scorer.tokenizer, engine.vocabulary, ledger)
+        self._ahead = Ahead(frontier, engine, sampling, ledger)
+        self._standing: Node | None = None
+
+    def start(self) -> State:
+        return self._path.start()
+
+    def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> Fill:
+        self._begin()
+        return Fill(op, self._path, self._frontier, self.engine, self._ledger, self._sampling, limit)
+
+    async def choose(
+        self, op: Hole, environment: Environment, state: State, options: Any, matcher: Matcher, limit: int
+    ) -> Chosen:
+        self._begin()
+        choosing = Choosing(
+            op, environment, self._path, self._frontier, self.engine, self._ledger, self._sampling, limit
+        )
+        return await choosing.choose(state, options, matcher)
+
+    async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
+        self._begin()
+        return await scored(state, options, self._frontier, self.engine.vocabulary, self._ledger)
+
+    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
+        return await self._ahead.waiting(answer, state, span)
+
+    def stand_at(self, node: Node | None) -> None:
+        if node == self._standing:
+            return
+        if node is not None:
+            self._frontier.tree.pin(node)
+        if self._standing is not None:
+            self._frontier.tree.unpin(self._standing)
+        self._standing = node
+
+    async def finish(self, state: State) -> State:
+        return self._path.settle(state, last=True)
+
+    def _begin(self) -> None:
+        if self._isolated:
+            self._frontier.tree.forget_scores()

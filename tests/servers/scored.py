@@ -1,0 +1,122 @@
+"""A server without a network: any Scorer behind the seam of a Completer, as able as a test wants it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.scores import Scores
+from lmql_lite.constraints.language import Language
+from lmql_lite.errors import ModelError
+from lmql_lite.models.base import Endpoint, Piece, Prompt, Scorer, ScoreRequest, Spent, Wish
+
+DEAD = -1
+
+
+class ScoredCompleter:
+    """Says what the scores say, greedily or drawn under the wish's seed; counts what it was asked and said."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        *,
+        alternatives: int = 0,
+        stops: int = 0,
+        takes_languages: bool = False,
+        chat_only: bool = False,
+        continues_turns: bool = True,
+    ) -> None:
+        self.name = f"served/{scorer.name}"
+        self.requests = 0
+        self.said = 0
+        self.prompts: list[Prompt] = []
+        self.wishes: list[Wish] = []
+        self._scorer = scorer
+        self._endpoint = Endpoint(
+            f"served:{scorer.fingerprint}",
+            alternatives=alternatives,
+            stops=stops,
+            takes_languages=takes_languages,
+            chat_only=chat_only,
+            continues_turns=continues_turns,
+        )
+
+    async def meet(self) -> Endpoint:
+        return self._endpoint
+
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        raise ModelError(f"{self.name} tells no log-probabilities of given texts")
+
+    async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
+        self.requests += 1
+        self.prompts.append(prompt)
+        self.wishes.append(wish)
+        tokenizer, tree_hash = self._scorer.tokenizer, 17
+        begun = "".join(turn.text for turn in prompt).encode()
+        ids = tokenizer.bos + tokenizer.encode(begun)
+        text, rule = b"", 0
+        for said in range(wish.max_tokens):
+            [[row]] = await self._scorer.score([ScoreRequest(ids)])
+            mask = self._allowed(wish.pushed, rule)
+            if wish.sampling.temperature > 0:
+                token = Scores(row).draw(mask, wish.sampling, hash((ids, tree_hash)) & 2**63 - 1)
+            else:
+                token = Scores(row).best(mask)
+            data = None if token is None else tokenizer.vocabulary[token]
+            if token is None or token in tokenizer.eos or data is None:
+                yield Piece(b"", finish="stop", spent=Spent(len(ids) - said, 0, said))
+                return
+            ids, before, text = (*ids, token), len(text), text + data
+            rule = _walked(wish.pushed, rule, data)
+            self.said += 1
+            stopped = sorted((at, stop) for stop in wish.stops if (at := text.find(stop.encode(), 0)) >= 0)
+            if stopped:
+                at, stop = stopped[0]
+                data = text[before : max(at + len(stop.encode()), before)]
+            yield Piece(data, token, float(row[token]), self._others(row, token))
+            if stopped:
+                yield Piece(b"", finish="stop", ended_by=stop, spent=Spent(len(ids) - said - 1, 0, said + 1))
+                return
+            await asyncio.sleep(0)
+        yield Piece(b"", finish="length", spent=Spent(len(ids) - wish.max_tokens, 0, wish.max_tokens))
+
+    def _others(self, row: NDArray[np.float32], token: int) -> tuple[tuple[bytes, float], ...]:
+        best = [int(each) for each in np.argsort(-row, kind="stable")[: self._endpoint.alternatives + 1]]
+        vocabulary = self._scorer.tokenizer.vocabulary
+        told = [(vocabulary[each] or b"", float(row[each])) for each in best if each != token]
+        return tuple((data, logprob) for data, logprob in told if data and _is_text(data))
+
+    def _allowed(self, pushed: object, rule: int) -> NDArray[np.bool_]:
+        tokenizer = self._scorer.tokenizer
+        mask = np.array([data is not None and _is_text(data) for data in tokenizer.vocabulary])
+        mask[list(tokenizer.eos)] = True
+        if isinstance(pushed, Language):
+            for token, data in enumerate(tokenizer.vocabulary):
+                if mask[token] and data is not None:
+                    mask[token] = _walked(pushed, rule, data) != DEAD
+            mask[list(tokenizer.eos)] = pushed.rules[rule].accepts
+        return mask
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether a token is whole characters: nothing else reaches the reader of a stream."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _walked(pushed: object, rule: int, data: bytes) -> int:
+    """The rule after whole characters; tokens that end inside one are not used under a language."""
+    if not isinstance(pushed, Language):
+        return rule
+    for character in data.decode():
+        code = ord(character)
+        rule = next((after for low, high, after in pushed.rules[rule].edges if low <= code <= high), DEAD)
+        if rule == DEAD:
+            return DEAD
+    return rule
