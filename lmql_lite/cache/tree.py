@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from lmql_lite.cache.head import Head
@@ -36,11 +36,19 @@ class Answer(NamedTuple):
 class TokenTree(Protocol):
     """What one model (one fingerprint) has said, by token path. Append-only to its users; safe for threads (S28).
 
-    A question is a digest of 16 bytes. What is added `quiet`ly came from where it is stored, and is not news.
+    A question is a digest of 16 bytes.
     """
 
     @property
     def root(self) -> Node: ...
+
+    def __len__(self) -> int:
+        """How many nodes there are; those that come later have higher numbers."""
+        ...
+
+    def children(self, node: Node) -> Iterator[tuple[int, Node]]:
+        """Token and node of each child, in no particular order."""
+        ...
 
     def extend(self, node: Node, token: int) -> Node:
         """The child of `node` by `token`; made where it is missing."""
@@ -58,6 +66,11 @@ class TokenTree(Protocol):
         """64 bits that depend on the token ids of the path alone, so that they are equal in every process (S3)."""
         ...
 
+    def guess(self, node: Node, most: int, *, skip: bool) -> tuple[int, ...]:
+        """At most `most` tokens that may come after `node`, since they did elsewhere after the same last tokens; with
+        `skip` also where these differ a little. A guess is no fact: it says what is worth scoring."""
+        ...
+
     def pin(self, node: Node) -> None:
         """A run stands here: facts of `node` and of all nodes above it stay (S9). Pins are counted."""
         ...
@@ -70,7 +83,7 @@ class TokenTree(Protocol):
         """The scores of what may follow `node`, or None where they are not known (any more)."""
         ...
 
-    def add_scores(self, node: Node, scores: Scores | Head, run: int, *, quiet: bool = False) -> Fact:
+    def add_scores(self, node: Node, scores: Scores | Head, run: int) -> Fact:
         """Adds a fact; what is known then is returned. The first one written stays, unless the new one tells more."""
         ...
 
@@ -82,7 +95,7 @@ class TokenTree(Protocol):
         """The answer to a question that scores cannot decide (S1)."""
         ...
 
-    def add_verdict(self, node: Node, question: bytes, answer: Answer, *, quiet: bool = False) -> Answer:
+    def add_verdict(self, node: Node, question: bytes, answer: Answer) -> Answer:
         """Adds a verdict. The first one written stays; it is returned."""
         ...
 
@@ -90,8 +103,6 @@ class TokenTree(Protocol):
         """What was drawn for a question (its digest includes the sampling policy) under a seed (S1)."""
         ...
 
-    def add_draw(
-        self, node: Node, question: bytes, seed: int, index: int, answer: Answer, *, quiet: bool = False
-    ) -> Answer:
+    def add_draw(self, node: Node, question: bytes, seed: int, index: int, answer: Answer) -> Answer:
         """Adds a draw. The first one written stays; it is returned."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from lmql_lite.cache.tree import Answer
 from lmql_lite.constraints.hole import Engine
@@ -18,17 +18,46 @@ from lmql_lite.runtime.frontier import Frontier
 from lmql_lite.runtime.judge import Judge, Objection
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
-from lmql_lite.runtime.score import Weighed, encoded, picked, shown, source_of, weigh
+from lmql_lite.runtime.score import encoded, picked, probabilities, shown, source_of, weigh
 from lmql_lite.runtime.state import State, data_of
 from lmql_lite.tokens import Sampling
 
 
 class Candidate(NamedTuple):
-    """An option that a hole may be: its text, its tokens behind what was held back, and the value it would have."""
+    """An option that a hole may be: its text, its tokens behind what was held back, and the value it would have.
+
+    A server does not tell the tokens: there are none.
+    """
 
     text: str
     ids: tuple[int, ...]
     value: Any
+
+
+class Weighing(Protocol):
+    """How options are spelled, weighed and put on the path: by tokens, or by a server."""
+
+    def settle(self, state: State) -> State:
+        """The state at which options are weighed."""
+        ...
+
+    def spelled(self, state: State, texts: tuple[str, ...]) -> list[tuple[tuple[int, ...], int]]:
+        """The tokens of each option behind a settled state, and how many of them are the hole's own (S15)."""
+        ...
+
+    async def weigh(self, state: State, left: list[Candidate]) -> tuple[float, ...]:
+        """The log-probability of each (S25). Raises ModelError where one does not fit, or none can be told."""
+        ...
+
+    def path_hash(self, state: State) -> int: ...
+
+    def insert(self, state: State, at: int, text: str) -> State:
+        """The state after the option of that number, of those that were weighed last."""
+        ...
+
+    def force(self, state: State, text: str) -> State:
+        """The state after the only option."""
+        ...
 
 
 class Refusal(NamedTuple):
@@ -56,10 +85,8 @@ class Choosing:
         self,
         op: Hole,
         environment: Environment,
-        path: Path,
-        frontier: Frontier,
+        weighing: Weighing,
         engine: Engine,
-        ledger: Ledger,
         sampling: Sampling,
         max_tokens: int,
     ) -> None:
@@ -68,11 +95,8 @@ class Choosing:
         self._span = op.distribution.span
         self._environment = environment
         self._judge = Judge(op, environment)
-        self._path = path
-        self._frontier = frontier
+        self._weighing = weighing
         self._engine = engine
-        self._vocabulary = engine.vocabulary
-        self._ledger = ledger
         self._sampling = sampling
         self._max_tokens = max_tokens
 
@@ -90,27 +114,25 @@ class Choosing:
                 span=self._span,
                 hint=error.hint,
             ) from None
-        state = self._path.settle(state)
+        state = self._weighing.settle(state)
         left = await self._possible(state, texts, matcher)
         if len(left) == 1:  # nothing to decide, nothing to ask
             text, _, value = left[0]
-            state = self._path.force(state, text.encode(), self._op.name)
+            state = self._weighing.force(state, text)
             return Chosen(replace(state, text=state.text + text), text, value, [(value, 1.0)])
-        weighed = await self._weigh(state, left)
-        at = picked(weighed.logprobs, self._sampling, self._frontier.tree.path_hash(state.node))
+        logprobs = await self._weigh(state, left)
+        at = picked(logprobs, self._sampling, self._weighing.path_hash(state))
         chosen = left[at]
-        state = self._insert(state, weighed.answers[at])
+        state = self._weighing.insert(state, at, chosen.text)
         values = [candidate.value for candidate in left]
-        distribution = list(zip(values, weighed.probabilities, strict=True))
+        distribution = list(zip(values, probabilities(logprobs), strict=True))
         return Chosen(replace(state, text=state.text + chosen.text), chosen.text, chosen.value, distribution)
 
     async def _possible(self, state: State, texts: tuple[str, ...], matcher: Matcher) -> list[Candidate]:
         """The options that type, conditions and predicates let the hole be; nothing is asked for this."""
         left: list[Candidate] = []
         refusal: Refusal | None = None
-        held = len(data_of(state.held))
-        for text, ids in zip(texts, encoded(state, texts, self._frontier), strict=True):
-            tokens = self._own(ids, held)
+        for text, (ids, tokens) in zip(texts, self._weighing.spelled(state, texts), strict=True):
             after = _said(matcher, text.encode(), tokens) if tokens <= self._max_tokens else None
             objection = await self._judge.objects(after) if after else None
             if after and not objection:
@@ -123,14 +145,6 @@ class Choosing:
             sentence = f"{which}, {shown(texts[0])}, {refusal.reason}"
             raise ConstraintError(sentence, span=refusal.span, hint=refusal.hint)
         return left
-
-    def _own(self, ids: tuple[int, ...], held: int) -> int:
-        """How many of the tokens are the hole's: those whose first byte is (S15)."""
-        begin, own = 0, 0
-        for token in ids:
-            own += begin >= held
-            begin += len(self._vocabulary.tokens[token] or b"")
-        return own
 
     def _refusal(self, text: str, tokens: int, objection: Objection | None) -> Refusal:
         if tokens > self._max_tokens:
@@ -153,22 +167,60 @@ class Choosing:
                 return condition.span
         return op.type.span if op.type else op.span
 
-    async def _weigh(self, state: State, left: list[Candidate]) -> Weighed:
-        texts, ids, _ = zip(*left, strict=True)
+    async def _weigh(self, state: State, left: list[Candidate]) -> tuple[float, ...]:
         try:
-            return await weigh(state, texts, ids, self._frontier, self._ledger)
+            return await self._weighing.weigh(state, left)
         except ModelError as error:
             sentence = f"[{self._op.name}] could not be filled: {error.message}"
             raise ModelError(sentence, span=self._op.span, hint=error.hint) from error
 
-    def _insert(self, state: State, answers: tuple[Answer, ...]) -> State:
-        """Puts the tokens of an option on the path; those that only say what was held back are nobody's choice."""
-        for answer in answers:
-            if len(self._vocabulary.tokens[answer.token] or b"") <= len(data_of(state.held)):
+
+class TokenWeighing:
+    """By a model in this process: the tokens of all options are scored in one pass."""
+
+    def __init__(self, hole: str, path: Path, frontier: Frontier, engine: Engine, ledger: Ledger) -> None:
+        self._hole = hole
+        self._path = path
+        self._frontier = frontier
+        self._tokens = engine.vocabulary.tokens
+        self._ledger = ledger
+        self._answers: list[tuple[Answer, ...]] = []
+
+    def settle(self, state: State) -> State:
+        return self._path.settle(state)
+
+    def spelled(self, state: State, texts: tuple[str, ...]) -> list[tuple[tuple[int, ...], int]]:
+        held = len(data_of(state.held))
+        return [(ids, self._own(ids, held)) for ids in encoded(state, texts, self._frontier)]
+
+    def _own(self, ids: tuple[int, ...], held: int) -> int:
+        """How many of the tokens are the hole's: those whose first byte is (S15)."""
+        begin, own = 0, 0
+        for token in ids:
+            own += begin >= held
+            begin += len(self._tokens[token] or b"")
+        return own
+
+    async def weigh(self, state: State, left: list[Candidate]) -> tuple[float, ...]:
+        texts, ids, _ = zip(*left, strict=True)
+        weighed = await weigh(state, texts, ids, self._frontier, self._ledger)
+        self._answers = weighed.answers
+        return weighed.logprobs
+
+    def path_hash(self, state: State) -> int:
+        return self._frontier.tree.path_hash(state.node)
+
+    def force(self, state: State, text: str) -> State:
+        return self._path.force(state, text.encode(), self._hole)
+
+    def insert(self, state: State, at: int, text: str) -> State:
+        """Those of its tokens that only say what was held back are nobody's choice."""
+        for answer in self._answers[at]:
+            if len(self._tokens[answer.token] or b"") <= len(data_of(state.held)):
                 state = self._path.take(state, answer.token)
             else:
                 source = source_of(state.node, answer, self._ledger)
-                state = self._path.choose(state, answer.token, self._op.name, source, answer.logprob)
+                state = self._path.choose(state, answer.token, self._hole, source, answer.logprob)
         return state
 
 

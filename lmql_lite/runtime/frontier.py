@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lmql_lite.cache.explain import difference
 from lmql_lite.cache.head import Head, Miss, question
 from lmql_lite.cache.scores import Mask, Scores
 from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
@@ -19,9 +20,6 @@ from lmql_lite.runtime.decoders import pick
 from lmql_lite.runtime.drafts import Drafts
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.tokens import Sampling, Source
-
-SHOWN = 60
-"""Characters of a path that an error quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,8 @@ class Frontier:
         self.tree = tree
         self.speculates = speculate and not replay
         self._replay = replay
+        self._known = len(tree)
+        """Nodes with lower numbers were there before any run of this frontier."""
         self._drafts = Drafts()
         self._asked: dict[Node, asyncio.Future[Fact]] = {}
         self._questions: list[Question] = []
@@ -85,7 +85,7 @@ class Frontier:
         if answer is not None:
             return Choice(answer.token, answer.logprob, self._source(node, answer.run, ledger))
         if self._replay:
-            raise self._unknown(node, known is not None)
+            raise self._unknown(node)
         if node not in self._asked:
             draft = self._speculated(node, draft, mask, ledger)
             way = self._way(node, draft)
@@ -113,7 +113,7 @@ class Frontier:
             known.update((step, answer) for step, answer in told if answer is not None)
             unknown = [at for at, (_, answer) in enumerate(told) if answer is None]
             if unknown and self._replay:
-                raise self._unknown(way[unknown[0]][0], asked_otherwise=False)
+                raise self._unknown(way[unknown[0]][0])
             self._ask(node, option[:-1], unknown, ledger)
             coming.update((way[at][0], self._asked[way[at][0]]) for at in unknown)
         facts = {place: await asyncio.shield(fact) for place, fact in coming.items()}
@@ -182,16 +182,14 @@ class Frontier:
         mask[token] = True
         return question(mask, None)
 
-    def _unknown(self, node: Node, asked_otherwise: bool) -> CacheError:
-        said = b"".join(self.scorer.tokenizer.vocabulary[token] or b"" for token in self.tree.path(node))
-        shown = said.decode("utf-8", "replace")[-SHOWN:]
-        why = (
-            "what is stored there answers other conditions or another seed"
-            if asked_otherwise
-            else "nothing is stored there"
-        )
+    def _unknown(self, node: Node) -> CacheError:
+        path, vocabulary = self.tree.path(node), self.scorer.tokenizer.vocabulary
+        found = difference(self.tree, path, self._known)
+        why = found.told(vocabulary)
+        if found.asked is None and self.tree.scores(node) is not None:
+            why = f"{found.place(vocabulary)}: what is stored answers other conditions or another seed"
         return CacheError(
-            f"the replay does not know what {self.scorer.name} says after {shown!r}: {why}",
+            f"the replay does not know what {self.scorer.name} says {why}",
             hint="run it once with cache_mode='rw' to record what is new",
         )
 

@@ -4,9 +4,11 @@ is asked for. The only file that opens a Completer's streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lmql_lite.cache.explain import difference
+from lmql_lite.cache.spelling import BYTES
 from lmql_lite.cache.texts import END, TURNS, Manner, Said, Texts
 from lmql_lite.cache.tree import Node, TokenTree
 from lmql_lite.errors import BrokenOff, CacheError, ModelError
@@ -14,8 +16,6 @@ from lmql_lite.models.base import Completer, Endpoint, Prompt, Role, Turn, Wish
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.streams import Stream
 
-SHOWN = 60
-"""Characters of a path that an error quotes."""
 GO_ON = "Go on exactly where you stopped. Say only what comes next."
 """What is said to a server that answers an open turn of its own instead of going on with it (S29)."""
 TURN_TOKENS = 16
@@ -65,6 +65,7 @@ class TextFrontier:
         self.endpoint = endpoint
         self.texts = Texts(tree)
         self._replay = replay
+        self._known = len(tree)
         self._streams: dict[Node, list[Stream]] = {}
         """By their tips."""
 
@@ -95,6 +96,27 @@ class TextFrontier:
                     raise
                 continue
 
+    async def score(self, node: Node, options: Sequence[str], ledger: Ledger) -> tuple[float, ...]:
+        """The log-probability of each option after `node`: one request, none where there are no options.
+
+        Raises ModelError, before anything is spent, where the server cannot tell.
+        """
+        if not options:
+            return ()
+        if self._replay:
+            raise self._unknown(node)
+        if not self.endpoint.scores:
+            raise ModelError(
+                f"{self.completer.name} tells no log-probabilities of given texts",
+                hint="use a model in this process, or a server that scores prompts (vLLM, SGLang)",
+            )
+        prompt = self.prompt(node)
+        most = _most_tokens(prompt)
+        ledger.request(most * len(options))
+        scores = await self.completer.score(prompt, options)
+        ledger.pay(most, None)
+        return scores
+
     def _may_reach(self, stream: Stream, node: Node, asking: Asking) -> bool:
         """Whether a stream may still come by `node`: so far it says what leads there."""
         if stream.is_over or stream.manner not in asking.reads:
@@ -108,7 +130,7 @@ class TextFrontier:
     def _open(self, node: Node, asking: Asking, ledger: Ledger) -> Stream:
         node = self._whole(node)
         prompt, wish = self.prompt(node), asking.wish()
-        most = sum(len(turn.text.encode()) for turn in prompt) + TURN_TOKENS * len(prompt)
+        most = _most_tokens(prompt)
         ledger.request(most)
         pieces = self.completer.stream(prompt, wish)
         stream = Stream(pieces, self.texts, node, asking.writes, ledger, most, self._moved)
@@ -155,11 +177,16 @@ class TextFrontier:
         return bytes(token for token in self.texts.tree.path(node) if token < END)
 
     def _unknown(self, node: Node) -> CacheError:
-        shown = "".join(turn.text for turn in self.prompt(node))[-SHOWN:]
+        why = difference(self.texts.tree, self.texts.tree.path(node), self._known).told(BYTES, "byte")
         return CacheError(
-            f"the replay does not know what {self.completer.name} says after {shown!r}",
+            f"the replay does not know what {self.completer.name} says {why}",
             hint="run it once with cache_mode='rw' to record what is new",
         )
+
+
+def _most_tokens(prompt: Prompt) -> int:
+    """A token has at least one byte."""
+    return sum(len(turn.text.encode()) + TURN_TOKENS for turn in prompt)
 
 
 def _text(data: bytearray) -> str:

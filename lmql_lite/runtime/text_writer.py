@@ -12,20 +12,22 @@ from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import identity
-from lmql_lite.errors import ModelError, Span
+from lmql_lite.errors import Span
 from lmql_lite.program.ops import Hole
-from lmql_lite.runtime.choosing import Chosen
+from lmql_lite.runtime.choosing import Choosing, Chosen
 from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.pushing import Pushing, is_free
-from lmql_lite.runtime.result import OptionScores
+from lmql_lite.runtime.result import OptionScores, Usage
+from lmql_lite.runtime.score import probabilities
 from lmql_lite.runtime.state import State, data_of
 from lmql_lite.runtime.text_fill import TextFill
 from lmql_lite.runtime.text_frontier import Reader, TextFrontier
-from lmql_lite.runtime.text_path import TextPath
+from lmql_lite.runtime.text_path import UNNUMBERED, TextPath
+from lmql_lite.runtime.text_weighing import TextWeighing
 from lmql_lite.runtime.wishes import Segment, Wishes
 from lmql_lite.runtime.writer import Outlook
-from lmql_lite.tokens import Sampling
+from lmql_lite.tokens import Sampling, Token
 
 
 class TextWriter:
@@ -92,17 +94,28 @@ class TextWriter:
     async def choose(
         self, op: Hole, environment: Environment, state: State, options: Any, matcher: Matcher, limit: int
     ) -> Chosen:
-        raise ModelError(
-            f"[{op.name}] has a distribution, and {self.model} tells no log-probabilities of given texts",
-            span=op.span,
-            hint="use a model in this process, or a server that scores texts (vLLM, SGLang)",
-        )
+        self._begin()
+        weighing = TextWeighing(op.name, self._path, self._frontier, self._ledger, isolated=self._isolated)
+        choosing = Choosing(op, environment, weighing, self.engine, self._sampling, limit)
+        return await choosing.choose(state, options, matcher)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
-        raise ModelError(
-            f"{self.model} tells no log-probabilities of given texts",
-            hint="use a model in this process, or a server that scores texts (vLLM, SGLang)",
+        """Which tokens the options are made of is not known: each is one piece."""
+        self._begin()
+        before, frontier = self._ledger.requests, self._frontier
+        aside = TextPath(frontier.texts, Ledger(self._ledger.run), chat=frontier.endpoint.chat_only)
+        weighing = TextWeighing("", aside, frontier, self._ledger, isolated=self._isolated)
+        logprobs = await weighing.scores(aside.settle(state), options)
+        pieces = tuple(
+            (Token(UNNUMBERED, option.encode(), None, "model", "kept", logprob),)
+            for option, logprob in zip(options, logprobs, strict=True)
         )
+        usage = Usage(requests=self._ledger.requests - before, forward_passes=None)
+        return OptionScores(options, logprobs, probabilities(logprobs), pieces, usage)
+
+    def _begin(self) -> None:
+        """What is scored is a request of its own: whatever was being said is left."""
+        self._reader.leave()
 
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
         """Meanwhile the server goes on, if it is still speaking."""

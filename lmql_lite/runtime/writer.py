@@ -13,7 +13,7 @@ from lmql_lite.constraints.terms import Term
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.ahead import Ahead
-from lmql_lite.runtime.choosing import Choosing, Chosen
+from lmql_lite.runtime.choosing import Choosing, Chosen, TokenWeighing
 from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.fill import Fill
 from lmql_lite.runtime.frontier import Frontier
@@ -134,9 +134,8 @@ class TokenWriter:
         self, op: Hole, environment: Environment, state: State, options: Any, matcher: Matcher, limit: int
     ) -> Chosen:
         self._begin()
-        choosing = Choosing(
-            op, environment, self._path, self._frontier, self.engine, self._ledger, self._sampling, limit
-        )
+        weighing = TokenWeighing(op.name, self._path, self._frontier, self.engine, self._ledger)
+        choosing = Choosing(op, environment, weighing, self.engine, self._sampling, limit)
         return await choosing.choose(state, options, matcher)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:

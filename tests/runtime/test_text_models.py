@@ -301,3 +301,38 @@ def test_draws_under_a_grammar_hold_it_and_repeat(seed: int, session: lq.Session
     again = lq.run_sync(source, model=model, session=session, seed=seed)
     assert (again["C"], again["D"]) == (first["C"], first["D"])
     assert model.requests == 1
+
+
+# Servers that score texts --------------------------------------------------------------------------------------------
+
+
+SENTIMENT = '"The film is[S]" distribution S in [" good", " bad", " dull"]'
+
+
+def test_a_distribution_is_one_request_and_then_none(session: lq.Session, tmp_path: Path) -> None:
+    scorer = lq.ScriptedModel("The film is good", certainty=12)
+    model, file = ScoredCompleter(scorer, scores=True), str(tmp_path / "x.tokens")
+    first = lq.run_sync(SENTIMENT, model=model, session=session, cache=file)
+    assert first["S"] == " good"
+    assert (model.requests, first.usage.requests) == (1, 1)
+    here = lq.run_sync(SENTIMENT, model=scorer)
+    assert [option for option, _ in first["P(S)"]] == [option for option, _ in here["P(S)"]]
+    assert [share for _, share in first["P(S)"]] == pytest.approx([share for _, share in here["P(S)"]], abs=1e-5)
+    again = lq.run_sync(SENTIMENT, model=model, session=lq.Session(), cache=file)
+    assert (again["P(S)"], model.requests) == (first["P(S)"], 1)
+    alone = lq.run_sync(SENTIMENT, model=model, session=session, cache=False)
+    assert (alone["P(S)"], model.requests) == (first["P(S)"], 2)
+
+
+def test_scores_of_a_server(session: lq.Session) -> None:
+    model = ScoredCompleter(lq.ScriptedModel("It is a cat", certainty=4), scores=True)
+    scores = lq.score_sync("It is", [" a cat", " the dog"], model=model, session=session)
+    assert scores.best == " a cat"
+    assert model.requests == 1
+
+
+def test_a_server_that_cannot_score_says_so_before_anything_is_spent(session: lq.Session) -> None:
+    model = served("The film is good")
+    with pytest.raises(lq.ModelError, match="tells no log-probabilities of given texts"):
+        lq.run_sync(SENTIMENT, model=model, session=session)
+    assert model.requests == 0

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.scores import Scores
 from lmql_lite.constraints.language import Language
-from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Endpoint, Piece, Prompt, Scorer, ScoreRequest, Spent, Wish
 
 DEAD = -1
@@ -28,6 +27,7 @@ class ScoredCompleter:
         takes_languages: bool = False,
         chat_only: bool = False,
         continues_turns: bool = True,
+        scores: bool = False,
     ) -> None:
         self.name = f"served/{scorer.name}"
         self.requests = 0
@@ -42,13 +42,24 @@ class ScoredCompleter:
             takes_languages=takes_languages,
             chat_only=chat_only,
             continues_turns=continues_turns,
+            scores=scores,
         )
 
     async def meet(self) -> Endpoint:
         return self._endpoint
 
     async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
-        raise ModelError(f"{self.name} tells no log-probabilities of given texts")
+        """As servers do: what differs from the tokens of the prompt alone counts."""
+        self.requests += 1
+        self.prompts.append(prompt)
+        begun, tokenizer = "".join(turn.text for turn in prompt).encode(), self._scorer.tokenizer
+        sums = []
+        for option in options:
+            ids = tokenizer.encode(option.encode())
+            prefix = tokenizer.bos + tokenizer.encode(begun)
+            [rows] = await self._scorer.score([ScoreRequest(prefix, ids[:-1], tuple(range(len(ids))))])
+            sums.append(float(sum(row[token] for row, token in zip(rows, ids, strict=True))))
+        return tuple(sums)
 
     async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
         self.requests += 1
