@@ -8,6 +8,9 @@ from typing import Literal, Protocol
 Source = Literal["prompt", "cache", "model", "draft", "forced"]
 """Who said a token: the program's text, a fact known before this run, the model, an accepted guess, a constraint."""
 
+Role = Literal["system", "user", "assistant"]
+"""Whose turn it is in a chat."""
+
 Fate = Literal["kept", "cut", "removed", "rejected", "pruned"]
 """What became of a token. Only `kept` ones stand in the result's prompt."""
 

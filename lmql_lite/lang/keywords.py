@@ -5,6 +5,10 @@ Only Python's own keywords are reserved. Every word here is soft: `where = 3` or
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from lmql_lite.tokens import Role
+
 DECODERS = ("argmax", "sample", "beam", "beam_search", "beam_sample")
 """What may stand in a header or before the name of a hole."""
 
@@ -14,7 +18,7 @@ DECODERS_NOT_YET = ("var", "beam_var", "best_k", "bsseq", "incontext")
 CLAUSES = ("from", "where", "distribution")
 INLINE_CLAUSES = ("where", "distribution")
 
-ROLES = ("system", "user", "assistant")
+ROLES: Mapping[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 """What may stand in a tag: `{:user}`."""
 
 STOPS = ("STOPS_AT", "STOPS_BEFORE")

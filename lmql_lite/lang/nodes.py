@@ -10,6 +10,7 @@ import ast
 from dataclasses import dataclass
 
 from lmql_lite.errors import Span
+from lmql_lite.tokens import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Interpolation(Node):
 class Tag(Node):
     """`{:user}`: the following text belongs to that role."""
 
-    role: str
+    role: Role
 
 
 @dataclass(frozen=True, slots=True)

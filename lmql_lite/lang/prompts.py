@@ -76,7 +76,7 @@ class Prompts:
         name = self.source.text[role.start : role.end]
         span = self.source.span(start, end)
         if name in ROLES:
-            return nodes.Tag(span, name)
+            return nodes.Tag(span, ROLES[name])
         message = f"there is no role '{name}'" if name else "this tag names no role"
         known = ", ".join(f"{{:{each}}}" for each in ROLES)
         self.problems.add(message, span, f"roles are {known}")

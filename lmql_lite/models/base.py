@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.constraints.language import Language
-from lmql_lite.tokens import Sampling, Tokenizer
+from lmql_lite.tokens import Role, Sampling, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,6 @@ class Scorer(Protocol):
         Raises ModelError where a sequence is longer than `context_length`.
         """
         ...
-
-
-Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)

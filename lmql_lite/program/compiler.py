@@ -30,6 +30,7 @@ from lmql_lite.program.ops import (
     Program,
     Return,
     Text,
+    Turn,
 )
 from lmql_lite.program.options import texts_of
 from lmql_lite.program.python import compile_expression, compile_statements
@@ -214,7 +215,8 @@ class Compiler:
                 case nodes.Interpolation(span, value, conversion, format):
                     text.append(Interpolated(span, self._expression(value), conversion, format))
                 case nodes.Tag(span, role):
-                    self._not_yet(span, f"the role tag {{:{role}}}", hint="write the turns as plain text for now")
+                    self._flush(prompt.span, text)
+                    self._ops.append(Turn(span, role))
                 case nodes.Hole():
                     self._flush(prompt.span, text)
                     self._refuse_extras(part)

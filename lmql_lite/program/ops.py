@@ -12,6 +12,7 @@ from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.program.conditions import Condition
 from lmql_lite.program.types import TextType, TypeSpec
+from lmql_lite.tokens import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,14 @@ class Text:
 
     span: Span
     parts: tuple[str | Interpolated, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of a chat begins: what follows is said by `role`."""
+
+    span: Span
+    role: Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +167,7 @@ class Return:
     value: CodeType | None
 
 
-Op = Text | Hole | Let | Jump | JumpIf | Enter | Next | Return
+Op = Text | Turn | Hole | Let | Jump | JumpIf | Enter | Next | Return
 
 ITEM = "#item"
 """Where `Next` leaves the item for its `assign` code; no name of a query."""

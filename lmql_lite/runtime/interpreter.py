@@ -27,6 +27,7 @@ from lmql_lite.program.ops import (
     Program,
     Return,
     Text,
+    Turn,
 )
 from lmql_lite.program.options import texts_of
 from lmql_lite.program.schemas import JsonType
@@ -102,6 +103,8 @@ class Run:
                             else:
                                 yield step
                         state = replace(state, pc=state.pc + 1)
+                    case Turn(span, role):
+                        state = replace(self._writer.turn(state, role, span), pc=state.pc + 1)
                     case Return():
                         value = await evaluate(op.value, self._environment) if op.value else None
                         state = await self._writer.finish(state)

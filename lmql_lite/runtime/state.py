@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.matcher import Matcher
-from lmql_lite.tokens import Source, Token
+from lmql_lite.tokens import Role, Source, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class State:
     """Sum of the raw log-probabilities of the tokens that were chosen."""
     text: str = ""
     """The whole prompt so far."""
-    answering: bool = False
-    """In a chat: the answering turn has begun."""
+    turn: Role | None = None
+    """Of a chat, whose turn it is."""
 
     def say(self, text: str) -> State:
         """The program's own text."""

@@ -61,7 +61,7 @@ class TextFill:
 
     def open(self, state: State, matcher: Matcher) -> State:
         """The state in which the hole is filled."""
-        self._opened = replace(state, hole=self._op.name, matcher=matcher)
+        self._opened = replace(self._path.answer(state), hole=self._op.name, matcher=matcher)
         return self._opened
 
     async def step(self, state: State, matcher: Matcher) -> State:

@@ -12,9 +12,10 @@ from lmql_lite.cache.spelling import BYTES
 from lmql_lite.cache.texts import END, TURNS, Manner, Said, Texts
 from lmql_lite.cache.tree import Node, TokenTree
 from lmql_lite.errors import BrokenOff, CacheError, ModelError
-from lmql_lite.models.base import Completer, Endpoint, Prompt, Role, Turn, Wish
+from lmql_lite.models.base import Completer, Endpoint, Prompt, Turn, Wish
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.streams import Stream
+from lmql_lite.tokens import Role
 
 GO_ON = "Go on exactly where you stopped. Say only what comes next."
 """What is said to a server that answers an open turn of its own instead of going on with it (S29)."""
@@ -161,8 +162,8 @@ class TextFrontier:
             if token < END:
                 data.append(token)
                 continue
-            if role is not None:
-                turns.append(Turn(role, _text(data)))
+            if role is not None or data:
+                turns.append(Turn(role or "user", _text(data)))
             role, data = ROLES[token], bytearray()
         turns.append(Turn(role, _text(data)))
         if role == "assistant":

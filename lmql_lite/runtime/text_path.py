@@ -10,14 +10,17 @@ from lmql_lite.cache.texts import TURNS, Said, Texts
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.state import Piece, State, Step, data_of, join, steps_since, until
-from lmql_lite.tokens import Source, Token
+from lmql_lite.tokens import Role, Source, Token
 
 UNNUMBERED = -1
 """The id of what is told as text."""
 
 
 class TextPath:
-    """Belongs to one run, as a `Path` does. With `chat`, the program's text is a user's turn and holes are answers."""
+    """Belongs to one run, as a `Path` does.
+
+    In a `chat`, and once the query has named a turn, holes are answers, and text that is in no turn is the user's (S29).
+    """
 
     def __init__(self, texts: Texts, ledger: Ledger, *, chat: bool) -> None:
         self._texts = texts
@@ -26,18 +29,26 @@ class TextPath:
 
     def start(self) -> State:
         """An empty text."""
-        node = self._texts.tree.root
-        return State(pc=0, node=self._texts.tree.extend(node, TURNS["user"]) if self._chat else node)
+        return State(pc=0, node=self._texts.tree.root)
 
-    def settle(self, state: State, *, last: bool = False) -> State:
-        """Puts what is pending on the path. Before the first token is asked for, a chat gets its answering turn."""
+    def begin(self, state: State, role: Role) -> State:
+        """A turn of the chat begins."""
+        state = self.settle(state)
+        return replace(state, node=self._texts.tree.extend(state.node, TURNS[role]), turn=role)
+
+    def answer(self, state: State) -> State:
+        """Where a hole begins: in a chat it is the assistant that fills it."""
+        if (self._chat or state.turn) and state.turn != "assistant":
+            return self.begin(state, "assistant")
+        return state
+
+    def settle(self, state: State) -> State:
+        """Puts what is pending on the path."""
+        if self._chat and state.turn is None and state.pending:
+            state = replace(state, node=self._texts.tree.extend(state.node, TURNS["user"]), turn="user")
         for piece in state.pending:
             state = self._add(state, piece.data, Token(UNNUMBERED, piece.data, piece.hole, piece.source, "kept", None))
-        state = replace(state, pending=())
-        if self._chat and not last and not state.answering:
-            node = self._texts.tree.extend(state.node, TURNS["assistant"])
-            state = replace(state, node=node, answering=True)
-        return state
+        return replace(state, pending=())
 
     def choose(self, state: State, said: Said, hole: str) -> State:
         """Puts a token of the server on the path."""

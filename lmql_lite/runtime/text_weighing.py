@@ -31,7 +31,7 @@ class TextWeighing:
         self._answers: list[Answer] = []
 
     def settle(self, state: State) -> State:
-        return self._path.settle(state)
+        return self._path.settle(self._path.answer(state))
 
     def spelled(self, state: State, texts: tuple[str, ...]) -> list[tuple[tuple[int, ...], int]]:
         """Not known: an option counts as one token."""

@@ -27,7 +27,7 @@ from lmql_lite.runtime.text_path import UNNUMBERED, TextPath
 from lmql_lite.runtime.text_weighing import TextWeighing
 from lmql_lite.runtime.wishes import Segment, Wishes
 from lmql_lite.runtime.writer import Outlook
-from lmql_lite.tokens import Sampling, Token
+from lmql_lite.tokens import Role, Sampling, Token
 
 
 class TextWriter:
@@ -63,6 +63,9 @@ class TextWriter:
 
     def start(self) -> State:
         return self._path.start()
+
+    def turn(self, state: State, role: Role, span: Span) -> State:
+        return self._path.begin(state, role)
 
     def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> TextFill:
         before = self._filling
@@ -105,7 +108,7 @@ class TextWriter:
         before, frontier = self._ledger.requests, self._frontier
         aside = TextPath(frontier.texts, Ledger(self._ledger.run), chat=frontier.endpoint.chat_only)
         weighing = TextWeighing("", aside, frontier, self._ledger, isolated=self._isolated)
-        logprobs = await weighing.scores(aside.settle(state), options)
+        logprobs = await weighing.scores(weighing.settle(state), options)
         pieces = tuple(
             (Token(UNNUMBERED, option.encode(), None, "model", "kept", logprob),)
             for option, logprob in zip(options, logprobs, strict=True)
@@ -138,6 +141,6 @@ class TextWriter:
         if stream is not None and segment is not None and segment.ends(self._frontier.said(stream.tip)):
             await stream.over()  # the server ends here by itself, and then says what it cost
         self._reader.leave()
-        state = self._path.settle(state, last=True)
+        state = self._path.settle(state)
         self._ledger.used(self._frontier.texts.above(state.node))
         return state

@@ -10,7 +10,7 @@ from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Term
-from lmql_lite.errors import Span
+from lmql_lite.errors import ModelError, Span
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.ahead import Ahead
 from lmql_lite.runtime.choosing import Choosing, Chosen, TokenWeighing
@@ -22,7 +22,7 @@ from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.result import OptionScores
 from lmql_lite.runtime.score import scored
 from lmql_lite.runtime.state import State
-from lmql_lite.tokens import Sampling
+from lmql_lite.tokens import Role, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,10 @@ class Writer(Protocol):
         """An empty text."""
         ...
 
+    def turn(self, state: State, role: Role, span: Span) -> State:
+        """A turn of a chat begins. Raises ModelError where the model knows no turns."""
+        ...
+
     def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> Filling:
         """`limit`: the most tokens of the hole."""
         ...
@@ -125,6 +129,13 @@ class TokenWriter:
 
     def start(self) -> State:
         return self._path.start()
+
+    def turn(self, state: State, role: Role, span: Span) -> State:
+        raise ModelError(
+            f"{self.model} is not asked in turns, so that {{:{role}}} means nothing to it",
+            span=span,
+            hint="leave the role tags out, or use a chat model behind an API",
+        )
 
     def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> Fill:
         self._begin()

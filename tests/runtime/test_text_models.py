@@ -336,3 +336,44 @@ def test_a_server_that_cannot_score_says_so_before_anything_is_spent(session: lq
     with pytest.raises(lq.ModelError, match="tells no log-probabilities of given texts"):
         lq.run_sync(SENTIMENT, model=model, session=session)
     assert model.requests == 0
+
+
+# Turns ---------------------------------------------------------------------------------------------------------------
+
+
+TALK = """
+"{:system}Be brief.{:user}What is 2+2?{:assistant}[A]" where STOPS_AT(A, ".")
+"{:user}And 3+3?"
+"[B]" where STOPS_AT(B, ".")
+"""
+
+
+def test_role_tags_become_turns_S29(session: lq.Session) -> None:
+    model = served(lambda said: next(text[len(tail) :] for text in (b"It is 4. Yes.",) for tail in _tails(said, text)))
+    result = lq.run_sync(TALK, model=model, session=session)
+    assert (result["A"], result["B"]) == ("It is 4.", "It is 4.")
+    turns = [[(turn.role, turn.text) for turn in prompt] for prompt in model.prompts]
+    first = [("system", "Be brief."), ("user", "What is 2+2?")]
+    assert turns[0] == first
+    assert turns[1] == [*first, ("assistant", "It is 4."), ("user", "And 3+3?")]
+    assert model.requests == 2
+    lq.run_sync(TALK, model=model, session=session)
+    assert model.requests == 2, "turns are part of the path"
+
+
+def _tails(said: bytes, text: bytes) -> list[bytes]:
+    """The longest end of what was said with which the text begins."""
+    return [next(text[:length] for length in range(len(text), -1, -1) if said.endswith(text[:length]))]
+
+
+def test_a_text_is_not_known_as_a_turn_S29(session: lq.Session) -> None:
+    model = served("Hello? I am fine.\n")
+    lq.run_sync('"Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
+    lq.run_sync('"{:user}Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
+    assert model.requests == 2
+
+
+def test_a_model_without_turns_says_so(session: lq.Session) -> None:
+    with pytest.raises(lq.ModelError, match=r"is not asked in turns, so that \{:user\} means nothing") as caught:
+        lq.run_sync('"{:user}a[B]"', session=session)
+    assert caught.value.span is not None
