@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.frames import Heads
+from lmql_lite.cache.frames import Batch, Entry, Heads, Model
 from lmql_lite.cache.saved import LoggedHeads, SavedTrees
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.tokens_file import TokensFile
@@ -37,6 +37,8 @@ from lmql_lite.cache.trie import Trie
 VOCABULARY = 4096
 HEAD = 8
 BRANCH = 50
+SMALL = 60
+"""Nodes that a short run adds to a file: a frame of its own."""
 WALKS = 2000
 NEVER = 2**60
 """A bound of memory that is not reached."""
@@ -266,6 +268,33 @@ async def tokens_file(table: Table, tree: Shape) -> None:
         await saved.close()
 
 
+def small_batches(tree: Shape) -> Iterator[Entry]:
+    """The tree as short runs log it one after the other."""
+    many = len(tree.tokens)
+    heads, parents = heads_of(np.arange(1, many + 1, dtype=np.int32)), np.where(tree.parents < 0, ~tree.parents + 1, 0)
+    yield Model(1, "model", "model", VOCABULARY)
+    for begin in range(0, many, SMALL):
+        nodes, rows = slice(begin, begin + SMALL), slice(begin * HEAD, (begin + SMALL) * HEAD)
+        some = Heads(heads.nodes[nodes], heads.sizes[nodes], heads.rest[nodes], heads.ids[rows], heads.logprobs[rows])
+        yield Batch(1, begin + 1, parents[nodes], tree.tokens[nodes].astype(np.int32), some, written=begin)
+
+
+async def small_frames(table: Table, tree: Shape) -> None:
+    """The same tree in a file to which every run appended a small frame of its own."""
+    many = len(tree.tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "small.tokens"
+        async with await TokensFile.open(path) as file:
+            assert await file.append(lambda _: small_batches(tree))
+        table.add(f".tokens: size in frames of {SMALL} nodes", path.stat().st_size / many, "bytes/node")
+        gc.collect()
+        saved = SavedTrees(await TokensFile.open(path))
+        with table.time(f".tokens: load {many:,} in frames of {SMALL} nodes", many, "s", at_most=1):
+            await saved.follow()
+        assert len(saved.tree("model")) > many // 2, saved.notices
+        await saved.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the token tree costs.")
     parser.add_argument("--runs", type=int, default=5, help="how often everything is measured (5)")
@@ -280,6 +309,7 @@ def main() -> None:
         lambda: pickles(table, part),
         lambda: sqlite(table, part),
         lambda: asyncio.run(tokens_file(table, tree)),
+        lambda: asyncio.run(small_frames(table, tree)),
     ]
     for _ in range(max(options.runs, 1)):
         for measure in measurements:

@@ -25,15 +25,30 @@ from lmql_lite.errors import (
 )
 
 if TYPE_CHECKING:
+    from lmql_lite.cache.token_cache import TokenCache
     from lmql_lite.models.scripted import ScriptedModel
-    from lmql_lite.runtime.result import Result, Usage
+    from lmql_lite.runtime.result import OptionScores, Result, Usage
     from lmql_lite.runtime.session import Session
     from lmql_lite.tokens import Token
-    from lmql_lite.verbs import Options, Query, QueryFunction, compile, query, run, run_sync
+    from lmql_lite.verbs import (
+        Options,
+        Query,
+        QueryFunction,
+        compile,
+        generate,
+        generate_sync,
+        model,
+        query,
+        run,
+        run_sync,
+        score,
+        score_sync,
+    )
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "OptionScores": "lmql_lite.runtime.result",
     "Options": "lmql_lite.verbs",
     "Query": "lmql_lite.verbs",
     "QueryFunction": "lmql_lite.verbs",
@@ -41,11 +56,17 @@ _HOMES = {
     "ScriptedModel": "lmql_lite.models.scripted",
     "Session": "lmql_lite.runtime.session",
     "Token": "lmql_lite.tokens",
+    "TokenCache": "lmql_lite.cache.token_cache",
     "Usage": "lmql_lite.runtime.result",
     "compile": "lmql_lite.verbs",
+    "generate": "lmql_lite.verbs",
+    "generate_sync": "lmql_lite.verbs",
+    "model": "lmql_lite.verbs",
     "query": "lmql_lite.verbs",
     "run": "lmql_lite.verbs",
     "run_sync": "lmql_lite.verbs",
+    "score": "lmql_lite.verbs",
+    "score_sync": "lmql_lite.verbs",
 }
 
 __all__ = [
@@ -55,6 +76,7 @@ __all__ = [
     "InputError",
     "LmqlLiteError",
     "ModelError",
+    "OptionScores",
     "Options",
     "Query",
     "QueryError",
@@ -64,11 +86,17 @@ __all__ = [
     "Session",
     "Span",
     "Token",
+    "TokenCache",
     "Usage",
     "compile",
+    "generate",
+    "generate_sync",
+    "model",
     "query",
     "run",
     "run_sync",
+    "score",
+    "score_sync",
 ]
 
 

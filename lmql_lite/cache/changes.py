@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,8 @@ class Changes(NamedTuple):
 
     `nodes`, their `parents` and `tokens`: int32, shape (new nodes,); a parent stands before its children, or was told
     of earlier, or came quietly. `scores`, `verdicts`: (node, ..); `draws`: (node, question, seed, index, answer).
-    Scores that have been evicted since are told as their head.
+    Scores that have been evicted since are told as their head. At the `replaced` nodes, what is told here takes the
+    place of all that was known of them.
     """
 
     nodes: NDArray[np.int32]
@@ -28,6 +30,20 @@ class Changes(NamedTuple):
     scores: tuple[tuple[Node, Fact], ...]
     verdicts: tuple[tuple[Node, bytes, Answer], ...]
     draws: tuple[tuple[Node, bytes, int, int, Answer], ...]
+    replaced: frozenset[Node]
+
+    @property
+    def places(self) -> frozenset[Node]:
+        """The nodes of which facts are told."""
+        return frozenset(fact[0] for facts in (self.scores, self.verdicts, self.draws) for fact in facts)
+
+    def at(self, nodes: Set[Node]) -> Changes:
+        """What is told of these nodes."""
+        return self._replace(
+            scores=tuple(fact for fact in self.scores if fact[0] in nodes),
+            verdicts=tuple(fact for fact in self.verdicts if fact[0] in nodes),
+            draws=tuple(fact for fact in self.draws if fact[0] in nodes),
+        )
 
 
 class News:
@@ -39,6 +55,11 @@ class News:
         self._scores: dict[Node, Fact] = {}
         self._verdicts: list[tuple[Node, bytes, Answer]] = []
         self._draws: list[tuple[Node, bytes, int, int, Answer]] = []
+        self.replaced: set[Node] = set()
+
+    @property
+    def has_facts(self) -> bool:
+        return bool(self._scores or self._verdicts or self._draws)
 
     def quiet(self, nodes: range) -> None:
         """These are no news."""
@@ -58,6 +79,17 @@ class News:
         else:
             self._draws.append((node, *question, answer))
 
+    def forget(self, nodes: Set[Node]) -> None:
+        """What was told of these nodes counts no more."""
+        self._scores = {node: fact for node, fact in self._scores.items() if node not in nodes}
+        self._verdicts = [fact for fact in self._verdicts if fact[0] not in nodes]
+        self._draws = [fact for fact in self._draws if fact[0] not in nodes]
+
+    def replace(self, nodes: Set[Node]) -> None:
+        """What is told of these nodes from now on takes the place of all that was known of them."""
+        self.forget(nodes)
+        self.replaced |= nodes
+
     def changes(self, nodes: Nodes) -> Changes:
         added = np.ones(len(nodes) - self._mark, dtype=np.bool_)
         for span in self._quiet:
@@ -65,4 +97,5 @@ class News:
         new = (np.flatnonzero(added) + self._mark).astype(np.int32)
         parents, tokens = nodes.columns(new)
         scores = tuple(self._scores.items())
-        return Changes(new, parents, tokens, scores, tuple(self._verdicts), tuple(self._draws))
+        verdicts, draws = tuple(self._verdicts), tuple(self._draws)
+        return Changes(new, parents, tokens, scores, verdicts, draws, frozenset(self.replaced))

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 
 from lmql_lite.cache.file_lock import try_lock, unlock
-from lmql_lite.cache.frames import Entry, encode
+from lmql_lite.cache.frames import Entry
 from lmql_lite.cache.framing import (
     FILE_HEAD_BYTES,
     FRAME_HEAD_BYTES,
@@ -31,6 +31,7 @@ from lmql_lite.cache.framing import (
     scan,
 )
 from lmql_lite.cache.log import Lost, News, Number, NumberClash, Numbers, Renumbered
+from lmql_lite.cache.payloads import encode
 from lmql_lite.errors import CacheError
 
 LOCK_SECONDS = 30.0
@@ -206,17 +207,19 @@ class FrameFile:
             return size
         is_whole = self._position == FILE_HEAD_BYTES
         found = scan(self._bytes(self._position, size - self._position), self._position, self._salt)
-        for place in found.places:
+        frames, at = [place.frame for place in found.places], 0
+        while at < len(frames):
             try:
-                news = self._numbers.admit(place.frame)
+                news = self._numbers.admit_some(frames, at)
             except NumberClash:
                 if not is_whole:  # the one who wrote it could not read all that was read here: see what is there now
                     return self._look_anew()
-                self._numbers.give_up(place.frame.model)
-                news = self._numbers.admit(place.frame)
-            if isinstance(news, Lost):
+                self._numbers.give_up(frames[at].model)
+                news = self._numbers.admit_some(frames, at)
+            if any(isinstance(one, Lost) for one in news):
                 self._note_damage()
-            self._unseen.append(news)
+            self._unseen += news
+            at += len(news)
         if found.places:
             start = found.places[-1].start
             self._last_head = (start, self._bytes(start, FRAME_HEAD_BYTES))

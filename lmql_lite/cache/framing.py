@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 from lmql_lite.cache.frames import Frame
@@ -24,7 +25,8 @@ FILE_HEAD_BYTES = 2 * _FILE_HEAD.size  # twice: one flipped bit shall not cost t
 _MARK = b"\xf4LQ"
 _FRAME_HEAD = struct.Struct("<3sBIIIQI")  # mark, kind, payload bytes, model, nodes, first node, checksum of the payload
 _CHECKSUM = struct.Struct("<I")
-FRAME_HEAD_BYTES = _FRAME_HEAD.size + _CHECKSUM.size
+_WHOLE_HEAD = struct.Struct("<3sBIIIQII")
+FRAME_HEAD_BYTES = _WHOLE_HEAD.size
 
 
 class NewerVersion(Exception):
@@ -67,8 +69,7 @@ def _head_checksum(head: bytes, position: int, salt: bytes) -> int:
     return crc32(head, crc32(salt + position.to_bytes(8, "little")))
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A frame and the bytes it takes in the file, `start` to `end`."""
 
     start: int
@@ -114,9 +115,8 @@ def _frame_at(data: bytes, at: int, base: int, salt: bytes) -> Place | None:
     body = at + FRAME_HEAD_BYTES
     if len(data) < body:
         return None
-    head = data[at : at + _FRAME_HEAD.size]
-    mark, kind, size, model, count, first, checksum = _FRAME_HEAD.unpack(head)
-    if mark != _MARK or _CHECKSUM.unpack_from(data, at + _FRAME_HEAD.size)[0] != _head_checksum(head, base + at, salt):
+    mark, kind, size, model, count, first, checksum, own_checksum = _WHOLE_HEAD.unpack_from(data, at)
+    if mark != _MARK or own_checksum != _head_checksum(data[at : at + _FRAME_HEAD.size], base + at, salt):
         return None
     payload = data[body : body + size]
     whole = crc32(payload) == checksum and size <= MAX_PAYLOAD_BYTES

@@ -6,11 +6,12 @@ reader drops nodes and never guesses, since a node taken for another one would b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lmql_lite.cache.frames import Batch, Entry, Frame, FrameError, Model, decode
+from lmql_lite.cache.frames import BATCH, Batch, Entry, Frame, FrameError, Model
+from lmql_lite.cache.payloads import decode, decode_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class Log(Protocol):
     async def close(self) -> None: ...
 
 
+RUN_BYTES = 2**21
+"""Payloads that are decoded together: enough for thousands of small frames, and memory for it is soon free again."""
+
+
 class NumberClash(Exception):
     """A frame takes numbers that are taken: its writer saw less of the log than its reader."""
 
@@ -77,6 +82,35 @@ class Numbers:
     def stop(self, model: int) -> int:
         """The first number that no node of the model has taken."""
         return self._stops.get(model, 1)
+
+    def admit_some(self, frames: Sequence[Frame], begin: int) -> Sequence[Model | Batch | Lost]:
+        """What the frames from place `begin` on say: of the first, and of as many more as can be read along with it.
+
+        NumberClash where the first one cannot follow.
+        """
+        end = self._end_of_run(frames, begin)
+        if end - begin > 1:
+            size = self._models[frames[begin].model].vocabulary_size or 2**31
+            try:
+                batches = decode_batches(frames[begin:end], size)
+            except FrameError:  # of one of them: all are looked at singly
+                return [self.admit(frame) for frame in frames[begin:end]]
+            self._stops[batches[-1].model] = batches[-1].stop
+            return batches
+        return [self.admit(frames[begin])]
+
+    def _end_of_run(self, frames: Sequence[Frame], begin: int) -> int:
+        """Where batches of one model end that follow the log and one another without a gap, and are not too many."""
+        model = frames[begin].model
+        if model not in self._models or model in self._given_up:
+            return begin
+        stop, size, end = self.stop(model), 0, begin
+        while end < len(frames) and size < RUN_BYTES:
+            frame = frames[end]
+            if frame.kind != BATCH or frame.model != model or frame.first != stop or frame.payload is None:
+                break
+            stop, size, end = stop + frame.count, size + len(frame.payload), end + 1
+        return end
 
     def admit(self, frame: Frame) -> Model | Batch | Lost:
         """What the next frame of the log says, or what is lost with it. NumberClash where it cannot follow."""

@@ -22,6 +22,10 @@ _LOW_BITS = 13
 
 _WIDE = 48
 """Levels with fewer entries are quicker one by one: a vectorised level costs about 60 us, an entry alone 1.3 us."""
+_MANY = 1000
+"""Fewer entries are not worth a look whether all of them are new."""
+_ROUNDS = 4
+"""So often entries that say the same are looked for all at once: each time, those below the ones found before."""
 
 
 class Nodes:
@@ -140,24 +144,71 @@ class Nodes:
         Both are integers of shape (entries,). Raises ValueError, before anything is added, where they are not.
         """
         above, ids = _checked(parents, tokens, len(self))
+        if len(above) >= _MANY and (added := self._add_new(above, ids)) is not None:
+            return added
         nodes = np.zeros(len(above), dtype=np.int32)
-        levels = _levels(above)
-        widths = np.bincount(levels).tolist()
-        # numpy sorts short integers by radix, ten times as quickly
-        order = np.argsort(levels.astype(np.uint16) if len(widths) <= 2**16 else levels, kind="stable")
-        begin = end = 0
-        for width in [*widths, _WIDE]:  # narrow levels wait for the next wide one, and are then done one by one
-            if width >= _WIDE:
-                self._one_by_one(order[begin:end], above, ids, nodes)
-                begin, end = end, end + width
-                entries = order[begin:end]
-                begin = end
-                if len(entries):
-                    over = above[entries]
-                    nodes[entries] = self._level(np.where(over < 0, nodes[np.maximum(~over, 0)], over), ids[entries])
+        for entries, wide in _stretches(_levels(above)):
+            if wide:
+                over = above[entries]
+                nodes[entries] = self._level(np.where(over < 0, nodes[np.maximum(~over, 0)], over), ids[entries])
             else:
-                end += width
+                self._one_by_one(entries, above, ids, nodes)
         return nodes
+
+    def _add_new(self, above: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """The nodes of entries none of which is known, all added at once, as a file is that is read into an empty tree.
+
+        None, and nothing is added, where some are known, or where too many say the same.
+        """
+        outer = np.flatnonzero(above >= 0)
+        if self._find_many(above[outer], ids[outer]).any():
+            return None
+        known = len(self)
+        stands_for = _merged(above, ids, known)
+        if stands_for is None:
+            return None
+        new = np.flatnonzero(stands_for == np.arange(len(above)))
+        numbers = np.arange(known, known + len(new), dtype=np.int32)
+        nodes = np.zeros(len(above), dtype=np.int32)
+        nodes[new] = numbers
+        nodes = nodes[stands_for]
+        above, tokens = above[new], ids[new].astype(np.int32)
+        parents = np.where(above < 0, nodes[np.maximum(~above, 0)], above)
+        hashes = self._hashes_of(parents, tokens, _levels(np.where(above < 0, known + ~parents, 0)))
+        eldest = np.concatenate((_numbers(self._first), np.zeros(len(new), dtype=np.int32)))
+        youngest = eldest.copy()
+        youngest[parents] = numbers
+        siblings = eldest[parents]
+        others = np.flatnonzero(youngest[parents] != numbers)  # they come after the youngest, in any order
+        if others.size:
+            others = others[np.argsort(parents[others], kind="stable")]
+            over, begins = np.unique(parents[others], return_index=True)
+            siblings[others[:-1]] = numbers[others[1:]]
+            siblings[others[np.append(begins[1:], len(others)) - 1]] = eldest[over]
+            siblings[youngest[over] - known] = numbers[others[begins]]
+        self._tokens.frombytes(tokens.tobytes())
+        self._parents.frombytes(parents.astype(np.int32).tobytes())
+        self._hashes.frombytes(hashes.tobytes())
+        self._first.frombytes(bytes(numbers.nbytes))
+        self._next.frombytes(siblings.tobytes())
+        _numbers(self._first)[parents] = youngest[parents]
+        self._enter(numbers, parents, tokens)
+        return nodes
+
+    def _hashes_of(
+        self, parents: NDArray[np.int64], tokens: NDArray[np.int32], levels: NDArray[np.int32]
+    ) -> NDArray[np.uint64]:
+        """Those of nodes to come, some of them below others."""
+        hashes = np.concatenate((np.frombuffer(self._hashes, dtype=np.uint64), np.zeros(len(parents), dtype=np.uint64)))
+        known = len(self)
+        hash_of, parent_of, token_of = hashes.data, parents.data, tokens.data
+        for entries, wide in _stretches(levels):
+            if wide:
+                hashes[known + entries] = mix_many(hashes[parents[entries]], tokens[entries])
+            else:
+                for entry in entries.tolist():
+                    hash_of[known + entry] = mix(hash_of[parent_of[entry]], token_of[entry])
+        return hashes[known:]
 
     def _one_by_one(
         self, entries: NDArray[np.intp], above: NDArray[np.int64], ids: NDArray[np.int64], nodes: NDArray[np.int32]
@@ -209,6 +260,9 @@ class Nodes:
         self._first.frombytes(bytes(new.nbytes))
         self._next.frombytes(siblings.tobytes())
         _numbers(self._first)[parents[eldest]] = new[eldest]
+        self._enter(new, parents, tokens)
+
+    def _enter(self, new: NDArray[np.int32], parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
         if 2 * len(self) > len(self._table):
             self._grow()
         else:
@@ -261,13 +315,67 @@ def _checked(parents: ArrayLike, tokens: ArrayLike, known: int) -> tuple[NDArray
 
 
 def _levels(above: NDArray[np.int64]) -> NDArray[np.int32]:
-    """How many entries of the same call stand above each entry: paths are followed in steps that double."""
-    levels = (above < 0).astype(np.int32)
-    jump = np.where(above < 0, ~above, np.arange(len(above))).astype(np.int32)
-    while (beyond := levels[jump]).any():
-        levels += beyond
+    """How many entries of the same call stand above each entry: chains, each entry below the last one, are followed
+    in steps that double."""
+    places = np.arange(len(above))
+    begins = above != -places  # ~(place - 1)
+    begins[:1] = True
+    starts = np.flatnonzero(begins)
+    chain_of = np.cumsum(begins) - 1
+    depths = places - starts[chain_of]
+    over = above[starts]
+    inner = over < 0
+    jump = np.where(inner, chain_of[np.maximum(~over, 0)], np.arange(len(starts)))
+    steps = np.where(inner, depths[np.maximum(~over, 0)] + 1, 0)
+    while (beyond := steps[jump]).any():
+        steps += beyond
         jump = jump[jump]
+    levels: NDArray[np.int32] = (steps[chain_of] + depths).astype(np.int32)
     return levels
+
+
+def _stretches(levels: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.intp], bool]]:
+    """Entries from above, and whether they are one wide level; narrow levels wait for the next wide one."""
+    widths = np.bincount(levels).tolist()
+    # numpy sorts short integers by radix, ten times as quickly
+    order = np.argsort(levels.astype(np.uint16) if len(widths) <= 2**16 else levels, kind="stable")
+    begin = end = 0
+    for width in widths:
+        if width >= _WIDE:
+            if begin < end:
+                yield order[begin:end], False
+            begin, end = end + width, end + width
+            yield order[end - width : end], True
+        else:
+            end += width
+    if begin < end:
+        yield order[begin:end], False
+
+
+def _merged(above: NDArray[np.int64], ids: NDArray[np.int64], known: int) -> NDArray[np.intp] | None:
+    """For each entry the first one that says the same, which may be itself. None where that would take long.
+
+    Entries that say the same have the same parent: most entries are alone below theirs, and are not looked at twice.
+    """
+    entries = np.arange(len(above))
+    stands_for = entries.copy()
+    left = np.ones(len(above), dtype=np.bool_)
+    for _ in range(_ROUNDS):
+        over = np.where(above < 0, known + stands_for[np.maximum(~above, 0)], above)
+        youngest = np.zeros(known + len(above), dtype=np.intp)
+        youngest[over] = entries
+        crowded = np.zeros(known + len(above), dtype=np.bool_)
+        crowded[over[youngest[over] != entries]] = True
+        some = np.flatnonzero(crowded[over] & left)
+        _, firsts, which = np.unique(
+            (over[some] << 32) | (ids[some] & 0xFFFF_FFFF), return_index=True, return_inverse=True
+        )
+        if len(firsts) == len(some):
+            return stands_for
+        stands_for[some] = some[firsts[which.reshape(-1)]]
+        stands_for = stands_for[stands_for]  # who stood for others may stand behind an earlier one now
+        left = stands_for == entries
+    return None
 
 
 def mix_many(first: NDArray[np.uint64], second: NDArray[Any]) -> NDArray[np.uint64]:

@@ -7,8 +7,10 @@ knows a fact of are written, and those on the way to them.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -16,32 +18,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.cache.changes import Changes
+from lmql_lite.cache.facts import Columns, joined, picked, rows
 from lmql_lite.cache.frames import DIGEST_BYTES, Batch, Draws, Entry, Heads, Model, Verdicts
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.log import Log, Lost, News, Renumbered
 from lmql_lite.cache.tree import Answer, Fact, Node
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.trie import MAX_BYTES, Trie
 
 UNKNOWN = -1
 FACTS_PER_BATCH = 100_000
+REPLACED_PER_BATCH = 10_000
+"""Nodes, whose facts stand in one batch: what one replaces, another would replace again."""
 
 
 class LoggedHeads:
-    """The heads of one batch, made when they are read."""
+    """Heads as they were logged, made when they are read. `written`, shape (heads,): when they were."""
 
-    def __init__(self, heads: Heads, vocabulary_size: int) -> None:
-        self._heads = heads
+    def __init__(self, heads: Heads, vocabulary_size: int, written: NDArray[np.int64] | None = None) -> None:
         self._ends = np.cumsum(heads.sizes)
+        self._ids, self._logprobs, self._rest = heads.ids, heads.logprobs, heads.rest
         self._vocabulary_size = vocabulary_size
+        self._written = np.zeros(len(self._ends), np.int64) if written is None else written
 
     def __len__(self) -> int:
-        return len(self._heads.nodes)
+        return len(self._ends)
 
     def __getitem__(self, place: int, /) -> Head | None:
-        end = int(self._ends[place])
-        row = slice(end - int(self._heads.sizes[place]), end)
-        heads = self._heads
-        return Head(heads.ids[row], heads.logprobs[row], float(heads.rest[place]), self._vocabulary_size)
+        row = slice(int(self._ends[place - 1]) if place else 0, int(self._ends[place]))
+        return Head(self._ids[row], self._logprobs[row], float(self._rest[place]), self._vocabulary_size)
+
+    def written(self, place: int) -> int:
+        return int(self._written[place])
+
+
+class Logged:
+    """The facts of a few batches at nodes of a tree, but for lost ones. `known` tells the node of each number."""
+
+    def __init__(self, batches: Sequence[Batch], known: NDArray[np.int64]) -> None:
+        times = np.array([batch.written for batch in batches], dtype=np.int64)
+        self._heads, self._head_times = _located([batch.heads for batch in batches], times, known)
+        self._verdicts, self._verdict_times = _located([batch.verdicts for batch in batches], times, known)
+        self._draws, self._draw_times = _located([batch.draws for batch in batches], times, known)
+
+    @property
+    def nodes(self) -> NDArray[np.int32]:
+        """Where the facts are, each node once."""
+        return np.unique(np.concatenate([self._heads.nodes, self._verdicts.nodes, self._draws.nodes])).astype(np.int32)
+
+    def attach_to(self, tree: Trie, vocabulary_size: int) -> None:
+        if len(self._heads.nodes):
+            heads = LoggedHeads(self._heads, vocabulary_size, self._head_times)
+            tree.attach(self._heads.nodes.astype(np.int32), heads)
+        if len(self._verdicts.nodes) or len(self._draws.nodes):
+            tree.attach_answers(self._verdicts, self._draws, (self._verdict_times, self._draw_times))
+
+
+def _located(
+    parts: Sequence[Columns], times: NDArray[np.int64], known: NDArray[np.int64]
+) -> tuple[Columns, NDArray[np.int64]]:
+    """The rows of all parts at nodes of the tree, and the time of each."""
+    many = np.array([len(part.nodes) for part in parts])
+    facts = joined([parts[place] for place in np.flatnonzero(many).tolist()] or parts[:1])
+    at, written = known[facts.nodes], np.repeat(times, many)
+    facts = replace(facts, nodes=at)
+    kept = np.flatnonzero(at != UNKNOWN)
+    if len(kept) == len(at):
+        return facts, written
+    return (rows(facts, kept) if isinstance(facts, Heads) else picked(facts, kept)), written[kept]
 
 
 class Books:
@@ -82,77 +125,84 @@ class Books:
         missing = first + count - len(self._nodes)
         self._nodes.extend([UNKNOWN] * max(missing, 0))
 
-    def admit(self, batch: Batch, vocabulary_size: int) -> None:
-        self.lose(batch.first, 0)
-        self._book(batch.first, self._admit_nodes(batch))
-        known = np.frombuffer(self._nodes, dtype=np.int64)
-        at = known[batch.heads.nodes]
-        kept = np.flatnonzero(at != UNKNOWN)
-        if kept.size < at.size:  # some hang on nodes that were lost
-            self._admit_heads_singly(batch.heads, at, kept, vocabulary_size)
-        elif at.size:
-            self.tree.attach(at.astype(np.int32), LoggedHeads(batch.heads, vocabulary_size))
-        verdicts, draws = batch.verdicts, batch.draws
-        for row, node in enumerate(known[verdicts.nodes].tolist()):
-            if node != UNKNOWN:
-                answer = Answer(int(verdicts.tokens[row]), float(verdicts.logprobs[row]), 0)
-                self.tree.add_verdict(node, verdicts.questions[row].tobytes(), answer, quiet=True)
-        for row, node in enumerate(known[draws.nodes].tolist()):
-            if node != UNKNOWN:
-                answer = Answer(int(draws.tokens[row]), float(draws.logprobs[row]), 0)
-                seed, index = int(draws.seeds[row]), int(draws.indices[row])
-                self.tree.add_draw(node, draws.questions[row].tobytes(), seed, index, answer, quiet=True)
+    def admit(self, batches: Sequence[Batch], vocabulary_size: int) -> None:
+        """Batches without a gap between them; one that replaces is alone."""
+        first = batches[0].first
+        self.lose(first, 0)
+        parents = np.concatenate([batch.parents for batch in batches])
+        tokens = np.concatenate([batch.tokens for batch in batches])
+        self._book(first, self._admit_nodes(first, parents, tokens))
+        logged = Logged(batches, np.frombuffer(self._nodes, dtype=np.int64))
+        if batches[0].replaces:
+            self.tree.renounce(logged.nodes)
+        logged.attach_to(self.tree, vocabulary_size)
 
-    def _admit_nodes(self, batch: Batch) -> NDArray[np.int64]:
-        parents, first = batch.parents, batch.first
+    def settle(self, batches: Sequence[Batch], vocabulary_size: int) -> None:
+        """One's own batches are kept: what memory has no room for is read from there from now on."""
+        for batch in batches:
+            logged = Logged([batch], np.frombuffer(self._nodes, dtype=np.int64))
+            if batch.replaces:
+                self.tree.detach(logged.nodes)
+            logged.attach_to(self.tree, vocabulary_size)
+
+    def _admit_nodes(self, first: int, parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> NDArray[np.int64]:
         inside = parents >= first
-        above = np.where(inside, ~(parents - first), 0)
         before = np.frombuffer(self._nodes, dtype=np.int64)[np.where(inside, 0, parents)]
         if not (before[~inside] == UNKNOWN).any():
-            above = np.where(inside, above, before)
-            return self.tree.extend_many(above, batch.tokens, quiet=True).astype(np.int64)
+            above = np.where(inside, first - 1 - parents, before)
+            return self.tree.extend_many(above, tokens, quiet=True).astype(np.int64)
         nodes: list[Node] = []  # what hangs on lost nodes is lost with them
-        for parent, token in zip(parents.tolist(), batch.tokens.tolist(), strict=True):
+        for parent, token in zip(parents.tolist(), tokens.tolist(), strict=True):
             node = nodes[parent - first] if parent >= first else self._nodes[parent]
             nodes.append(UNKNOWN if node == UNKNOWN else int(self.tree.extend_many([node], [token], quiet=True)[0]))
         return np.array(nodes, dtype=np.int64)
 
-    def _admit_heads_singly(
-        self, heads: Heads, at: NDArray[np.int64], kept: NDArray[np.intp], vocabulary_size: int
-    ) -> None:
-        rows = LoggedHeads(heads, vocabulary_size)
-        for row in kept.tolist():
-            head = rows[row]
-            assert head is not None, "a batch has its own heads"
-            self.tree.add_scores(int(at[row]), head, 0, quiet=True)
-
     # Writing -----------------------------------------------------------------------------------------------------
 
-    def batches(self, changes: Changes) -> Iterable[Batch]:
-        """What is new, numbered to follow the log."""
+    def batches(self, changes: Changes, written: int) -> list[Batch]:
+        """What is new, numbered to follow the log; first what replaces what the log says."""
         self._sure = len(self._nodes)
         self._open_accounts()
-        scores, verdicts, draws = changes.scores, changes.verdicts, changes.draws
-        for begin in range(0, max(len(scores), len(verdicts), len(draws)), FACTS_PER_BATCH):
-            some = slice(begin, begin + FACTS_PER_BATCH)
-            first = len(self._nodes)
-            parents: list[int] = []
-            tokens: list[int] = []
-            for node in (fact[0] for facts in (scores[some], verdicts[some], draws[some]) for fact in facts):
-                for parent, token, new in self._way_to(node):
-                    parents.append(self._numbers[parent])
-                    self._numbers[new] = len(self._nodes)
-                    self._nodes.append(new)
-                    tokens.append(token)
-            yield Batch(
-                self.number,
-                first,
-                np.array(parents, dtype=np.int64),
-                np.array(tokens, dtype=np.int32),
-                self._heads(scores[some]),
-                self._verdicts(verdicts[some]),
-                self._draws(draws[some]),
-            )
+        replaced = sorted(changes.replaced & changes.places)
+        batches = []
+        for begin in range(0, len(replaced), REPLACED_PER_BATCH):
+            some = changes.at(frozenset(replaced[begin : begin + REPLACED_PER_BATCH]))
+            batches.append(self._batch(some.scores, some.verdicts, some.draws, written, replaces=True))
+        rest = changes.at(changes.places - changes.replaced) if replaced else changes
+        for begin in range(0, max(len(rest.scores), len(rest.verdicts), len(rest.draws)), FACTS_PER_BATCH):
+            cut = slice(begin, begin + FACTS_PER_BATCH)
+            batches.append(self._batch(rest.scores[cut], rest.verdicts[cut], rest.draws[cut], written, replaces=False))
+        return batches
+
+    def _batch(
+        self,
+        scores: tuple[tuple[Node, Fact], ...],
+        verdicts: tuple[tuple[Node, bytes, Answer], ...],
+        draws: tuple[tuple[Node, bytes, int, int, Answer], ...],
+        written: int,
+        *,
+        replaces: bool,
+    ) -> Batch:
+        first = len(self._nodes)
+        parents: list[int] = []
+        tokens: list[int] = []
+        for node in (fact[0] for facts in (scores, verdicts, draws) for fact in facts):
+            for parent, token, new in self._way_to(node):
+                parents.append(self._numbers[parent])
+                self._numbers[new] = len(self._nodes)
+                self._nodes.append(new)
+                tokens.append(token)
+        return Batch(
+            self.number,
+            first,
+            np.array(parents, dtype=np.int64),
+            np.array(tokens, dtype=np.int32),
+            self._heads(scores),
+            self._verdicts(verdicts),
+            self._draws(draws),
+            written,
+            replaces,
+        )
 
     def _way_to(self, node: Node) -> list[tuple[Node, int, Node]]:
         """Parent, token and node of all that have no number yet, from above."""
@@ -203,10 +253,17 @@ def _digests(questions: Iterable[bytes]) -> NDArray[np.uint8]:
 
 
 class SavedTrees:
-    """One log, and a tree for each model that has facts in it. Runs of several threads and event loops may share it."""
+    """One log, and a tree for each model that has facts in it. Runs of several threads and event loops may share it.
 
-    def __init__(self, log: Log) -> None:
+    `max_bytes` bounds the facts of each tree that are in no column of the log; `runs` numbers the runs on these trees
+    (S31); `clock` tells when facts are written.
+    """
+
+    def __init__(self, log: Log, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.time) -> None:
+        self.max_bytes = max_bytes
+        self.runs = itertools.count(1)
         self._log = log
+        self._clock = clock
         self._models: dict[int, Model] = {}
         self._books: dict[str, Books] = {}
         self._trees: dict[str, Trie] = {}
@@ -220,7 +277,7 @@ class SavedTrees:
     def tree(self, fingerprint: str) -> Trie:
         tree = self._trees.get(fingerprint)
         if tree is None:
-            tree = self._trees.setdefault(fingerprint, Trie())
+            tree = self._trees.setdefault(fingerprint, Trie(self.max_bytes))
             tree.record()
         return tree
 
@@ -228,22 +285,26 @@ class SavedTrees:
         """Reads what others have written since the last look."""
         await asyncio.to_thread(self._lock.acquire)
         try:
-            for news in await self._log.follow():
-                self._admit(news)
+            self._admit_all(await self._log.follow())
         finally:
             self._lock.release()
 
     async def save(self, fingerprint: str, name: str, vocabulary_size: int) -> bool:
-        """Writes what is new in a model's tree. True once it is kept (S34)."""
-        changes = self.tree(fingerprint).changes()
-        if not (changes.scores or changes.verdicts or changes.draws):
+        """Writes what is new in a model's tree. True once it is kept (S34). What cannot be kept now never is."""
+        tree = self.tree(fingerprint)
+        if not tree.has_news:
             return True
         await asyncio.to_thread(self._lock.acquire)
         try:
             model = Model(0, fingerprint, name, vocabulary_size)
-            kept = await self._log.append(lambda news: self._number(news, model, changes))
-            if not kept and fingerprint in self._books:
-                self._books[fingerprint].take_back()
+            written: list[Batch] = []
+            kept = await self._log.append(lambda news: self._number(news, model, written))
+            if kept and written:
+                self._books[fingerprint].settle(written, vocabulary_size)
+            elif not kept:
+                tree.changes()
+                if fingerprint in self._books:
+                    self._books[fingerprint].take_back()
             return kept
         finally:
             self._lock.release()
@@ -251,28 +312,51 @@ class SavedTrees:
     async def close(self) -> None:
         await self._log.close()
 
-    def _number(self, news: list[News], model: Model, changes: Changes) -> list[Entry]:
-        for each in news:
-            self._admit(each)
-        entries: list[Entry] = []
-        books = self._books.get(model.fingerprint)
-        if books is None:
+    def _number(self, news: list[News], model: Model, written: list[Batch]) -> list[Entry]:
+        """What is to be written; its batches are also put into `written`."""
+        self._admit_all(news)
+        changes = self.tree(model.fingerprint).changes()  # only now: what the log has just taken back is no news
+        if not changes.places:
+            return []
+        declared: list[Entry] = []
+        if model.fingerprint not in self._books:
             model = replace(model, number=max(self._models, default=0) + 1)
-            entries.append(model)
+            declared.append(model)
             self._admit(model)
-            books = self._books[model.fingerprint]
-        return [*entries, *books.batches(changes)]
+        written += self._books[model.fingerprint].batches(changes, int(self._clock()))
+        return [*declared, *written]
 
-    def _admit(self, news: News) -> None:
+    def _admit_all(self, news: Iterable[News]) -> None:
+        """In order; batches that follow one another without a gap at once."""
+        run: list[Batch] = []
+        for each in news:
+            if run and not (isinstance(each, Batch) and _goes_with(each, run[-1])):
+                self._admit_run(run)
+                run = []
+            if isinstance(each, Batch):
+                run.append(each)
+            else:
+                self._admit(each)
+        if run:
+            self._admit_run(run)
+
+    def _admit_run(self, batches: list[Batch]) -> None:
+        model = self._models[batches[0].model]
+        self._books[model.fingerprint].admit(batches, model.vocabulary_size)
+
+    def _admit(self, news: Model | Lost | Renumbered) -> None:
         match news:
             case Model(number, fingerprint):
                 self._models[number] = news
                 self._books.setdefault(fingerprint, Books(number, self.tree(fingerprint)))
-            case Batch(model):
-                declared = self._models[model]
-                self._books[declared.fingerprint].admit(news, declared.vocabulary_size)
             case Lost(model, first, count):
                 if model in self._models:
                     self._books[self._models[model].fingerprint].lose(first, count)
             case Renumbered():
                 self._models, self._books = {}, {}
+                for tree in self._trees.values():
+                    tree.outdate()
+
+
+def _goes_with(batch: Batch, before: Batch) -> bool:
+    return batch.model == before.model and batch.first == before.stop and not (batch.replaces or before.replaces)

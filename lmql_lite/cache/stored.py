@@ -1,16 +1,19 @@
-"""Heads that stay where they are stored: a tree knows which node has one, and reads it when it is asked for."""
+"""Facts that a log holds of a tree: they stay as the columns in which they were read, and are read one by one."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.cache.changes import Question
+from lmql_lite.cache.frames import DIGEST_BYTES, Draws, Verdicts
 from lmql_lite.cache.head import Head
-from lmql_lite.cache.tree import Fact, Node
+from lmql_lite.cache.tree import Answer, Fact, Node
 
 
 class StoredHeads(Protocol):
@@ -20,34 +23,167 @@ class StoredHeads(Protocol):
 
     def __getitem__(self, place: int, /) -> Head | None: ...
 
+    def written(self, place: int) -> int:
+        """When it was, in unix seconds; 0 where that is not known."""
+        ...
+
 
 class Stored:
-    """For each node the number of its head, int32, all stores counted on; -1 where it has none."""
+    """Facts by node. Where several answer the same, the first one counts, unless another log took its log's place."""
 
     def __init__(self) -> None:
         self._numbers = array("i")
+        """For each node the number of its head, all stores counted on; -1 where it has none."""
         self._stores: list[StoredHeads] = []
         self._begins: list[int] = []
-        self._end = 0
+        self._end = self._outdated = 0
+        self._verdicts = StoredAnswers(DIGEST_BYTES)
+        self._draws = StoredAnswers(DIGEST_BYTES + 12)
 
     @property
     def nbytes(self) -> int:
-        return self._numbers.__sizeof__()
+        """Without the heads themselves."""
+        return self._numbers.__sizeof__() + self._verdicts.nbytes + self._draws.nbytes
 
-    def add(self, nodes: NDArray[np.int32], heads: StoredHeads, known: int) -> None:
+    def add_heads(self, nodes: NDArray[np.int32], heads: StoredHeads, known: int) -> None:
         """`nodes[i]` has the head `heads[i]`, unless it had one before; the tree has `known` nodes."""
-        self._numbers.frombytes(b"\xff" * 4 * (known - len(self._numbers)))
-        numbers = np.frombuffer(self._numbers, dtype=np.int32)
-        places = np.flatnonzero(numbers[nodes] < 0)[::-1]  # of two heads of one node the first is written last
+        numbers = _of_nodes(self._numbers, known)
+        places = np.flatnonzero(numbers[nodes] < self._outdated)[::-1]  # of two heads of one node the first comes last
         numbers[nodes[places]] = self._end + places
         self._stores.append(heads)
         self._begins.append(self._end)
         self._end += len(heads)
 
+    def add_answers(
+        self, verdicts: Verdicts, draws: Draws, written: tuple[NDArray[np.int64], NDArray[np.int64]], known: int
+    ) -> None:
+        """Answers whose nodes are those of the tree, and when each of both was written."""
+        self._verdicts.add(verdicts, verdicts.questions, written[0], known)
+        seeds = draws.seeds.astype("<u8").view(np.uint8).reshape(-1, 8)
+        indices = draws.indices.astype("<u4").view(np.uint8).reshape(-1, 4)
+        self._draws.add(draws, np.concatenate([draws.questions, seeds, indices], axis=1), written[1], known)
+
     def fact(self, node: Node) -> Fact | None:
+        if node >= len(self._numbers):  # every new node of a run comes here
+            return None
+        place = self._place(node)
+        if place is None:
+            return None
+        store, row = place
+        head = store[row]
+        return None if head is None else Fact(head, 0)
+
+    def answer(self, node: Node, question: Question) -> Answer | None:
+        if isinstance(question, bytes):
+            return self._verdicts.find(node, question)
+        digest, seed, index = question
+        return self._draws.find(node, digest + seed.to_bytes(8, "little") + index.to_bytes(4, "little"))
+
+    def written(self, node: Node) -> int | None:
+        """When the head of a node was written, else when the latest answer there was; None where nothing is stored."""
+        place = self._place(node)
+        if place is not None:
+            store, row = place
+            return store.written(row)
+        times = [time for time in (self._verdicts.written(node), self._draws.written(node)) if time is not None]
+        return max(times, default=None)
+
+    def drop(self, nodes: NDArray[np.int32]) -> None:
+        """What is stored of these nodes counts no more."""
+        nodes = nodes[nodes < len(self._numbers)]
+        _of_nodes(self._numbers, 0)[nodes] = -1
+        self._verdicts.drop(nodes)
+        self._draws.drop(nodes)
+
+    def drop_heads(self) -> None:
+        self._numbers, self._stores, self._begins = array("i"), [], []
+        self._end = self._outdated = 0
+
+    def outdate(self) -> None:
+        """Another log takes the place of the one that was read: what is added from now on counts more than this."""
+        self._outdated = self._end
+        self._verdicts.outdate()
+        self._draws.outdate()
+
+    def _place(self, node: Node) -> tuple[StoredHeads, int] | None:
         number = self._numbers[node] if node < len(self._numbers) else -1
         if number < 0:
             return None
         store = bisect_right(self._begins, number) - 1
-        head = self._stores[store][number - self._begins[store]]
-        return None if head is None else Fact(head, 0)
+        return self._stores[store], number - self._begins[store]
+
+
+class StoredAnswers:
+    """Answers by node and key, in the order in which they came: 40 bytes each, the key not counted."""
+
+    def __init__(self, key_bytes: int) -> None:
+        self._key_bytes = key_bytes
+        self._keys = bytearray()
+        self._tokens, self._logprobs, self._written = array("i"), array("f"), array("q")
+        self._last = array("i")
+        """For each node its last row, -1 where it has none."""
+        self._before = array("i")
+        """For each row the one before it of the same node."""
+        self._outdated = 0
+
+    @property
+    def nbytes(self) -> int:
+        columns: tuple[Any, ...] = (
+            self._keys, self._tokens, self._logprobs, self._written, self._last, self._before
+        )  # fmt: skip
+        return sum(column.__sizeof__() for column in columns)
+
+    def add(self, answers: Verdicts | Draws, keys: NDArray[np.uint8], written: NDArray[np.int64], known: int) -> None:
+        nodes = answers.nodes
+        if not len(nodes):
+            return
+        last = _of_nodes(self._last, known)
+        order = np.argsort(nodes, kind="stable")
+        at, numbers = nodes[order], (len(self._tokens) + order).astype(np.int32)
+        is_first = np.concatenate(([True], at[1:] != at[:-1]))
+        before = np.concatenate((numbers[:1], numbers[:-1]))
+        known_before = last[at[is_first]]
+        before[is_first] = np.where(known_before < self._outdated, -1, known_before)
+        last[at] = numbers  # of several of one node the last stays
+        column = np.empty_like(before)
+        column[order] = before
+        self._keys += keys.tobytes()
+        self._tokens.frombytes(answers.tokens.tobytes())
+        self._logprobs.frombytes(answers.logprobs.tobytes())
+        self._written.frombytes(written.tobytes())
+        self._before.frombytes(column.tobytes())
+
+    def find(self, node: Node, key: bytes) -> Answer | None:
+        """The first answer that was given."""
+        found = -1
+        for row in self._rows(node):
+            if self._key(row) == key:
+                found = row
+        return None if found < 0 else Answer(self._tokens[found], self._logprobs[found], 0)
+
+    def written(self, node: Node) -> int | None:
+        """When the latest of those that count was."""
+        times = {bytes(self._key(row)): self._written[row] for row in self._rows(node)}
+        return max(times.values(), default=None)
+
+    def drop(self, nodes: NDArray[np.int32]) -> None:
+        _of_nodes(self._last, 0)[nodes[nodes < len(self._last)]] = -1
+
+    def outdate(self) -> None:
+        self._outdated = len(self._tokens)
+
+    def _rows(self, node: Node) -> Iterator[int]:
+        """Those of a node, the last one first."""
+        row = self._last[node] if node < len(self._last) else -1
+        while row >= 0:
+            yield row
+            row = self._before[row]
+
+    def _key(self, row: int) -> bytearray:
+        return self._keys[row * self._key_bytes : (row + 1) * self._key_bytes]
+
+
+def _of_nodes(column: array[int], known: int) -> NDArray[np.int32]:
+    """A column of one number per node, as numpy sees it, -1 for nodes that are new. Not to be kept: see `Nodes`."""
+    column.frombytes(b"\xff" * 4 * (known - len(column)))
+    return np.frombuffer(column, dtype=np.int32)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmql_lite.cache.changes import Changes, News, Question
+from lmql_lite.cache.frames import Draws, Verdicts
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.nodes import ROOT, Nodes
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.stored import Stored, StoredHeads
+from lmql_lite.cache.suffixes import Suffixes
 from lmql_lite.cache.tree import Answer, Fact, Node
 
 MAX_BYTES = 256 * 2**20
@@ -43,7 +45,8 @@ class Trie:
         self._max_bytes = max_bytes
         self._pins: dict[Node, int] = {}
         self._pinned: dict[Node, int] = {}  # on the way to a pin: pins here, and children that are in this table
-        self._stored: Stored | None = None
+        self._stored = Stored()
+        self._suffixes = Suffixes(self._nodes)
         self._news: News | None = None
         self._lock = Lock()
 
@@ -57,8 +60,8 @@ class Trie:
 
     @property
     def structure_nbytes(self) -> int:
-        """Memory of the nodes, with the column that leads to stored heads."""
-        return self._nodes.nbytes + (self._stored.nbytes if self._stored else 0)
+        """Memory of the nodes, with the table that guesses, stored answers, and what leads to stored facts."""
+        return self._nodes.nbytes + self._suffixes.nbytes + self._stored.nbytes
 
     # nodes
 
@@ -103,6 +106,10 @@ class Trie:
         """The nodes that were added when the tree had `mark` of them, or later."""
         return range(mark, len(self._nodes))
 
+    def guess(self, node: Node, most: int, *, skip: bool) -> tuple[int, ...]:
+        with self._lock:
+            return self._suffixes.guess(node, most, skip)
+
     # scores
 
     def scores(self, node: Node) -> Fact | None:
@@ -111,31 +118,24 @@ class Trie:
                 self._spare.move_to_end(node)
             return self._fact(node)
 
-    def add_scores(self, node: Node, scores: Scores | Head, run: int, *, quiet: bool = False) -> Fact:
+    def add_scores(self, node: Node, scores: Scores | Head, run: int) -> Fact:
         with self._lock:
             first = self._fact(node)
             if first is not None and not (isinstance(first.scores, Head) and isinstance(scores, Scores)):
                 return first
             fact = Fact(scores, run)
-            self._put(node, fact)
-            if first is None and not quiet and self._news is not None:  # the row of a known head is no news
-                self._news.scores(node, fact)
-            self._written(node)
+            self._add_fact(node, fact, is_news=first is None)  # the row of a known head is no news
             return fact
 
-    def attach(self, nodes: NDArray[np.int32], heads: StoredHeads) -> None:
-        """`nodes[i]` has the head `heads[i]`, unless it had one before.
-
-        Such facts belong to run 0 and are no news. They are read where memory holds nothing of that node, and take
-        4 bytes of the structure and nothing of `max_bytes`.
-        """
-        with self._lock:
-            self._stored = self._stored or Stored()
-            self._stored.add(nodes, heads, len(self._nodes))
+    def _add_fact(self, node: Node, fact: Fact, is_news: bool = True) -> None:
+        self._put(node, fact)
+        if is_news and self._news is not None:
+            self._news.scores(node, fact)
+        self._keep(node)
 
     def forget_scores(self) -> None:
         with self._lock:
-            self._stored = None
+            self._stored.drop_heads()
             for node in self._facts:
                 self._nbytes -= _nbytes(self._facts[node])
                 if node not in self._answers:
@@ -143,49 +143,114 @@ class Trie:
             self._facts.clear()
 
     def _fact(self, node: Node) -> Fact | None:
-        fact = self._facts.get(node)
-        if fact is None and self._stored is not None:
-            return self._stored.fact(node)
-        return fact
+        return self._facts.get(node) or self._stored.fact(node)
 
     # answers
 
     def verdict(self, node: Node, question: bytes) -> Answer | None:
         return self._answer(node, question)
 
-    def add_verdict(self, node: Node, question: bytes, answer: Answer, *, quiet: bool = False) -> Answer:
-        return self._add_answer(node, question, answer, quiet)
+    def add_verdict(self, node: Node, question: bytes, answer: Answer) -> Answer:
+        with self._lock:
+            return self._add_answer(node, question, answer)
 
     def draw(self, node: Node, question: bytes, seed: int, index: int) -> Answer | None:
         return self._answer(node, (question, seed, index))
 
-    def add_draw(
-        self, node: Node, question: bytes, seed: int, index: int, answer: Answer, *, quiet: bool = False
-    ) -> Answer:
-        return self._add_answer(node, (question, seed, index), answer, quiet)
+    def add_draw(self, node: Node, question: bytes, seed: int, index: int, answer: Answer) -> Answer:
+        with self._lock:
+            return self._add_answer(node, (question, seed, index), answer)
 
     def _answer(self, node: Node, question: Question) -> Answer | None:
         with self._lock:
             if node in self._spare:
                 self._spare.move_to_end(node)
-            answers = self._answers.get(node)
-            return None if answers is None else answers.get(question)
+            return self._known_answer(node, question)
 
-    def _add_answer(self, node: Node, question: Question, answer: Answer, quiet: bool) -> Answer:
+    def _known_answer(self, node: Node, question: Question) -> Answer | None:
+        answer = self._answers.get(node, {}).get(question)
+        return self._stored.answer(node, question) if answer is None else answer
+
+    def _add_answer(self, node: Node, question: Question, answer: Answer) -> Answer:
+        first = self._known_answer(node, question)
+        if first is not None:
+            return first
+        self._answers.setdefault(node, {})[question] = answer
+        self._nbytes += ANSWER_BYTES
+        if self._news is not None:
+            self._news.answer(node, question, answer)
+        self._keep(node)
+        return answer
+
+    # what a log holds of this tree: read where memory has nothing, no news, of run 0, and nothing of `max_bytes`
+
+    def attach(self, nodes: NDArray[np.int32], heads: StoredHeads) -> None:
+        """`nodes[i]` has the head `heads[i]`, unless it had one before. Takes 4 bytes of the structure per node."""
         with self._lock:
-            answers = self._answers.setdefault(node, {})
-            if question not in answers:
-                answers[question] = answer
-                self._nbytes += ANSWER_BYTES
-                if not quiet and self._news is not None:
-                    self._news.answer(node, question, answer)
-                self._written(node)
-            return answers[question]
+            self._stored.add_heads(nodes, heads, len(self._nodes))
+
+    def attach_answers(
+        self, verdicts: Verdicts, draws: Draws, written: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> None:
+        """Answers at nodes of this tree, the first to a question counts; and when each of both kinds was written."""
+        with self._lock:
+            self._stored.add_answers(verdicts, draws, written, len(self._nodes))
+
+    def written(self, node: Node) -> int | None:
+        """When the fact at a node was written to the log, in unix seconds, 0 where that is not known; None for what is
+        not from there. Where there are scores it is their time, else that of the latest answer."""
+        with self._lock:
+            return self._stored.written(node)
+
+    def detach(self, nodes: NDArray[np.int32]) -> None:
+        """What is attached to these nodes counts no more."""
+        with self._lock:
+            self._stored.drop(nodes)
+
+    def outdate(self) -> None:
+        """Another log takes the place of the one that was read: what it says counts more than what is attached now."""
+        with self._lock:
+            self._stored.outdate()
+
+    # what replaces what was known
+
+    def renounce(self, nodes: NDArray[np.int32]) -> None:
+        """The log takes back what it said of these nodes; what is to be written over it (`overwrite`) stays."""
+        with self._lock:
+            gone = set(nodes.tolist())
+            if self._news is not None:
+                gone -= self._news.replaced
+                self._news.forget(gone)
+            self._stored.drop(nodes)
+            self._forget(gone)
+
+    def overwrite(self, changes: Changes) -> None:
+        """All that is told of another tree, from its beginning, takes the place of what was known at these nodes."""
+        own = np.zeros(int(changes.nodes.max(initial=ROOT)) + 1, dtype=np.int64)
+        above = np.where(changes.parents == ROOT, ROOT, ~np.searchsorted(changes.nodes, changes.parents))
+        own[changes.nodes] = self.extend_many(above, changes.tokens)
+        nodes = own[sorted(changes.places)]
+        with self._lock:
+            if self._news is not None:
+                self._news.replace(set(nodes.tolist()))
+            self._stored.drop(nodes.astype(np.int32))
+            self._forget(nodes.tolist())
+            for node, fact in changes.scores:
+                self._add_fact(int(own[node]), fact)
+            for node, question, answer in changes.verdicts:
+                self._add_answer(int(own[node]), question, answer)
+            for node, question, seed, index, answer in changes.draws:
+                self._add_answer(int(own[node]), (question, seed, index), answer)
+
+    def _forget(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self._spare.pop(node, None)
+            self._drop_facts(node)
 
     # what is new
 
     def record(self) -> None:
-        """From now on `changes` tells what is new; the first time, all that is known by now, stored heads excepted."""
+        """From now on `changes` tells what is new; the first time, all that is known by now but not attached."""
         with self._lock:
             if self._news is not None:
                 return
@@ -195,6 +260,12 @@ class Trie:
             for node, answers in self._answers.items():
                 for question, answer in answers.items():
                     self._news.answer(node, question, answer)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `changes` would tell of facts."""
+        with self._lock:
+            return self._news is not None and self._news.has_facts
 
     def changes(self) -> Changes:
         """What was added, and not quietly, since the last call. Raises ValueError where nothing is recorded."""
@@ -239,14 +310,15 @@ class Trie:
         self._facts[node] = fact
         self._nbytes += _nbytes(fact) - (0 if before is None else _nbytes(before))
 
-    def _written(self, node: Node) -> None:
+    def _keep(self, node: Node) -> None:
         """What was written here stays, whatever has to go for it."""
         if self._nbytes > self._max_bytes:
             self._spare.pop(node, None)
             self._make_room(newest=node)
-        if node not in self._pinned:
-            self._spare[node] = None
+        if node in self._spare:
             self._spare.move_to_end(node)
+        elif node not in self._pinned:
+            self._spare[node] = None
 
     def _make_room(self, newest: Node | None = None) -> None:
         while self._nbytes > self._max_bytes and self._spare:
@@ -273,6 +345,9 @@ class Trie:
 
     def _drop(self, node: Node) -> None:
         del self._spare[node]
+        self._drop_facts(node)
+
+    def _drop_facts(self, node: Node) -> None:
         fact = self._facts.pop(node, None)
         if fact is not None:
             self._nbytes -= _nbytes(fact)

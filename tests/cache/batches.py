@@ -51,4 +51,6 @@ def batch(rng: np.random.Generator, size: int, *, first: int = 1, model: int = 1
             rng.integers(-1, vocabulary, facts).astype(np.int32),
             -rng.exponential(3, facts).astype(np.float32),
         ),
+        written=int(rng.integers(0, 2**40)),
+        replaces=bool(rng.random() < 0.2),
     )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lmql_lite.cache import nodes as nodes_module
+from lmql_lite.cache.frames import Draws, Verdicts
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.nodes import Nodes, mix_many
 from lmql_lite.cache.scores import Scores, mix
@@ -49,6 +50,18 @@ def states(tree: TokenTree, nodes: Sequence[Node]) -> str:
 
 class Store(list[Head | None]):
     """Heads as a file would give them."""
+
+    def written(self, place: int) -> int:
+        return 100 + place
+
+
+def stored(*answers: tuple[Node, bytes, int]) -> tuple[Verdicts, Draws, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Verdicts (node, question, token) as a file would give them."""
+    nodes = np.array([node for node, _, _ in answers], np.int64)
+    questions = np.frombuffer(b"".join(question for _, question, _ in answers), np.uint8).reshape(-1, 16)
+    tokens = np.array([token for _, _, token in answers], np.int32)
+    verdicts = Verdicts(nodes, questions, tokens, np.full(len(answers), -0.5, np.float32))
+    return verdicts, Draws(), (np.full(len(answers), 100), np.zeros(0, np.int64))
 
 
 # nodes
@@ -93,10 +106,10 @@ OPERATIONS = st.one_of(
 )
 
 
-@given(st.lists(OPERATIONS, max_size=12), st.sampled_from([1, 3, 10**6]))
-@settings(deadline=None, derandomize=True, max_examples=300)
-def test_any_operations_give_what_a_dictionary_of_paths_gives(operations: list[tuple], wide: int) -> None:
-    """Whether levels are loaded one by one, all at once or now this, now that way."""
+@given(st.lists(OPERATIONS, max_size=12), st.sampled_from([1, 3, 10**6]), st.sampled_from([1, 8, 10**6]))
+@settings(deadline=None, derandomize=True, max_examples=400)
+def test_any_operations_give_what_a_dictionary_of_paths_gives(operations: list[tuple], wide: int, many: int) -> None:
+    """Whether levels are loaded one by one, all at once or now this, now that way, and what is all new in one go."""
     tree = Trie()
     paths: list[tuple[int, ...]] = [()]  # by number of the model's own
     node_of: dict[tuple[int, ...], Node] = {(): tree.root}
@@ -109,15 +122,16 @@ def test_any_operations_give_what_a_dictionary_of_paths_gives(operations: list[t
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nodes_module, "_WIDE", wide)
+        patch.setattr(nodes_module, "_MANY", many)
         for what, first, second in operations:
             if what == "extend":
                 path = paths[first % len(paths)]
                 learn((*path, second), tree.extend(node_of[path], second))
             elif what == "walk":
                 path = paths[first % len(paths)]
-                node, many = tree.walk(node_of[path], second)
-                assert tree.path(node) == (*path, *second[:many])
-                assert many == len(second) or (*path, *second[: many + 1]) not in node_of
+                node, reached = tree.walk(node_of[path], second)
+                assert tree.path(node) == (*path, *second[:reached])
+                assert reached == len(second) or (*path, *second[: reached + 1]) not in node_of
             else:
                 known, entries, parents = list(paths), [], []
                 for place, (inner, number, token) in enumerate(second):
@@ -381,9 +395,8 @@ def test_each_change_is_told_once_in_the_order_in_which_it_came() -> None:
     loud = grown(tree, [1, 2, 3])
     louder = tree.extend(loud, 4)
     tree.extend_many([loud, 0], [4, 1], quiet=True)
-    tree.add_scores(quiet[1], row(1), run=0, quiet=True)
-    tree.add_verdict(quiet[1], QUESTION, answer, quiet=True)
-    tree.add_draw(quiet[1], QUESTION, 1, 0, answer, quiet=True)
+    tree.attach(np.array(quiet, np.int32), Store([row(1).head()] * 2))
+    tree.attach_answers(*stored((quiet[1], QUESTION, 1)))
     for _ in range(2):  # the second time nothing is added
         tree.add_scores(louder, early, run=2)
         tree.add_scores(before, early, run=2)
@@ -435,13 +448,19 @@ def test_changes_are_all_that_came_and_was_not_quiet(steps: list[tuple[str, int,
             node, new = known, len(tree) > known
         elif what == "scores":
             new = tree.scores(node) is None
-            tree.add_scores(node, row(1), run=1, quiet=quiet)
+            if quiet:
+                tree.attach(np.array([node], np.int32), Store([row(1).head()]))
+            else:
+                tree.add_scores(node, row(1), run=1)
         elif what == "verdict":
             new = tree.verdict(node, QUESTION) is None
-            tree.add_verdict(node, QUESTION, answer, quiet=quiet)
+            if quiet:
+                tree.attach_answers(*stored((node, QUESTION, 1)))
+            else:
+                tree.add_verdict(node, QUESTION, answer)
         elif what == "draw":
-            new = tree.draw(node, QUESTION, 7, 0) is None
-            tree.add_draw(node, QUESTION, 7, 0, answer, quiet=quiet)
+            new, quiet = tree.draw(node, QUESTION, 7, 0) is None, False
+            tree.add_draw(node, QUESTION, 7, 0, answer)
         else:
             changes = tree.changes()
             told += [("extend", new) for new in changes.nodes.tolist()]

@@ -1,0 +1,79 @@
+"""What `cache=` may be besides True and False: a file, or memory of one's own, and how much of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import KW_ONLY, dataclass, field
+
+from lmql_lite.cache.trie import MAX_BYTES, Trie
+from lmql_lite.errors import InputError
+
+
+class MemoryTrees:
+    """A tree for each model, which no file keeps. `runs` numbers the runs on them, of all sessions (S31)."""
+
+    notices: tuple[str, ...] = ()
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.runs = itertools.count(1)
+        self._trees: dict[str, Trie] = {}
+
+    def tree(self, fingerprint: str) -> Trie:
+        return self._trees.setdefault(fingerprint, Trie(self.max_bytes))
+
+    async def save(self, fingerprint: str, name: str, vocabulary_size: int) -> bool:
+        """As `SavedTrees.save`: memory has it already."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenCache:
+    """Where runs keep what models said: `lq.run(query, cache=lq.TokenCache("x.tokens", max_bytes=2**30))`.
+
+    With a `path` in that file, which any number of processes may use at once; `cache="x.tokens"` is short for it.
+    Without one in memory, shared by all runs that are given this very object, of whatever session. `max_bytes` bounds
+    the memory of what each model said and no file holds (256 MB unless told); what does not fit is asked for again.
+    With `durable` a run returns only after the disk itself has what it learned, so that a power cut takes nothing.
+
+    Raises InputError for a path that is no name of a file, a bound below 1, and `durable` without a file.
+    """
+
+    path: str | os.PathLike[str] | None = None
+    _: KW_ONLY
+    max_bytes: int = MAX_BYTES
+    durable: bool = False
+    trees: MemoryTrees = field(init=False, repr=False)
+    """Those of a cache without a path."""
+
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            _check_name(self.path)
+        if isinstance(self.max_bytes, bool) or not isinstance(self.max_bytes, int) or self.max_bytes < 1:
+            raise InputError(
+                f"max_bytes is a whole number of bytes, at least 1; this is {self.max_bytes!r}",
+                hint="cache=False keeps nothing at all",
+            )
+        if not isinstance(self.durable, bool):
+            raise InputError(f"durable is True or False; this is {self.durable!r}")
+        if self.durable and self.path is None:
+            raise InputError(
+                "durable=True is about a file, and none is named", hint='name one: TokenCache("x.tokens", durable=True)'
+            )
+        object.__setattr__(self, "trees", MemoryTrees(self.max_bytes))
+
+
+AnyCache = bool | str | os.PathLike[str] | TokenCache
+"""What a user may write: True shares one tree among all runs, False asks the model every time."""
+
+
+def _check_name(path: object) -> None:
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str):
+        raise InputError(
+            f"a cache is kept in a file that text or a path names; this is {path!r}",
+            hint='cache="x.tokens", or TokenCache() for one in memory',
+        )
+    if not name or "\0" in name:
+        raise InputError(f"{name!r} names no file", hint='for example cache="x.tokens"')

@@ -1,0 +1,487 @@
+"""Trees that a log keeps: what is written is read back, by whom, when it was, and what takes the place of what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmql_lite.cache import framing, log
+from lmql_lite.cache.frames import Batch, Draws, Entry, Model
+from lmql_lite.cache.head import Head, Miss
+from lmql_lite.cache.log import Lost, News, Number
+from lmql_lite.cache.payloads import encode
+from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.tokens_file import TokensFile
+from lmql_lite.cache.tree import Answer, Node
+from lmql_lite.cache.trie import MAX_BYTES, Trie
+from lmql_lite.errors import CacheError
+from tests.cache.batches import batch, same
+
+VOCABULARY = 50
+QUESTION, OTHER = bytes(range(16)), bytes(16)
+
+
+def head(token: int) -> Head:
+    """One that says `token`."""
+    ids = np.array([token, (token + 1) % VOCABULARY], np.int32)
+    return Head(ids, np.array([-0.5, -1.5], np.float32), 0.25, VOCABULARY)
+
+
+def said(tree: Trie, *path: int) -> int | None:
+    """The best token after a path."""
+    fact = tree.scores(at(tree, *path))
+    best = None if fact is None else fact.scores.best(np.ones(VOCABULARY, np.bool_))
+    assert not isinstance(best, Miss)
+    return best
+
+
+def at(tree: Trie, *path: int) -> Node:
+    node = tree.root
+    for token in path:
+        node = tree.extend(node, token)
+    return node
+
+
+def answer(token: int) -> Answer:
+    return Answer(token, -2.0, 1)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Process:
+    """What one process has of a file."""
+
+    def __init__(self, trees: SavedTrees, clock: Clock) -> None:
+        self.trees, self.clock = trees, clock
+
+    @property
+    def tree(self) -> Trie:
+        return self.trees.tree("model")
+
+    async def save(self) -> None:
+        assert await self.trees.save("model", "a model", VOCABULARY)
+        assert self.trees.notices == ()
+
+    async def refresh(self, learn: Callable[[Trie], object]) -> None:
+        """What a run on a tree of its own learns takes the place of what was known."""
+        fresh = Trie()
+        fresh.record()
+        learn(fresh)
+        self.tree.overwrite(fresh.changes())
+
+
+def processes(
+    many: int, work: Callable[..., Awaitable[None]], path: Path = Path("x.tokens"), max_bytes: int = MAX_BYTES
+) -> None:
+    async def go() -> None:
+        clock = Clock()
+        trees = [SavedTrees(await TokensFile.open(path), max_bytes, clock) for _ in range(many)]
+        try:
+            await work(*(Process(each, clock) for each in trees))
+        finally:
+            for each in trees:
+                await each.close()
+
+    asyncio.run(go())
+
+
+def test_a_fact_knows_when_it_was_written_and_one_that_was_not_does_not() -> None:
+    async def work(one: Process, other: Process) -> None:
+        node = at(one.tree, 1, 2)
+        one.tree.add_scores(node, head(7), run=1)
+        assert one.tree.written(node) is None
+        await one.save()
+        one.clock.now = 2_000.9
+        one.tree.add_verdict(node, QUESTION, answer(3))
+        one.tree.add_draw(at(one.tree, 1), QUESTION, 5, 0, answer(4))
+        await one.save()
+        await other.trees.follow()
+        for tree in (one.tree, other.tree):
+            assert tree.written(at(tree, 1, 2)) == 1_000, "the scores', not the later answer's"
+            assert tree.written(at(tree, 1)) == 2_000, "where nothing but answers are, the latest one's"
+            assert tree.written(tree.root) is None
+            assert tree.verdict(at(tree, 1, 2), QUESTION) == (3, -2.0, 1 if tree is one.tree else 0)
+
+    processes(2, work)
+
+
+def test_what_memory_has_no_room_for_is_read_from_what_was_written() -> None:
+    async def work(one: Process) -> None:
+        tree = one.tree
+        nodes = [tree.extend(tree.root, token) for token in range(20)]
+        for node in nodes:
+            tree.add_scores(node, head(node), run=1)
+            tree.add_verdict(node, QUESTION, answer(node))
+            tree.add_draw(node, QUESTION, 2**64 - 1, 2**32 - 1, answer(node + 1))
+        await one.save()
+        assert tree.nbytes < 4000
+        for node in nodes:
+            fact = tree.scores(node)
+            assert fact is not None and fact.scores.best(np.ones(VOCABULARY, np.bool_)) == node
+            assert tree.verdict(node, QUESTION) == (node, -2.0, 0 if node < nodes[-1] else 1)
+            assert (tree.draw(node, QUESTION, 2**64 - 1, 2**32 - 1) or answer(0)).token == node + 1
+            assert tree.draw(node, QUESTION, 2**64 - 2, 2**32 - 1) is tree.verdict(node, OTHER) is None
+        before = Path("x.tokens").stat().st_size
+        for node in nodes:  # it is known: nothing to write
+            tree.add_scores(node, head(9), run=2)
+            tree.add_verdict(node, QUESTION, answer(9))
+        await one.save()
+        assert Path("x.tokens").stat().st_size == before
+
+    processes(1, work, max_bytes=1)
+
+
+def test_of_answers_to_one_question_the_first_counts_S6() -> None:
+    async def work(one: Process, other: Process) -> None:
+        for process, token in ((one, 1), (other, 2)):
+            process.tree.add_scores(process.tree.root, head(token), run=1)
+            process.tree.add_verdict(process.tree.root, QUESTION, answer(token))
+            process.tree.add_verdict(process.tree.root, bytes([token]) * 16, answer(token))
+        await one.save()
+        await other.save()
+
+    processes(2, work)
+
+    async def look(reader: Process) -> None:
+        await reader.trees.follow()
+        tree = reader.tree
+        assert said(tree) == 1 and tree.verdict(tree.root, QUESTION) == (1, -2.0, 0)
+        for token in (1, 2):
+            assert tree.verdict(tree.root, bytes([token]) * 16) == (token, -2.0, 0)
+
+    processes(1, look)
+
+
+def test_what_replaces_takes_heads_and_answers_at_its_nodes_and_leaves_all_others() -> None:
+    def learn(tree: Trie, token: int) -> None:
+        for path in ((), (1,)):
+            tree.add_scores(at(tree, *path), head(token), run=1)
+            tree.add_verdict(at(tree, *path), QUESTION, answer(token))
+
+    async def work(one: Process, reader: Process, late: Process) -> None:
+        learn(one.tree, 10)
+        one.tree.add_draw(one.tree.root, OTHER, 1, 0, answer(10))
+        one.tree.add_verdict(at(one.tree, 1), OTHER, answer(10))
+        await one.save()
+        await reader.trees.follow()
+        reader.tree.add_scores(at(reader.tree, 1, 2), head(30), run=1)
+
+        def again(fresh: Trie) -> None:
+            at(fresh, 9, 9)  # nodes have other numbers there
+            fresh.add_scores(fresh.root, head(20), run=2)
+            fresh.add_scores(at(fresh, 3), head(21), run=2)
+            fresh.add_draw(fresh.root, QUESTION, 1, 0, answer(22))
+
+        one.clock.now = 5_000
+        await one.refresh(again)
+        for stage in ("in memory", "written"):
+            check(one.tree, stage)
+            await one.save()
+        await reader.trees.follow()
+        check(reader.tree, "followed")
+        assert said(reader.tree, 1, 2) == 30
+        await late.trees.follow()
+        check(late.tree, "read from the file")
+        assert late.tree.written(late.tree.root) == 5_000 and late.tree.written(at(late.tree, 1)) == 1_000
+
+    def check(tree: Trie, stage: str) -> None:
+        assert said(tree) == 20 and said(tree, 3) == 21, stage
+        assert tree.verdict(tree.root, QUESTION) is None, "it belonged to scores that are replaced"
+        assert tree.draw(tree.root, OTHER, 1, 0) is None, stage
+        assert (tree.draw(tree.root, QUESTION, 1, 0) or answer(0)).token == 22, stage
+        assert said(tree, 1) == 10 and tree.verdict(at(tree, 1), OTHER) is not None, stage
+
+    processes(3, work)
+
+
+def test_what_is_learned_after_a_replacement_is_kept_beside_it() -> None:
+    async def work(one: Process, other: Process) -> None:
+        one.tree.add_scores(one.tree.root, head(1), run=1)
+        await one.save()
+        await one.refresh(lambda fresh: fresh.add_scores(fresh.root, head(2), run=2))
+        one.tree.add_verdict(one.tree.root, QUESTION, answer(3))  # before it is written
+        await one.save()
+        one.tree.add_verdict(one.tree.root, OTHER, answer(4))
+        await one.save()
+        await other.trees.follow()
+        tree = other.tree
+        assert said(tree) == 2
+        assert (tree.verdict(tree.root, QUESTION), tree.verdict(tree.root, OTHER)) == ((3, -2.0, 0), (4, -2.0, 0))
+
+    processes(2, work)
+
+
+@pytest.mark.parametrize("order", ["news first", "save first"])
+def test_what_somebody_elses_replacement_made_old_is_not_written_any_more(order: str) -> None:
+    """The other process has an answer that rests on scores which are replaced before it writes."""
+
+    async def work(one: Process, other: Process, late: Process) -> None:
+        one.tree.add_scores(one.tree.root, head(1), run=1)
+        await one.save()
+        await other.trees.follow()
+        other.tree.add_verdict(other.tree.root, QUESTION, answer(1))
+        other.tree.add_scores(at(other.tree, 5), head(5), run=1)
+        await one.refresh(lambda fresh: fresh.add_scores(fresh.root, head(2), run=2))
+        await one.save()
+        if order == "news first":
+            await other.trees.follow()
+        await other.save()
+        await late.trees.follow()
+        for tree in (other.tree, late.tree):
+            assert said(tree) == 2 and said(tree, 5) == 5
+            assert tree.verdict(tree.root, QUESTION) is None
+
+    processes(3, work)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_replacements_at_once_the_one_that_is_written_last_counts(order: tuple[int, int]) -> None:
+    async def work(*both: Process) -> None:
+        both[0].tree.add_scores(both[0].tree.root, head(1), run=1)
+        await both[0].save()
+        for token, process in enumerate(both[:2], start=10):
+            await process.trees.follow()
+
+            def learn(fresh: Trie, token: int = token) -> None:
+                fresh.add_scores(fresh.root, head(token), run=2)
+
+            await process.refresh(learn)
+        for who in order:
+            await both[who].save()
+        await both[2].trees.follow()
+        await both[order[0]].trees.follow()
+        assert [said(process.tree) for process in both] == [10 + order[1]] * 3
+
+    processes(3, work)
+
+
+def test_ones_own_replacement_counts_more_than_what_came_while_it_was_not_written() -> None:
+    """With so little memory that what was written is read from there."""
+
+    async def work(one: Process, other: Process) -> None:
+        for process, token in ((other, 1), (one, 2)):
+
+            def learn(fresh: Trie, token: int = token) -> None:
+                fresh.add_scores(at(fresh, 5), head(token), run=2)
+                fresh.add_verdict(at(fresh, 5), QUESTION, answer(token))
+
+            await process.refresh(learn)
+        await other.save()
+        await one.trees.follow()
+        await one.save()
+        one.tree.add_scores(at(one.tree, 6), head(9), run=3)  # room is made
+        assert said(one.tree, 5) == 2
+        assert one.tree.verdict(at(one.tree, 5), QUESTION) == (2, -2.0, 0)
+
+    processes(2, work, max_bytes=1)
+
+
+def test_a_replacement_of_many_nodes_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in several batches; no node's facts are torn apart, or a later batch would take back an earlier one."""
+    monkeypatch.setattr("lmql_lite.cache.saved.REPLACED_PER_BATCH", 3)
+    monkeypatch.setattr("lmql_lite.cache.saved.FACTS_PER_BATCH", 3)
+
+    async def work(one: Process, other: Process) -> None:
+        def learn(tree: Trie, by: int) -> None:
+            for token in range(10):
+                for number in range(token % 4):
+                    tree.add_verdict(at(tree, token), bytes([number]) * 16, answer(token + by))
+                tree.add_scores(at(tree, token), head(token + by), run=1)
+
+        learn(one.tree, 0)
+        await one.save()
+        await one.refresh(lambda fresh: learn(fresh, 20))
+        learn(one.tree, 30)  # all of it is known
+        one.tree.add_scores(at(one.tree, 40), head(1), run=1)
+        await one.save()
+        await other.trees.follow()
+        for tree in (one.tree, other.tree):
+            for token in range(10):
+                assert said(tree, token) == token + 20
+                for number in range(token % 4):
+                    found = tree.verdict(at(tree, token), bytes([number]) * 16)
+                    assert found is not None and found.token == token + 20
+
+    processes(2, work)
+
+
+def test_a_file_that_took_anothers_place_counts_more_than_what_was_read_before() -> None:
+    """As after compaction, which leaves out what was replaced."""
+
+    async def work(one: Process, reader: Process) -> None:
+        for token in (1, 2):
+            one.tree.add_scores(at(one.tree, token), head(token), run=1)
+            one.tree.add_verdict(at(one.tree, token), QUESTION, answer(token))
+        await one.save()
+        await reader.trees.follow()
+
+    processes(2, work)
+
+    async def replaced() -> None:
+        trees = SavedTrees(await TokensFile.open("x.tokens"))
+        await trees.follow()
+        Path("x.tokens").unlink()
+        beside = SavedTrees(await TokensFile.open("x.tokens"))
+        tree = beside.tree("model")
+        tree.add_scores(at(tree, 1), head(11), run=1)
+        tree.add_verdict(at(tree, 1), QUESTION, answer(11))
+        await beside.save("model", "a model", VOCABULARY)
+        await trees.follow()
+        tree = trees.tree("model")
+        assert said(tree, 1) == 11 and tree.verdict(at(tree, 1), QUESTION) == (11, -2.0, 0)
+        assert said(tree, 2) == 2, "what is nowhere else stays"
+        await trees.close()
+        await beside.close()
+
+    asyncio.run(replaced())
+
+
+def told(tree: Trie, questions: Iterable[bytes]) -> dict[tuple[int, ...], object]:
+    """By path what is stored there."""
+    found: dict[tuple[int, ...], object] = {}
+    for node in range(len(tree)):
+        fact = tree.scores(node)
+        head = None if fact is None else fact.scores
+        assert head is None or isinstance(head, Head)
+        row = None if head is None else (head.ids.tolist(), head.logprobs.tolist(), head.rest)
+        answers = [tree.verdict(node, question) for question in questions]
+        found[tree.path(node)] = (row, answers, tree.written(node))
+    return found
+
+
+def given_entries(entries: list[Entry], news: list[News]) -> list[Entry]:
+    return entries
+
+
+Row = tuple[list[int], list[float], float]
+
+
+def counting(entries: Iterable[Entry], model: int, questions: list[bytes]) -> dict[tuple[int, ...], object]:
+    """The same by the rules of a log, one entry after the other: the first counts, but for what is replaced."""
+    paths: list[tuple[int, ...]] = [()]
+    heads: dict[tuple[int, ...], tuple[Row, int]] = {}
+    answers: dict[tuple[int, ...], dict[bytes, tuple[Answer, int]]] = {}
+    for entry in entries:
+        if not isinstance(entry, Batch) or entry.model != model:
+            continue
+        for parent, token in zip(entry.parents.tolist(), entry.tokens.tolist(), strict=True):
+            paths.append((*paths[parent], token))
+        verdicts = entry.verdicts
+        if entry.replaces:
+            for number in [*entry.heads.nodes, *verdicts.nodes, *entry.draws.nodes]:
+                heads.pop(paths[number], None)
+                answers.pop(paths[number], None)
+        ends = np.cumsum(entry.heads.sizes).tolist()
+        for row, number in enumerate(entry.heads.nodes.tolist()):
+            cut = slice(ends[row - 1] if row else 0, ends[row])
+            best = (entry.heads.ids[cut].tolist(), entry.heads.logprobs[cut].tolist(), float(entry.heads.rest[row]))
+            heads.setdefault(paths[number], (best, entry.written))
+        for row, number in enumerate(verdicts.nodes.tolist()):
+            said = Answer(int(verdicts.tokens[row]), float(verdicts.logprobs[row]), 0)
+            there = answers.setdefault(paths[number], {})
+            there.setdefault(verdicts.questions[row].tobytes(), (said, entry.written))
+    return {
+        path: (
+            heads[path][0] if path in heads else None,
+            [answers.get(path, {}).get(question, (None,))[0] for question in questions],
+            heads[path][1] if path in heads else max((t for _, t in answers.get(path, {}).values()), default=None),
+        )
+        for path in paths
+    }
+
+
+class Replayed:
+    """A log that gives what is new in these portions."""
+
+    notices: list[str] = []  # noqa: RUF012
+
+    def __init__(self, portions: list[list[News]]) -> None:
+        self._portions = list(portions)
+
+    async def follow(self) -> list[News]:
+        return self._portions.pop(0) if self._portions else []
+
+    async def append(self, number: Number) -> bool:
+        return False
+
+    async def rewrite(self, number: Number) -> bool:
+        return False
+
+    async def close(self) -> None: ...
+
+
+@given(st.integers(0, 99), st.lists(st.integers(0, 25), min_size=1, max_size=12), st.data())
+@settings(deadline=None, derandomize=True, max_examples=40)
+def test_many_frames_read_together_say_what_they_say_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, sizes: list[int], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("files") / "x.tokens"
+    rng = np.random.default_rng(seed)
+    entries: list[Entry] = [Model(1, "model", "a model", 1536), Model(2, "other", "another", 1536)]
+    questions = [bytes([number]) * 16 for number in range(4)]
+    firsts = {1: 1, 2: 1}
+    for time, size in enumerate(sizes):
+        model = data.draw(st.sampled_from([1, 1, 1, 2]))
+        made = batch(rng, size, first=firsts[model], model=model)
+        few = np.repeat(rng.integers(0, 4, (len(made.verdicts.nodes), 1)), 16, axis=1).astype(np.uint8)
+        verdicts, replaces = replace(made.verdicts, questions=few), data.draw(st.integers(0, 5)) == 0
+        entries.append(replace(made, verdicts=verdicts, draws=Draws(), replaces=replaces, written=time))
+        firsts[model] += size
+
+    async def read(run_bytes: int) -> tuple[list[object], list[News]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log, "RUN_BYTES", run_bytes)
+            async with await TokensFile.open(path) as file:
+                news = await file.follow()
+                for model, first in firsts.items():
+                    taken: list[Entry] = [Batch(model, first - 1, np.zeros(1, np.int64), np.zeros(1, np.int32))]
+                    with pytest.raises((ValueError, CacheError), match="cannot"):
+                        await file.append(partial(given_entries, taken))
+        trees = SavedTrees(Replayed([news] if run_bytes else [[one] for one in news]))
+        for _ in news:
+            await trees.follow()
+        return [told(trees.tree(name), questions) for name in ("model", "other")], news
+
+    async def go() -> None:
+        async with await TokensFile.open(path) as file:
+            assert await file.append(lambda _: entries)
+        together, news = await read(log.RUN_BYTES)
+        singly, _ = await read(0)
+        assert together == singly == [counting(entries, number, questions) for number in (1, 2)]
+        assert len(news) == len(entries) and all(map(same, news, entries))
+
+    asyncio.run(go())
+
+
+def test_a_frame_that_is_wrong_among_many_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.tokens"
+    batches = [batch(np.random.default_rng(number), 4, first=1 + 4 * number) for number in range(6)]
+    written: list[Entry] = [Model(1, "model", "a model", 1536), *batches]
+    written[4] = replace(batches[3], tokens=np.full(4, 2000, np.int32))  # none of the model's
+    data = framing.file_head()
+    salt = framing.read_file_head(data)
+    assert salt is not None
+    for entry in written:
+        data += framing.frame_bytes(encode(entry), len(data), salt)
+    path.write_bytes(data)
+
+    async def go() -> None:
+        async with await TokensFile.open(path) as file:
+            news = await file.follow()
+            assert news[4] == Lost(1, 13, 4) and len(file.notices) == 1
+            assert all(same(one, entry) for one, entry in zip(news, written, strict=True) if one != news[4])
+
+    asyncio.run(go())
