@@ -25,14 +25,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import drafts
 import numpy as np
 from numpy.typing import NDArray
 
+import lmql_lite as lq
 from lmql_lite.cache.frames import Batch, Entry, Heads, Model
 from lmql_lite.cache.saved import LoggedHeads, SavedTrees
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.trie import Trie
+from lmql_lite.models.demo import DemoModel
 
 VOCABULARY = 4096
 HEAD = 8
@@ -295,13 +298,34 @@ async def small_frames(table: Table, tree: Shape) -> None:
         await saved.close()
 
 
+def with_drafts(table: Table, model: DemoModel, many: int) -> None:
+    """The tree as a draft model: rows that are alike, and texts in which nothing is."""
+    for name, source, rows in (
+        ("similar rows", drafts.RECORDS, drafts.records(many)),
+        ("nothing repeats", drafts.NOISE, drafts.noises(max(many // 10, 1), model)),
+    ):
+        query = lq.compile(source)
+        plain = drafts.through(query, rows, model, speculate=False)
+        guessed = drafts.through(query, rows, model, speculate=True)
+        assert guessed.prompts == plain.prompts, "guesses change nothing but speed"
+        fewer, slower = plain.passes / guessed.passes, guessed.seconds / plain.seconds
+        if name == "similar rows":
+            table.add("drafts: a row differs from the one before it in", drafts.differing(plain.answers), "of tokens")
+            table.add(f"drafts: {name}: passes without, of those with", fewer, "", at_least=2)
+            table.add(f"drafts: {name}: time with, of that without", slower, "")
+        else:
+            table.add(f"drafts: {name}: passes without, of those with", fewer, "")
+            table.add(f"drafts: {name}: time with, of that without", slower, "", at_most=1.03)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the token tree costs.")
     parser.add_argument("--runs", type=int, default=5, help="how often everything is measured (5)")
     parser.add_argument("--nodes", type=int, default=1_000_000, help="nodes of the tree that is loaded (1000000)")
+    parser.add_argument("--rows", type=int, default=200, help="rows of a data set that drafts are tried on (200)")
     options = parser.parse_args()
     tree, part = shape(options.nodes), shape(max(options.nodes // 10, 1))
-    table, shared = Table(), rows()
+    table, shared, model = Table(), rows(), DemoModel.load()
     measurements: list[Callable[[], None]] = [
         lambda: in_memory(table, tree, part, shared),
         lambda: dictionaries(table, tree),
@@ -310,6 +334,7 @@ def main() -> None:
         lambda: sqlite(table, part),
         lambda: asyncio.run(tokens_file(table, tree)),
         lambda: asyncio.run(small_frames(table, tree)),
+        lambda: with_drafts(table, model, options.rows),
     ]
     for _ in range(max(options.runs, 1)):
         for measure in measurements:

@@ -146,6 +146,10 @@ class ModelError(LmqlLiteError):
     """A model is unknown, cannot be loaded, or failed while it was asked."""
 
 
+class BrokenOff(ModelError):
+    """A server's answer ended in the middle. What came before stays; the rest may be asked for."""
+
+
 class CacheError(LmqlLiteError):
     """A cache file is corrupt, locked or of another format."""
 

@@ -139,6 +139,8 @@ class Endpoint:
     continues_turns: bool = True
     """An open assistant turn is gone on with, and not answered (S29)."""
     takes_languages: bool = False
+    most_rules: int = 2000
+    """A language of more rules takes it too long."""
     takes_schemas: bool = False
     alternatives: int = 0
     """How many alternatives it gives at most; 0: none."""

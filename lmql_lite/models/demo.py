@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
+from threadpoolctl import ThreadpoolController
 
 from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
@@ -102,6 +103,7 @@ class DemoModel:
         self._slots: list[_Slot] = []
         self._calls = 0
         self._turn = Lock()
+        self._blas = ThreadpoolController()
 
     @classmethod
     def load(cls, folder: Path | None = None) -> DemoModel:
@@ -119,7 +121,8 @@ class DemoModel:
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
         """See `Scorer.score`. Requests that share a beginning compute it once."""
-        with self._turn:
+        # matrices so small gain nothing from a second thread, and lose much where other processes want that core
+        with self._turn, self._blas.limit(limits=1, user_api="blas"):
             return self._score(requests)
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:

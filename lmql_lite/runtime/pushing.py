@@ -46,7 +46,8 @@ class Pushing:
 
     def _language(self, parts: tuple[Term | bytes, ...]) -> Language | None:
         if parts not in self._languages:
-            made = pushed([part if isinstance(part, bytes) else self._engine.automaton(part) for part in parts])
+            automata = [part if isinstance(part, bytes) else self._engine.automaton(part) for part in parts]
+            made = pushed(automata, self._endpoint.most_rules)
             self._languages[parts] = made.language if made and not made.language.is_empty else None
             if len(self._languages) > KEPT:
                 self._languages.popitem(last=False)

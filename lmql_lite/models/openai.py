@@ -1,0 +1,360 @@
+"""Models behind the OpenAI protocol: `openai/NAME`, at OpenAI or at any server that speaks it.
+
+What a server can do is found out once, never taken from a model's name: `openai_survey.py` looks at what costs nothing,
+and where that does not say it, one token is asked for. A field that a server refuses is left out from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from lmql_lite.constraints.language import Language, Rule, smallest
+from lmql_lite.errors import BrokenOff, ModelError
+from lmql_lite.models import openai_scores
+from lmql_lite.models.base import Endpoint, JsonSchema, Piece, Prompt, Spent, Turn, Wish
+from lmql_lite.models.openai_address import Address
+from lmql_lite.models.openai_asking import Asker, Request
+from lmql_lite.models.openai_client import CONCURRENCY, TIMEOUT, Connection, Refusal
+from lmql_lite.models.openai_dialects import Body, Server, is_about_length
+from lmql_lite.models.openai_pieces import Assembler, Delta, read
+from lmql_lite.models.openai_survey import Survey, survey
+from lmql_lite.tokens import Sampling, Tokenizer
+
+_TEXT_PROBE: Prompt = (Turn(None, "1 2 3"),)
+_CHAT_PROBE: Prompt = (Turn("user", "Hi"),)
+_SCHEMA_PROBE = JsonSchema(
+    '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": false}'
+)
+_DRAWN = Sampling(temperature=1.0)
+"""Of the probes: what every model takes, also those that know no other temperature."""
+_WHOLE_CHARACTER = 4
+"""So many tokens hold at least one character, however it is spelled."""
+
+
+class OpenAIModel:
+    """A Completer (S35). Threads and event loops may share it."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        revision: str | None = None,
+        tokenizer: Tokenizer | None = None,
+        timeout: float = TIMEOUT,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        """Asks nothing yet. Raises ModelError for an address that is none and for a missing key.
+
+        `base_url` and `api_key` come from OPENAI_BASE_URL and OPENAI_API_KEY unless named. `revision` vouches for what
+        stands behind the address: it alone is then the fingerprint (S4). With a `tokenizer` the bytes of all tokens
+        are known where the server says their ids. `timeout` is in seconds of silence; `concurrency` is how many
+        requests are under way at once.
+        """
+        if not timeout > 0:
+            raise ModelError(f"timeout is a number of seconds above 0; this is {timeout!r}")
+        if concurrency < 1:
+            raise ModelError(f"concurrency is a number of requests, at least 1; this is {concurrency!r}")
+        self.name = f"openai/{model}"
+        self.tokenizer = tokenizer
+        self._model = model
+        self._revision = revision
+        self._connection = Connection(Address.of(base_url, api_key), timeout=timeout, concurrency=concurrency)
+        self._vocabulary = tokenizer.vocabulary if tokenizer is not None else ()
+        self._server = Server("unknown")
+        self._endpoint: Endpoint | None = None
+        self._asker = Asker(self._connection)
+
+    def __repr__(self) -> str:
+        return f"OpenAIModel({self._model!r}, base_url={self._connection.address.shown!r})"
+
+    @property
+    def requests(self) -> int:
+        """So many were sent that may cost something, those that failed and were sent again included."""
+        return self._connection.requests
+
+    async def meet(self) -> Endpoint:
+        """See `Completer.meet`. What finding out has cost is told once, to the caller who waited for it."""
+        if self._endpoint is None:
+            async with self._connection.alone():
+                if self._endpoint is None:
+                    found = await self._found_out()
+                    self._endpoint = replace(found, spent=None)
+                    return found
+        return self._asker.narrowed(self._endpoint)
+
+    async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
+        """See `Completer.stream`. Raises BrokenOff where the answer ends in the middle."""
+        await self.meet()
+        pieces = self._without_banned(prompt, wish) if wish.banned else self._pieces(prompt, wish)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        """See `Completer.score`. All options are one request, or one each in a chat.
+
+        The server tokenises; what differs from the tokens of the prompt alone, in any option, counts.
+        """
+        endpoint = await self.meet()
+        chat = prompt[-1].role is not None
+        if not endpoint.scores or (chat and self._server.kind != "vllm"):
+            raise openai_scores.refuse(self.name, self._server)
+        if not any(turn.text for turn in prompt):
+            raise ModelError("an empty prompt cannot be gone on with", hint="begin the prompt with some text")
+        prompts = [prompt, *(_said(prompt, option) for option in options)]
+        bodies = openai_scores.bodies(self._server, self._model, prompts)
+        try:
+            answers = await _all(self._whole(chat, body) for body in bodies)
+            found = [row for answer in answers for row in openai_scores.rows(self._server, answer)]
+        except Refusal as refusal:
+            raise self._explained(refusal) from None
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+            raise ModelError(f"the server of {self.name} gives no scores of a prompt that can be read") from None
+        return openai_scores.sums(self.name, found)
+
+    async def _whole(self, chat: bool, body: Body) -> dict[str, Any]:
+        async with self._asker.asked(self._server, chat, body) as request, aclosing(request.answer.events) as events:
+            return await anext(events, {})
+
+    async def _pieces(self, prompt: Prompt, wish: Wish, *, before: bytes = b"") -> AsyncGenerator[Piece, None]:
+        """One request. `before`: what stands before it of the same answer, in which a stop string may have begun."""
+        chat = prompt[-1].role is not None
+        assembler = Assembler(wish.stops, raw=self._server.is_raw(wish), before=before)
+        end = _End()
+        body = self._server.body(self._model, prompt, wish, ids=bool(self._vocabulary))
+        try:
+            async with self._asker.asked(self._server, chat, body) as request:
+                watches = bool(wish.stops) and "stop" not in request.body
+                async for event in request.answer.events:
+                    delta = self._read(event)
+                    end.take(delta)
+                    is_over = assembler.is_stopped and bool(delta.text)
+                    for piece in assembler.take(delta):
+                        yield piece
+                    if is_over or (watches and assembler.is_stopped):
+                        break
+        except Refusal as refusal:
+            raise self._explained(refusal) from None
+        for piece in assembler.rest(end.stop):
+            yield piece
+        yield self._last(assembler, end, wish, request)
+
+    def _last(self, assembler: Assembler, end: _End, wish: Wish, request: Request) -> Piece:
+        """The piece that says how it ended. Raises where it did not."""
+        spent = replace(end.spent or Spent(), requests=request.answer.requests)
+        if assembler.is_stopped:
+            return assembler.last("stop", spent)
+        if end.finish is None and end.done and not assembler.said:
+            raise ModelError(f"the server of {self.name} answers without a choice", hint="its own log may say why")
+        if end.finish is None:  # llama-cpp-python leaves an answer so, with a proper end, when another request comes
+            raise BrokenOff(f"the answer of {self.name} has ended in the middle", hint="the server's own log says why")
+        if end.finish == "abort":
+            raise BrokenOff(f"the server of {self.name} has given up the answer", hint="its own log says why")
+        told = spent.completion_tokens
+        is_early = request.is_shortened or (told is not None and told < wish.max_tokens - 1)
+        if end.finish == "length" and is_early and assembler.said:
+            raise BrokenOff(f"{self.name} ended its answer before {wish.max_tokens} tokens: its context may be full")
+        if end.finish == "length" and end.thought and not assembler.said:
+            raise ModelError(
+                f"{self.name} spent all {wish.max_tokens} tokens on thoughts before its answer",
+                hint="raise max_tokens, or name a model that answers at once",
+            )
+        if end.finish not in ("stop", "length"):
+            raise ModelError(f"the server of {self.name} ended the answer with {end.finish!r}, which is not known here")
+        return assembler.last("length" if end.finish == "length" else "stop", spent)
+
+    def _read(self, event: dict[str, Any]) -> Delta:
+        error = event.get("error") or (event if event.get("object") == "error" else None)
+        if error:
+            told = error.get("message", error) if isinstance(error, dict) else error
+            code = error.get("code") if isinstance(error, dict) else None
+            message = f"the server of {self.name} failed in the middle: {self._connection.address.clean(str(told))}"
+            if isinstance(code, int) and 400 <= code < 500:
+                raise ModelError(message)
+            raise BrokenOff(message)
+        delta = read(event, self._vocabulary)
+        if delta.refused is not None:
+            raise ModelError(f"{self.name} {self._connection.address.clean(delta.refused)}")
+        return delta
+
+    async def _without_banned(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
+        """The first token is asked for alone: a bias holds for a whole answer, and the ban for its beginning only."""
+        if prompt[-1].role is not None and not self._server.continues_turns and wish.max_tokens > 1:
+            raise ModelError(f"{self.name} cannot be kept from beginning its turn with a token, and then go on with it")
+        said, spent, tokens = b"", Spent(requests=0), 0
+        for tokens in dict.fromkeys((1, min(_WHOLE_CHARACTER, wish.max_tokens))):
+            async with aclosing(self._pieces(prompt, replace(wish, max_tokens=tokens))) as pieces:
+                async for piece in pieces:
+                    said += piece.data
+                    if piece.finish is None:
+                        yield piece
+                    last = piece
+            spent = _both(spent, last.spent)
+            if said or last.finish != "length":
+                break
+        if last.finish != "length" or tokens == wish.max_tokens:
+            yield replace(last, spent=spent)
+            return
+        text = said.decode("utf-8", "replace")
+        pushed = _after(wish.pushed, text) if isinstance(wish.pushed, Language) else None
+        later = replace(wish, max_tokens=wish.max_tokens - tokens, pushed=pushed, banned=())
+        async with aclosing(self._pieces(_said(prompt, text), later, before=said)) as pieces:
+            async for piece in pieces:
+                yield replace(piece, spent=_both(spent, piece.spent)) if piece.finish is not None else piece
+
+    def _explained(self, refusal: Refusal) -> ModelError:
+        if refusal.status == 404 and refusal.told:
+            hint = refusal.hint or f"{self._connection.address.shown}/models lists what it has"
+            return ModelError(f"the server has no model called {self._model!r}: {refusal.told}", hint=hint)
+        if refusal.status in (400, 413, 422) and is_about_length(refusal.told):
+            return ModelError(
+                f"the text is longer than {self.name} reads: {refusal.told}",
+                hint="shorten the prompt, or name a model with a longer context",
+            )
+        if refusal.status == 400 and "temperature" in refusal.told:
+            return ModelError(
+                f"{self.name} cannot be asked for its best token: {refusal.told}", hint="use sample(temperature=1)"
+            )
+        return refusal
+
+    async def _found_out(self) -> Endpoint:
+        found = await survey(self._connection, self._model)
+        server = self._server = found.server
+        if server.is_serial:
+            self._connection.narrow(1)
+        endpoint = Endpoint(
+            self._fingerprint(found, None),
+            chat_only=server.is_chat_only is True,
+            continues_turns=server.continues_turns,
+            takes_languages=server.takes_languages,
+            takes_schemas=server.takes_schemas,
+            alternatives=server.alternatives,
+            takes_bans=server.takes_bans,
+            takes_seeds=server.takes_seeds,
+            scores=server.scores,
+            stops=server.stops,
+            context_length=found.context_length,
+        )
+        if server.is_chat_only is not None:
+            return endpoint
+        try:
+            return await self._probed(endpoint, found, _TEXT_PROBE)
+        except Refusal as refusal:
+            if not _speaks_of_chat(refusal):
+                raise self._explained(refusal) from None
+        endpoint = replace(endpoint, chat_only=True)
+        if self._revision is not None and server.kind == "openai":
+            return endpoint  # its name for the model is not needed, and the rest shows when it is asked
+        try:
+            return await self._probed(endpoint, found, _CHAT_PROBE)
+        except Refusal as refusal:
+            raise self._explained(refusal) from None
+
+    def _fingerprint(self, found: Survey, served: str | None) -> str:
+        return found.fingerprint(self._connection.address, self._model, served, self._revision)
+
+    async def _probed(self, endpoint: Endpoint, found: Survey, prompt: Prompt) -> Endpoint:
+        """One token, asked for with all that may be wished for: what is refused or does not come is not there."""
+        chat = endpoint.chat_only
+        pushed = _SCHEMA_PROBE if chat else None
+        wish = Wish(1, pushed=pushed, sampling=_DRAWN, alternatives=self._server.alternatives)
+        body = self._server.body(self._model, prompt, wish, ids=False)
+        served, spent, alternatives = None, None, 0
+        async with self._asker.asked(self._server, chat, body) as request:
+            async for event in request.answer.events:
+                delta = self._read(event)
+                spent = delta.spent or spent
+                served = event.get("model") or served
+                alternatives = max([alternatives, *(len(token.alternatives) for token in delta.tokens)])
+        return replace(
+            endpoint,
+            fingerprint=self._fingerprint(found, str(served)),
+            takes_schemas="response_format" in request.body,
+            takes_seeds="seed" in request.body,
+            alternatives=request.width if alternatives else 0,
+            spent=replace(spent or Spent(), requests=request.answer.requests),
+        )
+
+
+class _End:
+    """How an answer ended, gathered from its events."""
+
+    def __init__(self) -> None:
+        self.finish: str | None = None
+        self.stop: str | None = None
+        self.spent: Spent | None = None
+        self.thought = False
+        self.done = False
+
+    def take(self, delta: Delta) -> None:
+        self.finish = delta.finish or self.finish
+        self.stop = delta.stop or self.stop
+        self.spent = delta.spent or self.spent
+        self.thought |= delta.thought
+        self.done |= delta.done
+
+
+def _speaks_of_chat(refusal: Refusal) -> bool:
+    """The server has no route for plain text, or not for this model."""
+    return refusal.status in (404, 405, 501) or (
+        refusal.status in (400, 403, 422) and re.search(r"\bchat\b|OperationNotSupported", refusal.told) is not None
+    )
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """At once; the first error is raised when all are done, so that none is left behind."""
+    found = await asyncio.gather(*work, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _both(one: Spent, other: Spent | None) -> Spent:
+    other = other or Spent()
+
+    def total(first: int | None, second: int | None) -> int | None:
+        return None if first is None or second is None else first + second
+
+    if not one.requests:
+        return other
+    return Spent(
+        total(one.prompt_tokens, other.prompt_tokens),
+        total(one.cached_tokens, other.cached_tokens),
+        total(one.completion_tokens, other.completion_tokens),
+        one.requests + other.requests,
+    )
+
+
+def _said(prompt: Prompt, text: str) -> Prompt:
+    """The prompt with more of the model's own text at its end."""
+    *before, last = prompt
+    if last.role in ("system", "user"):
+        return (*prompt, Turn("assistant", text))
+    return (*before, Turn(last.role, last.text + text))
+
+
+def _after(language: Language, text: str) -> Language | None:
+    """What may be said after `text`; None where the text is not the beginning of anything that may be said."""
+    here = 0
+    for character in text:
+        edges = language.rules[here].edges
+        after = next((after for low, high, after in edges if low <= ord(character) <= high), None)
+        if after is None:
+            return None
+        here = after
+    number = {0: here, here: 0}  # the two change places
+    rules = [language.rules[number.get(place, place)] for place in range(len(language.rules))]
+    return smallest(
+        [
+            Rule(tuple((low, high, number.get(after, after)) for low, high, after in rule.edges), rule.accepts)
+            for rule in rules
+        ]
+    )

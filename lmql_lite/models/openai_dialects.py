@@ -1,0 +1,298 @@
+"""How each kind of server is asked: what the OpenAI protocol leaves open, or a server calls by another name.
+
+All of it is data about kinds of servers, as their sources and documentation have it, never about a model. A field that
+a server refuses nevertheless is left out from then on (`openai_asking.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lmql_lite.constraints.language import Language
+from lmql_lite.errors import ModelError
+from lmql_lite.models.base import JsonSchema, Prompt, Wish
+from lmql_lite.models.dialects import ebnf, gbnf
+from lmql_lite.tokens import Role, Sampling
+
+Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama", "unknown"]
+Body = dict[str, Any]
+
+OPTIONAL = (
+    "stream_options",
+    "return_tokens_as_token_ids",
+    "return_token_ids",
+    "return_tokens",
+    "repetition_penalty",
+    "repeat_penalty",
+    "cache_prompt",
+    "seed",
+    "stop",
+)
+"""Fields that may be left out where a server does not take them, without changing what is asked."""
+PUSHED = (
+    "response_format",
+    "structured_outputs",
+    "guided_grammar",
+    "guided_json",
+    "grammar",
+    "json_schema",
+    "ebnf",
+)
+"""What holds an answer to a form. It may be left out of a request too: every answer is checked where it arrives."""
+WIDTHS = ("top_logprobs", "logprobs", "n_probs")
+LIMITS = ("max_completion_tokens", "max_tokens")
+"""The names of the bound of an answer in a chat: some models of OpenAI take only the first, most servers the second."""
+_BAN = -100
+_LENGTH = re.compile(
+    r"context (?:length|window|size)|max_model_len|max(?:_completion)?_tokens\W.*(?:too large|at most)", re.I
+)
+_ROUTES: Mapping[bool, str] = {False: "/completions", True: "/chat/completions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A kind of server, and its version as far as that matters; () where it does not say."""
+
+    kind: Kind
+    version: tuple[int, ...] = ()
+    seeded: bool = False
+    """SGLang only: it was started so that seeds count."""
+
+    @property
+    def continues_turns(self) -> bool:
+        return self.kind in ("vllm", "sglang")
+
+    @property
+    def is_chat_only(self) -> bool | None:
+        """Ollama wraps every prompt in the template of a chat; None: to be found out."""
+        return {"ollama": True, "openai": None, "unknown": None}.get(self.kind, False)
+
+    @property
+    def takes_languages(self) -> bool:
+        return self.kind in ("vllm", "sglang", "llama.cpp", "llama-cpp-python")
+
+    @property
+    def takes_schemas(self) -> bool:
+        return self.kind in ("vllm", "sglang", "llama.cpp", "ollama", "openai")
+
+    @property
+    def alternatives(self) -> int:
+        """llama-cpp-python drops every character of several tokens from the text when it is asked for any."""
+        if self.kind == "ollama":
+            return 20 if self.version >= (0, 12, 11) else 0
+        widths = {"vllm": 20, "sglang": 20, "llama.cpp": 20, "llama-cpp-python": 0, "openai": 20, "unknown": 20}
+        return widths[self.kind]
+
+    @property
+    def takes_bans(self) -> bool:
+        return (self.kind == "vllm" and self.version >= (0, 10, 2)) or self.kind == "llama.cpp"
+
+    @property
+    def takes_seeds(self) -> bool:
+        return self.seeded if self.kind == "sglang" else True
+
+    @property
+    def scores(self) -> bool:
+        return self.kind in ("vllm", "sglang")
+
+    @property
+    def stops(self) -> int:
+        """The protocol itself has four, and no way to tell which of them, or the end of the text, it was."""
+        return 16 if self.kind in ("vllm", "sglang", "llama.cpp") else 0
+
+    @property
+    def is_serial(self) -> bool:
+        """llama-cpp-python does one thing at a time, and may break off what it does when something else is asked."""
+        return self.kind == "llama-cpp-python"
+
+    @property
+    def limit(self) -> str:
+        return LIMITS[0] if self.kind == "openai" else LIMITS[1]
+
+    @property
+    def samplings(self) -> tuple[str, ...]:
+        """What it takes of `Sampling` beside the temperature and `top_p`."""
+        return ("top_k", "min_p") if self.takes_languages else ()
+
+    def is_native(self, chat: bool) -> bool:
+        """llama.cpp's own route alone says which stop string has ended a text, and the ids of all tokens."""
+        return self.kind == "llama.cpp" and not chat
+
+    def sends_stops(self, chat: bool) -> bool:
+        return bool(self.stops) and (self.kind != "llama.cpp" or not chat)
+
+    def is_raw(self, wish: Wish) -> bool:
+        """Whether log-probabilities are the model's own, before masks and temperature."""
+        if self.kind in ("vllm", "llama.cpp"):
+            return True
+        held = wish.pushed is not None or bool(wish.banned)
+        if self.kind == "openai":
+            return not held
+        # SGLang divides by the temperature first, and of others it is not known
+        return not held and wish.sampling.temperature in (0.0, 1.0)
+
+    def route(self, chat: bool, root: str) -> str:
+        return f"{root}/completion" if self.is_native(chat) else _ROUTES[chat]
+
+    def body(self, model: str, prompt: Prompt, wish: Wish, *, ids: bool) -> Body:
+        """A request. `ids`: the vocabulary is known, so that tokens may be told by their ids.
+
+        Raises ModelError where the wish has no form that the server takes.
+        """
+        chat = prompt[-1].role is not None
+        body: Body = {"stream": True, **self.prompted(model, prompt), **self._sampling(wish.sampling)}
+        native = self.is_native(chat)
+        # one more than wished for: the token that is said is among them
+        width = min(wish.alternatives + 1, self.alternatives) if wish.alternatives else 0
+        if native:
+            body |= {"n_predict": wish.max_tokens, "n_probs": width, "return_tokens": True}
+        elif chat:
+            body[self.limit] = wish.max_tokens
+            if self.alternatives:
+                body |= {"logprobs": True, "top_logprobs": width}
+        else:
+            body["max_tokens"] = wish.max_tokens
+            if self.alternatives:
+                body["logprobs"] = width
+        if not native and self.kind != "llama-cpp-python":
+            body["stream_options"] = {"include_usage": True}
+        if self.kind in ("vllm", "sglang") and (self.kind == "vllm" or not chat):
+            body["return_token_ids"] = True
+            if ids and self.kind == "vllm":
+                body["return_tokens_as_token_ids"] = True
+        if wish.stops and self.sends_stops(chat):
+            body["stop"] = list(wish.stops)
+            including = {"vllm": "include_stop_str_in_output", "sglang": "no_stop_trim"}.get(self.kind)
+            if including is not None:
+                body[including] = True
+        if wish.banned:
+            body["logit_bias"] = (
+                [[token, False] for token in wish.banned] if native else {str(token): _BAN for token in wish.banned}
+            )
+        if wish.pushed is not None:
+            body |= self._pushed(wish.pushed, chat)
+        return body
+
+    def prompted(self, model: str, prompt: Prompt) -> Body:
+        """The part of a request that holds the prompt."""
+        *before, last = prompt
+        if last.role is None:
+            if before:
+                raise ModelError("plain text stands alone: turns have roles")
+            return {"model": model, "prompt": last.text} | ({"cache_prompt": True} if self.is_native(False) else {})
+        turns = prompt if last.text or last.role != "assistant" else prompt[:-1]
+        if not turns:
+            raise ModelError(f"{model} is asked to answer, and nothing was said to it", hint="begin with a user's turn")
+        body: Body = {"model": model, "messages": [_message(turn.role, turn.text) for turn in turns]}
+        if turns[-1].role == "assistant":
+            if not self.continues_turns:
+                raise ModelError(
+                    f"{model} is behind a server that answers a turn and cannot go on with one that has begun",
+                    hint="let the assistant's turn begin with the hole",
+                )
+            body["continue_final_message"] = True
+            if self.kind == "vllm":
+                body["add_generation_prompt"] = False
+        return body
+
+    def _sampling(self, sampling: Sampling) -> Body:
+        """In full for servers that else take the model's own defaults, a penalty on repetition among them."""
+        greedy = sampling.temperature == 0.0
+        body: Body = {"temperature": sampling.temperature}
+        if sampling.top_p != 1.0 and not greedy:
+            body["top_p"] = sampling.top_p
+        if self.samplings:
+            body.setdefault("top_p", 1.0)
+            body["top_k"] = -1 if self.kind in ("vllm", "sglang") else 0
+            body["min_p"] = 0.0
+            body["repetition_penalty" if self.kind in ("vllm", "sglang") else "repeat_penalty"] = 1.0
+        for name, value in (("top_k", sampling.top_k), ("min_p", sampling.min_p or None)):
+            if value is None or greedy:
+                continue
+            if name not in self.samplings:
+                raise ModelError(
+                    f"the server takes no {name}: the OpenAI protocol has none", hint="temperature and top_p remain"
+                )
+            body[name] = value
+        if not greedy and self.takes_seeds:
+            body["seed"] = (sampling.seed + sampling.index * 0x9E3779B1) % 2**31
+        return body
+
+    def _pushed(self, pushed: Language | JsonSchema, chat: bool) -> Body:
+        if isinstance(pushed, JsonSchema):
+            return self._schema(json.loads(pushed.text), pushed.text, chat)
+        if self.kind == "vllm":
+            grammar = ebnf(pushed)
+            return {"structured_outputs": {"grammar": grammar}} if self._is_recent else {"guided_grammar": grammar}
+        if self.kind == "sglang":
+            return {"ebnf": ebnf(pushed)}
+        if self.takes_languages:
+            return {"grammar": gbnf(pushed)}
+        raise ModelError("the server takes no grammar")
+
+    def _schema(self, schema: Any, text: str, chat: bool) -> Body:
+        if self.kind == "vllm":
+            return {"structured_outputs": {"json": schema}} if self._is_recent else {"guided_json": schema}
+        if not chat and self.kind == "sglang":
+            return {"json_schema": text}
+        if not chat and self.kind == "llama.cpp":
+            return {"json_schema": schema}
+        form = {"name": "answer", "strict": True, "schema": schema}
+        return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+    @property
+    def _is_recent(self) -> bool:
+        """vLLM ignores fields that it does not know: each version has to be asked by its own names."""
+        return not self.version or self.version >= (0, 11)
+
+
+def _message(role: Role | None, text: str) -> Body:
+    if role is None:
+        raise ModelError("plain text stands alone: turns have roles")
+    return {"role": role, "content": text}
+
+
+def refused_field(body: Mapping[str, Any], told: str, param: str | None) -> str | None:
+    """The field of a request that a server's refusal names, of those that may be left out or called otherwise."""
+    names = (*LIMITS, *WIDTHS, *OPTIONAL, *PUSHED)
+    if param is not None:
+        exact = param.split(".")[0]
+        return exact if exact in body and exact in names else None
+    said = set(re.findall(r"\w+", told))
+    named = next((name for name in names if name in body and name in said), None)
+    if named is None and said & {"grammar", "schema", "regex", "ebnf"}:
+        return next((name for name in PUSHED if name in body), None)
+    return named
+
+
+def without(body: Body, field: str) -> Body:
+    """The request in another form after `field` was refused: fewer alternatives, another name, or without it."""
+    body = dict(body)
+    value = body.pop(field, None)
+    if field in LIMITS:
+        return body | {LIMITS[1 - LIMITS.index(field)]: value}
+    if field in WIDTHS:
+        width = value if isinstance(value, int) and not isinstance(value, bool) else 0
+        narrower = max((step for step in (5, 1) if step < width), default=None)
+        if narrower is not None:
+            return body | {field: narrower}
+        for name in WIDTHS:
+            body.pop(name, None)
+    return body
+
+
+def is_about_length(told: str) -> bool:
+    """A refusal because of how long prompt and answer may be together."""
+    return _LENGTH.search(told) is not None
+
+
+def shorter(body: Body, status: int, told: str) -> Body | None:
+    """The request for half as many tokens, where it was refused because prompt and answer have no room together."""
+    if status not in (400, 413, 422) or not is_about_length(told):
+        return None
+    name = next((name for name in (*LIMITS, "n_predict") if name in body), None)
+    return None if name is None or body[name] < 2 else body | {name: body[name] // 2}

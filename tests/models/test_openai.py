@@ -1,0 +1,351 @@
+"""`openai/NAME` against the strict stub: what is found out, what arrives, where it ends, and what it cost."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lmql_lite.models.base import Endpoint, Piece, Prompt, ScoreRequest, Spent, Turn, Wish
+from lmql_lite.models.openai_pieces import Assembler, read
+from lmql_lite.models.scripted import ScriptedModel
+from lmql_lite.tokens import Sampling
+from tests.models.api import (
+    CHAT,
+    CONFIGS,
+    KEY,
+    NAMES,
+    NO_MERGED,
+    SPOKEN,
+    TELLING,
+    TEXT,
+    ask,
+    choice,
+    counted,
+    model,
+    pieces_of,
+    run,
+    sse,
+    text,
+)
+from tests.servers.kinds import (
+    LLAMA_CPP,
+    OPENAI_CHAT,
+    OPENAI_TEXT,
+    SGLANG,
+    VLLM,
+    Config,
+)
+from tests.servers.stub import Fault, Server, serving
+
+pytestmark = pytest.mark.usefixtures("quick_and_alone")
+
+
+# What is found out ----------------------------------------------------------------------------------------------------
+
+
+FOUND = {
+    "openai-text": Endpoint("", continues_turns=False, alternatives=5, takes_seeds=True),
+    "openai-chat": Endpoint(
+        "", chat_only=True, continues_turns=False, takes_schemas=True, alternatives=20, takes_seeds=True
+    ),
+    "reasoning": Endpoint("", chat_only=True, continues_turns=False, takes_schemas=True, takes_seeds=True),
+    "vllm": Endpoint(
+        "",
+        takes_languages=True,
+        takes_schemas=True,
+        alternatives=20,
+        takes_bans=True,
+        takes_seeds=True,
+        scores=True,
+        stops=16,
+        context_length=4096,
+    ),
+    "sglang": Endpoint(
+        "", takes_languages=True, takes_schemas=True, alternatives=20, scores=True, stops=16, context_length=4096
+    ),
+    "llama.cpp": Endpoint(
+        "",
+        continues_turns=False,
+        takes_languages=True,
+        takes_schemas=True,
+        alternatives=20,
+        takes_bans=True,
+        takes_seeds=True,
+        stops=16,
+        context_length=4096,
+    ),
+    "llama-cpp-python": Endpoint("", continues_turns=False, takes_languages=True, takes_seeds=True),
+    "ollama": Endpoint(
+        "", chat_only=True, continues_turns=False, takes_schemas=True, alternatives=20, takes_seeds=True
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "config"), list(zip(NAMES, CONFIGS, strict=True)), ids=NAMES)
+def test_what_a_server_can_do_is_found_out(name: str, config: Config) -> None:
+    with serving(config, SPOKEN) as server:
+        asked = model(server)
+
+        async def twice() -> tuple[Endpoint, Endpoint]:
+            return await asked.meet(), await asked.meet()
+
+        first, second = run(twice())
+        assert replace(first, fingerprint="", spent=None) == FOUND[name]
+        assert second == replace(first, spent=None)
+        # at most one token, and only where no look tells; it is on the bill of the one who waited for it (S32)
+        assert server.completion_tokens == (1 if config.kind == "openai" else 0)
+        assert (first.spent is None) == (config.kind != "openai")
+        if first.spent is not None:
+            assert first.spent.completion_tokens == 1 and 0 < first.spent.requests <= server.requests
+
+
+def test_who_meets_at_the_same_time_asks_once() -> None:
+    with serving(OPENAI_TEXT, SPOKEN) as server:
+
+        async def together() -> list[Endpoint]:
+            asked = model(server)
+            return await asyncio.gather(*(asked.meet() for _ in range(5)))
+
+        met = run(together())
+        assert sum(endpoint.spent is not None for endpoint in met) == 1
+        assert (server.looks, server.completion_tokens) == (5, 1)
+
+
+def fingerprint(server: Server, **options: Any) -> str:
+    return run(model(server, **options).meet()).fingerprint
+
+
+def test_the_fingerprint_holds_what_the_server_reports_and_no_key() -> None:
+    """S4."""
+    with serving(VLLM, "") as one, serving(replace(VLLM, version="0.12.0"), "") as other, serving(VLLM, "") as far:
+        known = fingerprint(one)
+        assert known == fingerprint(one, api_key="another") == fingerprint(one, base_url=f"{one.base_url}/")
+        assert KEY not in known
+        assert len({known, fingerprint(other), fingerprint(far)}) == 3
+        assert fingerprint(one, revision="7") == fingerprint(other, revision="7") != fingerprint(one, revision="8")
+
+
+def test_what_a_server_counts_is_not_its_identity() -> None:
+    """SGLang tells its load, vLLM gives its permissions new ids all the time."""
+    with serving(SGLANG, "") as server:
+        known = fingerprint(server)
+        server.config = replace(SGLANG, about={"get_server_info": {"last_gen_throughput": 99.0}})
+        assert fingerprint(server) == known
+        server.config = replace(SGLANG, about={"get_model_info": {"weight_version": "2"}})
+        assert fingerprint(server) != known
+
+
+def test_with_a_revision_a_chat_model_of_openai_costs_nothing_to_meet() -> None:
+    with serving(OPENAI_CHAT, SPOKEN) as server:
+        endpoint = run(model(server, revision="2026-01").meet())
+        assert endpoint.chat_only and endpoint.spent is None and server.completion_tokens == 0
+
+
+# What arrives ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [1, 3], ids=["token by token", "three at once"])
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+def test_the_text_is_what_was_said_byte_for_byte(config: Config, together: int) -> None:
+    config = replace(config, tokens_per_event=together)
+    with serving(config, ScriptedModel(SPOKEN, words=NO_MERGED)) as server:
+        for alternatives in (0, 3):
+            wish = Wish(60, alternatives=alternatives, sampling=Sampling(config.only_temperature or 0.0))
+            pieces = ask(server, wish)
+            assert text(pieces) == SPOKEN
+            assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + ["stop"]
+            assert pieces[-1].ended_by is None
+            assert all(piece.data for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT], ids=lambda one: one.kind)
+def test_tokens_come_with_their_scores_and_those_that_might_have_come(config: Config) -> None:
+    scorer = ScriptedModel("Option A\n12", certainty=9)
+    ((*rows,),) = run(scorer.score([ScoreRequest((0,), scorer.tokenizer.encode(b"Option A\n12"), (0, 1, 2))]))
+    with serving(config, scorer) as server:
+        for piece, row in zip(ask(server, Wish(3, alternatives=4)), rows, strict=False):
+            said = int(row.argmax())
+            assert piece.logprob == pytest.approx(float(row[said]))
+            if config.kind in ("vllm", "sglang", "llama.cpp"):
+                assert piece.token == said
+            known = {data: float(row[token]) for token, data in enumerate(scorer.tokenizer.vocabulary) if data}
+            assert piece.data not in dict(piece.alternatives)
+            assert [score for _, score in piece.alternatives] == sorted(
+                (s for _, s in piece.alternatives), reverse=True
+            )
+            assert all(score == pytest.approx(known[data]) for data, score in piece.alternatives)
+            if config.kind in ("llama.cpp", "openai") and config.chat:  # the others lose the bytes of half a character
+                order = [token for token in (-row).argsort()[:5] if token != said]
+                expected = [data for token in order if (data := scorer.tokenizer.vocabulary[token]) is not None]
+                assert [data for data, _ in piece.alternatives] == expected
+
+
+def test_with_a_tokenizer_half_characters_are_tokens_too() -> None:
+    scorer = ScriptedModel(SPOKEN, words=NO_MERGED)
+    with serving(VLLM, scorer) as server:
+        pieces = ask(server, Wish(60, alternatives=3), tokenizer=scorer.tokenizer)
+    ids = scorer.tokenizer.encode(SPOKEN.encode())
+    assert [piece.token for piece in pieces[:-1]] == list(ids)
+    assert [piece.data for piece in pieces[:-1]] == [scorer.tokenizer.vocabulary[token] for token in ids]
+    assert all(piece.logprob is not None and piece.alternatives for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize(
+    ("spelling", "data", "number"),
+    [
+        (r"bytes:\xe2\x80", b"\xe2\x80", None),
+        ("token_id:2", b"two", 2),
+        ("token_id:9", None, 9),
+        (" plain", b" plain", None),
+        ("half \ufffd", None, None),
+    ],
+)
+def test_how_tokens_are_spelled(spelling: str, data: bytes | None, number: int | None) -> None:
+    scores = {
+        "tokens": [spelling],
+        "token_logprobs": [-9999.0],
+        "top_logprobs": [{spelling: -1.0, r"bytes:\xff": -2.0}],
+    }
+    delta = read({"choices": [{"index": 0, "text": "x", "logprobs": scores}]}, (b"zero", b"one", b"two"))
+    (token,) = delta.tokens
+    assert (token.data, token.id, token.logprob) == (data, number, None)
+    assert token.alternatives == ((b"\xff", -2.0),)
+
+
+def test_a_text_that_a_token_does_not_fit_keeps_its_bytes() -> None:
+    """SentencePiece spells a token without the space that stands before it."""
+    scores = {"tokens": ["Foo"], "token_logprobs": [-0.5], "top_logprobs": [{"Foo": -0.5, "Bar": -1.0}]}
+    assembler = Assembler((), raw=True)
+    delta = read({"choices": [{"index": 0, "text": " Foo", "logprobs": scores, "token_ids": [7]}]}, ())
+    assert list(assembler.take(delta)) == [Piece(b" Foo", 7, -0.5)]
+
+
+def test_what_was_held_back_belongs_to_no_single_token() -> None:
+    """llama.cpp holds back what may begin a stop string, and gives its bytes to the token that comes after."""
+    events = [
+        {"content": "", "tokens": [5], "stop": False},
+        {"content": "the", "tokens": [6], "stop": False},
+        {"content": " end", "tokens": [7], "stop": False},
+        {"content": "é", "tokens": [8], "stop": False},
+    ]
+    assembler = Assembler((), raw=True)
+    pieces = [piece for event in events for piece in assembler.take(read(event, ()))]
+    assert [(piece.data, piece.token) for piece in pieces] == [(b"the", None), (b" end", 7), ("é".encode(), None)]
+
+
+@pytest.mark.parametrize(("temperature", "told"), [(0.0, True), (1.0, True), (0.7, False)])
+def test_only_the_models_own_scores_are_given(temperature: float, told: bool) -> None:
+    """SGLang divides by the temperature before it tells them."""
+    with serving(SGLANG, "Option A") as server:
+        (first, *_) = ask(server, Wish(1, alternatives=12, sampling=Sampling(temperature)))
+    assert (first.logprob is not None) is told and bool(first.alternatives) is told
+
+
+# Stops, bounds, ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT], ids=["text", "chat"])
+@pytest.mark.parametrize("config", TELLING, ids=lambda config: config.kind)
+@pytest.mark.parametrize(
+    ("stops", "said", "ended_by"),
+    [
+        (("\n",), "One.\n", "\n"),  # the token is ".\n\n": what it says beyond is cut
+        (("the END", "x"), None, "the END"),  # of several tokens
+        (("Two", "."), "One.", "."),
+        (("nowhere",), None, None),
+    ],
+    ids=["inside a token", "over tokens", "the first of two", "none"],
+)
+def test_a_stop_string_is_told_apart_from_the_end(
+    config: Config, prompt: Prompt, stops: tuple[str, ...], said: str | None, ended_by: str | None
+) -> None:
+    spoken = "One.\n\nTwo and the END"
+    with serving(config, spoken) as server:
+        pieces = ask(server, Wish(40, stops=stops, alternatives=2), prompt)
+    assert text(pieces) == (said or spoken)
+    assert (pieces[-1].finish, pieces[-1].ended_by) == ("stop", ended_by)
+
+
+def test_a_server_that_talks_on_is_left() -> None:
+    talk = sse(choice(text="a\nb"), choice(text="c"), choice(text=["not", "read"]))
+    with serving(VLLM, "", Fault(plain=talk)) as server:
+        pieces = ask(server, Wish(9, stops=("\n",)))
+        assert text(pieces) == "a\n" and pieces[-1].ended_by == "\n"
+    with serving(replace(VLLM, refuses=frozenset({"stop"}), seconds_per_token=0.004), "a\n" * 99) as server:
+        pieces = ask(server, Wish(200, stops=("\n",)))
+        assert text(pieces) == "a\n" and pieces[-1].ended_by == "\n" and server.completion_tokens < 99
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+def test_the_bound_ends_an_answer(config: Config) -> None:
+    with serving(replace(config, thoughts=""), SPOKEN) as server:
+        pieces = ask(server, Wish(5, sampling=Sampling(config.only_temperature or 0.0)))
+    assert pieces[-1].finish == "length" and text(pieces) == "Ein n"
+
+
+# What it costs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+def test_what_it_cost_is_what_the_server_counted(config: Config) -> None:
+    """Law 6."""
+    with serving(config, SPOKEN) as server:
+        asked = model(server)
+        chat = not config.text or config.kind == "ollama"
+        prompt: Prompt = (Turn("user" if chat else None, "- Option"),)
+        wish = Wish(20, sampling=Sampling(config.only_temperature or 0.0))
+
+        async def twice() -> list[Spent | None]:
+            await asked.meet()
+            return [(await pieces_of(asked, prompt, wish))[-1].spent for _ in range(2)]
+
+        before = counted(server)
+        run(asked.meet())
+        met = counted(server)
+        first, second = run(twice())
+        size = 1 + len(ScriptedModel("").tokenizer.encode(b"- Option"))
+        if not config.tells_usage:
+            assert first == second == Spent()
+            return
+        said = (server.completion_tokens - met[2]) // 2
+        assert before == (0, 0, 0) and server.requests - met[0] == 2
+        assert first is not None and (first.prompt_tokens, first.completion_tokens) == (size, said)
+        assert second == Spent(size, size, said)
+
+
+@pytest.mark.parametrize(
+    "usage", ["many", {"prompt_tokens": "3", "completion_tokens": -1}, {"prompt_tokens": True}, []]
+)
+def test_a_usage_that_is_no_count_is_not_told(usage: object) -> None:
+    with serving(VLLM, "Hi", Fault(usage=usage)) as server:
+        assert ask(server)[-1].spent == Spent()
+
+
+def test_leaving_ends_the_request() -> None:
+    with serving(replace(VLLM, seconds_per_token=0.004), "word " * 400) as server:
+
+        async def a_little() -> None:
+            async with aclosing(model(server).stream(TEXT, Wish(2000))) as pieces:
+                await anext(pieces)
+            await asyncio.to_thread(server.wait, lambda: server.disconnects == 1)
+
+        run(a_little())
+        assert 0 < server.completion_tokens < 500
+
+
+def test_a_cancelled_task_ends_the_request() -> None:
+    with serving(replace(VLLM, seconds_per_token=0.004), "word " * 400) as server:
+
+        async def cancelled() -> None:
+            task = asyncio.create_task(pieces_of(model(server), TEXT, Wish(2000)))
+            await asyncio.to_thread(server.wait, lambda: server.completion_tokens > 0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(server.wait, lambda: server.disconnects == 1)
+
+        run(cancelled())

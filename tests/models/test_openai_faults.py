@@ -1,0 +1,425 @@
+"""What goes wrong with a model behind an API: one sentence each, and no retry of what cannot succeed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.errors import BrokenOff, ModelError
+from lmql_lite.models import openai_client
+from lmql_lite.models.base import Spent, Turn, Wish
+from lmql_lite.models.openai import OpenAIModel
+from lmql_lite.models.openai_address import Address
+from lmql_lite.models.registry import load
+from lmql_lite.runtime.session import Session
+from tests.models.api import (
+    KEY,
+    SPOKEN,
+    TEXT,
+    ask,
+    choice,
+    failing,
+    model,
+    pieces_of,
+    run,
+    sse,
+    text,
+)
+from tests.servers.kinds import LLAMA_CPP_PYTHON, VLLM
+from tests.servers.stub import Fault, serving
+
+pytestmark = pytest.mark.usefixtures("quick_and_alone")
+
+
+# Retries and faults ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault(429, {"Retry-After": "0"})],
+        [Fault(429, {"Retry-After": formatdate(0, usegmt=True)})],
+        [Fault(500)] * 4,
+        [Fault(502, html=True), Fault(503), Fault(504)],
+        [Fault(reset=True)] * 2,
+    ],
+    ids=["429", "429 until a date", "500 four times", "502 503 504", "reset"],
+)
+def test_what_may_pass_is_tried_again(faults: list[Fault]) -> None:
+    with serving(VLLM, "Hi", *faults) as server:
+        pieces = ask(server)
+        assert text(pieces) == "Hi"
+        assert server.requests == len(faults) + 1
+        assert pieces[-1].spent == Spent(1, 0, 3, requests=len(faults) + 1)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+def test_what_cannot_succeed_is_not_tried_again(status: int) -> None:
+    with serving(VLLM, "Hi", Fault(status, message="out of order")) as server:
+        error = failing(server)
+        assert server.requests == 1 and "out of order" in error.message and not isinstance(error, BrokenOff)
+
+
+@pytest.mark.parametrize(
+    ("fault", "tries", "sentence"),
+    [
+        (Fault(500), 5, "failed 5 times: out of order"),
+        (Fault(429), 5, "takes no more requests just now, after 5 times: out of order"),
+        (Fault(429, {"Retry-After": "3600"}), 1, "takes no more requests just now, after once"),
+        (Fault(429, code="insufficient_quota"), 1, "the quota of this key"),
+        (Fault(reset=True), 5, "closes the connection without an answer, 5 times in a row"),
+    ],
+    ids=["500", "429", "an hour", "quota", "reset"],
+)
+def test_patience_ends(fault: Fault, tries: int, sentence: str) -> None:
+    with serving(VLLM, "Hi", *[fault] * 9) as server:
+        error = failing(server)
+        assert server.requests == tries and sentence in error.message and error.hint
+
+
+def test_the_pause_is_what_the_server_asks_for() -> None:
+    assert 2.0 <= (openai_client._pause(1, {"retry-after": "2"}) or 0) <= 2.5
+    in_ten_seconds = formatdate(time.time() + 10, usegmt=True)
+    assert 8.0 <= (openai_client._pause(1, {"retry-after": in_ten_seconds}) or 0) <= 12.5
+    assert (openai_client._pause(1, {"retry-after": "soon"}) or 0) <= 0.00125
+    assert openai_client._pause(1, {"retry-after": "100"}) is None
+
+
+def test_an_answer_that_is_cut_can_be_gone_on_with() -> None:
+    """What came stays; the error says by its type that the rest may be asked for."""
+    with serving(VLLM, SPOKEN, Fault(cut=True, after=6)) as server:
+        asked = model(server)
+
+        async def broken() -> bytes:
+            said = b""
+            with pytest.raises(BrokenOff, match="closed the connection in the middle"):
+                async for piece in asked.stream(TEXT, Wish(60)):
+                    said += piece.data
+            return said
+
+        said = run(broken())
+        assert said.decode() == SPOKEN[: len(said.decode())] and 4 < len(said) < len(SPOKEN.encode())
+        assert text(run(pieces_of(asked, (Turn(None, said.decode()),), Wish(60)))) == SPOKEN[len(said.decode()) :]
+
+
+def test_a_server_that_says_nothing() -> None:
+    with serving(VLLM, SPOKEN, Fault(hang=True), Fault(hang=True, after=3)) as server:
+        silent = failing(server, timeout=0.3)
+        assert "said nothing for 0.3 s" in silent.message and not isinstance(silent, BrokenOff) and silent.hint
+        assert server.requests == 1
+        stuck = failing(server, timeout=0.3)
+        assert "said nothing for 0.3 s in the middle" in stuck.message and isinstance(stuck, BrokenOff)
+
+
+def test_slow_bytes_are_no_fault() -> None:
+    with serving(VLLM, SPOKEN, Fault(bytewise=True)) as server:
+        assert text(ask(server)) == SPOKEN
+
+
+END = choice(text="", finish_reason="stop")
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence", "broken"),
+    [
+        (sse("{'a': 1}"), "is no OpenAI-compatible API: it sends what is not JSON", False),
+        (sse("[1]"), "sends no JSON object", False),
+        ("Hello, world\n\n", "sends no stream of events but 'Hello, world'", False),
+        (sse(choice(text=5)), "an answer that cannot be read", False),
+        (sse({"choices": {"a": 1}}), "an answer that cannot be read", False),
+        (sse({"choices": []}, "[DONE]"), "answers without a choice", False),
+        (sse(choice(text="a"), {"choices": []}), "has ended in the middle", True),
+        (sse(choice(text="a"), "[DONE]"), "has ended in the middle", True),
+        (
+            sse(choice(text="a", finish_reason="length") | {"usage": {"completion_tokens": 1}}),
+            "ended its answer before 60 tokens",
+            True,
+        ),
+        (sse(choice(text="a"), {"error": {"message": "out of memory", "code": 500}}), "failed in the middle", True),
+        (sse({"object": "error", "message": "bad", "code": 400}), "failed in the middle: bad", False),
+        (sse(choice(text="a", finish_reason="abort")), "has given up the answer", True),
+        (sse(choice(text="a", finish_reason="boredom")), "with 'boredom', which is not known here", False),
+        (sse(choice(text="a", finish_reason="content_filter")), "content filter", False),
+        (sse(choice(delta={"tool_calls": [{"id": "1"}]})), "answers with the call of a tool", False),
+        (sse(choice(delta={"refusal": "I will not."})), "refuses to answer: I will not.", False),
+    ],
+)
+def test_answers_that_are_none(body: str, sentence: str, broken: bool) -> None:
+    with serving(VLLM, "", Fault(plain=body)) as server:
+        error = failing(server)
+        assert sentence in error.message and isinstance(error, BrokenOff) is broken and server.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (": ping\r\n\r\nevent: x\r\ndata: " + json.dumps(END) + "\r\n\r\ndata: [DONE]\r\n\r\n", ""),
+        (sse(choice(text="a"), choice(index=1, text="other"), END), "a"),
+        (sse(choice(text="\ud83d"), END), "?"),
+        (sse(choice(delta={"reasoning_content": "Well"}), choice(delta={"content": "a"}), END), "a"),
+    ],
+    ids=["comments and CRLF", "another choice", "half a character", "thoughts"],
+)
+def test_odd_answers_that_are_some(body: str, said: str) -> None:
+    with serving(VLLM, "", Fault(plain=body)) as server:
+        assert text(ask(server)) == said
+
+
+# Bad input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence", "hint"),
+    [
+        ("localhost:8000/v1", "does not begin with http", "did you mean http://localhost:8000/v1?"),
+        ("ftp://host/v1", "does not begin with http", "such as http://localhost:8000/v1"),
+        ("http://", "does not begin with http", "such as"),
+        ("http://host:port/v1", "is no address", "such as"),
+        ("http://host/v1?key=abc", "may have no '?'", "api_key="),
+    ],
+)
+def test_addresses_that_are_none(url: str, sentence: str, hint: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        lq.model("openai/gpt", base_url=url)
+    assert sentence in caught.value.message and hint in (caught.value.hint or "") and "abc" not in caught.value.report()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("HTTP://Host:80/v1/", "http://host/v1"),
+        ("https://user:pass@host:443/v1", "https://host/v1"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
+    ],
+)
+def test_addresses_are_written_one_way(url: str, shown: str) -> None:
+    address = Address.of(url, None)
+    assert address.shown == shown and "pass" not in repr(address)
+
+
+def test_names_come_from_the_environment_as_the_client_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(replace(VLLM, key=KEY), "Hi") as server:
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        asked = load("openai/stub")
+        assert isinstance(asked, OpenAIModel) and text(run(pieces_of(asked, TEXT, Wish(9)))) == "Hi"
+        assert Session().model(None).name == "demo"  # what costs money must be named
+
+
+def test_openai_itself_wants_a_key() -> None:
+    with pytest.raises(ModelError, match="wants an API key, and none is named") as caught:
+        lq.model("openai/gpt-4o-mini")
+    assert "OPENAI_API_KEY" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("key", [KEY, "a-key-of-no-known-form"])
+def test_the_key_is_shown_nowhere(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also not where the server says it again."""
+    caplog.set_level(logging.DEBUG)
+    with serving(replace(VLLM, key="other"), "Hi") as server:
+        asked = model(server, api_key=key)
+        with pytest.raises(ModelError) as caught:
+            run(asked.meet())
+        shown = "".join(traceback.format_exception(caught.value)) + caught.value.report() + repr(asked) + caplog.text
+        assert "does not take the API key: Incorrect API key provided: [key]" in caught.value.message
+        assert "OPENAI_API_KEY" in (caught.value.hint or "")
+        assert key not in shown and key in server.keys
+        assert server.requests == 0  # it was a look
+
+
+def test_a_server_that_wants_a_key_and_gets_none() -> None:
+    with serving(replace(VLLM, key=KEY), "Hi") as server:
+        assert "wants an API key" in failing(server, api_key=None).message
+
+
+def test_a_model_that_is_not_there() -> None:
+    with serving(replace(VLLM, model="stub-large"), "Hi") as server:
+        asked = OpenAIModel("stub-lagre", base_url=server.base_url)
+        with pytest.raises(ModelError, match="no model called 'stub-lagre'") as caught:
+            run(asked.meet())
+        assert caught.value.hint == "did you mean stub-large?" and server.requests == 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def speaking(words: bytes) -> Iterator[str]:
+    """Something on a port that says the same to everybody, and is no HTTP server."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def speak() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(9999)
+                    connection.sendall(words)
+
+        thread = threading.Thread(target=speak, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def meeting(url: str) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        run(OpenAIModel("stub", base_url=url).meet())
+    return caught.value
+
+
+def test_no_server_there() -> None:
+    error = meeting(f"http://127.0.0.1:{free_port()}/v1")
+    assert "no server answers at http://127.0.0.1:" in error.message and error.hint and error.__cause__ is None
+
+
+def test_something_else_there() -> None:
+    with speaking(b"220 mail.example.com ESMTP\r\n") as url:
+        assert "closes the connection without an answer" in meeting(url).message
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>"
+    with speaking(page) as url:
+        assert "is no OpenAI-compatible API: its list of models is '<html></html>'" in meeting(url).message
+    with speaking(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n{x}") as url:
+        assert "is no OpenAI-compatible API" in meeting(url).message
+
+
+def test_https_where_http_is_spoken() -> None:
+    with serving(VLLM, "") as server:
+        error = meeting(server.base_url.replace("http", "https"))
+        assert "does not speak https" in error.message and server.base_url in (error.hint or "")
+
+
+def test_an_address_without_v1() -> None:
+    with serving(VLLM, "") as server:
+        error = meeting(server.base_url.removesuffix("/v1"))
+        assert f"did you mean base_url='{server.base_url}'?" == error.hint
+
+
+@pytest.mark.parametrize("status", [None, 404], ids=["200", "404"])
+def test_a_web_page_instead_of_an_answer(status: int | None) -> None:
+    with serving(VLLM, "", Fault(status, html=True)) as server:
+        assert "is no OpenAI-compatible API: it answers with a web page" in failing(server).message
+        assert server.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"timeout": 0}, "timeout is a number of seconds above 0"),
+        ({"concurrency": 0}, "concurrency is a number of requests"),
+        ({"api_key": "two words"}, "holds characters that no key has"),
+        ({"tokenizer": "nowhere"}, "there is no tokenizer.json in nowhere"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        lq.model("openai/x", **{"base_url": "http://localhost:1/v1"} | options)
+
+
+def test_options_of_an_api_for_a_model_without_one() -> None:
+    with pytest.raises(ModelError, match="base_url= is for models behind an API, and 'demo' is none") as caught:
+        lq.model("demo", base_url="http://localhost:1/v1")
+    assert caught.value.hint == "did you mean openai/demo?"
+    assert lq.model("demo").name == "demo"
+
+
+# Connections, loops, threads ------------------------------------------------------------------------------------------
+
+
+def test_no_more_requests_at_once_than_allowed() -> None:
+    with serving(replace(VLLM, seconds_per_token=0.002), "word " * 3) as server:
+
+        async def many() -> list[str]:
+            asked = model(server, concurrency=3)
+            return [text(one) for one in await asyncio.gather(*(pieces_of(asked, TEXT, Wish(20)) for _ in range(12)))]
+
+        assert set(run(many())) == {"word " * 3}
+        assert server.most_open == 3
+
+
+def test_a_server_that_does_one_thing_at_a_time_is_asked_so() -> None:
+    """llama-cpp-python would break off the answer that is under way."""
+    with serving(replace(LLAMA_CPP_PYTHON, seconds_per_token=0.002), "word " * 3) as server:
+
+        async def many() -> None:
+            asked = model(server)
+            await asyncio.gather(*(pieces_of(asked, TEXT, Wish(20)) for _ in range(4)))
+
+        run(many())
+        assert server.most_open == 1
+
+
+def test_connections_are_used_again() -> None:
+    with serving(VLLM, SPOKEN) as server:
+
+        async def in_a_row() -> int:
+            asked = model(server)
+            await asked.meet()
+            for _ in range(12):
+                await pieces_of(asked, TEXT, Wish(20))
+            return len(server.clients)
+
+        assert run(in_a_row()) <= 5  # so many were opened to look at it
+
+
+def test_one_model_in_many_loops_and_threads() -> None:
+    """S28. Warnings are errors here: nothing may be left open when a loop ends."""
+    with serving(VLLM, "Hi") as server:
+        asked = model(server)
+        answers: list[str] = []
+
+        def work() -> None:
+            answers.extend(text(run(pieces_of(asked, TEXT, Wish(9)))) for _ in range(3))
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == ["Hi"] * 9
+        assert not asked._connection._lines
+
+
+# The stub itself ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"surprise": 1}, "Unrecognized request argument supplied: surprise"),
+        ({"max_tokens": "9"}, "Invalid type for 'max_tokens'"),
+        ({"max_tokens": True}, "Invalid type for 'max_tokens'"),
+        ({"logprobs": 99}, "less than or equal to 20"),
+        ({"model": "other"}, "does not exist"),
+        ({"stream": False, "stream_options": {}}, "only allowed when 'stream' is enabled"),
+    ],
+)
+def test_the_stub_is_strict(change: dict[str, Any], told: str) -> None:
+    with serving(VLLM, "Hi") as server:
+        asked = model(server)
+
+        async def raw() -> None:
+            body = {"model": "stub", "prompt": "", "max_tokens": 3, "stream": True} | change
+            async with asked._connection.ask("/completions", body) as answer:
+                assert [event async for event in answer.events]
+
+        with pytest.raises(ModelError, match=told):
+            run(raw())

@@ -1,0 +1,278 @@
+"""What a model behind an API is asked for: chats, constraints that are pushed, bans, draws and scores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lmql_lite.constraints.language import Rule, smallest
+from lmql_lite.errors import BrokenOff, ModelError
+from lmql_lite.models.base import JsonSchema, Piece, Prompt, ScoreRequest, Spent, Turn, Wish
+from lmql_lite.models.openai import OpenAIModel
+from lmql_lite.models.openai_dialects import Server as ServerKind
+from lmql_lite.models.scripted import ScriptedModel
+from lmql_lite.tokens import Sampling
+from tests.models.api import (
+    CHAT,
+    DRAWN,
+    SPOKEN,
+    TELLING,
+    TEXT,
+    ask,
+    counted,
+    failing,
+    model,
+    pieces_of,
+    run,
+    text,
+)
+from tests.servers.kinds import (
+    LLAMA_CPP,
+    LLAMA_CPP_PYTHON,
+    OLLAMA,
+    OPENAI_CHAT,
+    OPENAI_REASONING,
+    OPENAI_TEXT,
+    SGLANG,
+    VLLM,
+    Config,
+)
+from tests.servers.stub import Fault, serving
+
+pytestmark = pytest.mark.usefixtures("quick_and_alone")
+
+
+# What is learned ------------------------------------------------------------------------------------------------------
+
+
+def test_a_field_that_is_refused_is_left_out_from_then_on() -> None:
+    config = replace(VLLM, refuses=frozenset({"stream_options", "return_token_ids", "repetition_penalty"}))
+    with serving(config, "Hi") as server:
+        asked = model(server)
+        first, second = (run(pieces_of(asked, TEXT, Wish(9))) for _ in range(2))
+        assert text(first) == text(second) == "Hi"
+        assert (first[-1].spent, second[-1].spent) == (Spent(requests=4), Spent())
+        assert server.requests == 5
+
+
+def test_as_many_alternatives_as_the_server_gives() -> None:
+    with serving(replace(VLLM, width=5), "Hi") as server:
+        asked = model(server)
+        pieces = run(pieces_of(asked, TEXT, Wish(9, alternatives=10)))
+        assert text(pieces) == "Hi" and 0 < len(pieces[0].alternatives) <= 5
+        assert run(asked.meet()).alternatives == 5
+    with serving(replace(VLLM, refuses=frozenset({"logprobs"})), "Hi") as server:
+        asked = model(server)
+        assert text(run(pieces_of(asked, TEXT, Wish(9, alternatives=10)))) == "Hi"
+        assert run(asked.meet()).alternatives == 0
+
+
+@pytest.mark.parametrize("tells_usage", [True, False])
+def test_an_answer_has_room_for_what_is_left_of_the_context(tells_usage: bool) -> None:
+    with serving(replace(VLLM, context=40, tells_usage=tells_usage), "x" * 100) as server:
+        pieces: list[Piece] = []
+
+        async def until_it_breaks(asked: OpenAIModel) -> None:
+            async for piece in asked.stream((Turn(None, "x" * 20),), Wish(64)):
+                pieces.append(piece)
+
+        with pytest.raises(BrokenOff):
+            run(until_it_breaks(model(server)))
+        assert text(pieces) == "x" * 16
+        error = failing(server, Wish(64), (Turn(None, "x" * 40),))
+        assert "the text is longer than openai/stub reads" in error.message and "shorten" in (error.hint or "")
+
+
+# Chats ----------------------------------------------------------------------------------------------------------------
+
+
+BEGUN: Prompt = (Turn("system", "Be "), Turn("user", "brief. "), Turn("assistant", "Ein "))
+
+
+@pytest.mark.parametrize("config", [VLLM, SGLANG], ids=lambda config: config.kind)
+def test_a_turn_that_has_begun_is_gone_on_with(config: Config) -> None:
+    """S29."""
+    with serving(config, SPOKEN) as server:
+        assert text(ask(server, prompt=BEGUN)) == SPOKEN.removeprefix("Ein ")
+        assert server.bodies[-1]["messages"][-1] == {"role": "assistant", "content": "Ein "}
+        assert text(ask(server, prompt=(Turn("user", ""), Turn("assistant", "")))) == SPOKEN
+        assert server.bodies[-1]["messages"] == [{"role": "user", "content": ""}]
+
+
+@pytest.mark.parametrize("config", [OPENAI_CHAT, LLAMA_CPP, OLLAMA], ids=lambda config: config.kind)
+def test_a_turn_that_cannot_be_gone_on_with_costs_nothing(config: Config) -> None:
+    with serving(config, SPOKEN) as server:
+        asked = model(server)
+        run(asked.meet())
+        before = counted(server)
+        with pytest.raises(ModelError, match="cannot go on with one that has begun") as caught:
+            run(pieces_of(asked, BEGUN, Wish(9)))
+        assert counted(server) == before and caught.value.hint
+
+
+def test_a_model_that_thinks() -> None:
+    with serving(OPENAI_REASONING, SPOKEN) as server:
+        pieces = ask(server)
+        assert text(pieces) == SPOKEN
+        assert pieces[-1].spent is not None and (pieces[-1].spent.completion_tokens or 0) > len(pieces)
+        thoughtful = failing(server, Wish(3, sampling=Sampling(temperature=1.0)))
+        assert "spent all 3 tokens on thoughts" in thoughtful.message and "max_tokens" in (thoughtful.hint or "")
+        cold = failing(server, Wish(9))
+        assert "cannot be asked for its best token" in cold.message and "temperature" in (cold.hint or "")
+
+
+# Constraints that are pushed ------------------------------------------------------------------------------------------
+
+
+YES_OR_NO = smallest(
+    [
+        Rule(((ord("n"), ord("n"), 1), (ord("y"), ord("y"), 2)), False),
+        Rule(((ord("o"), ord("o"), 4),), False),
+        Rule(((ord("e"), ord("e"), 3),), False),
+        Rule(((ord("s"), ord("s"), 4),), False),
+        Rule((), True),
+    ]
+)
+SCHEMA = JsonSchema(
+    '{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false}'
+)
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT], ids=["text", "chat"])
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, LLAMA_CPP_PYTHON], ids=lambda config: config.kind)
+def test_a_language_holds_the_answer(config: Config, prompt: Prompt) -> None:
+    with serving(config, SPOKEN) as server:
+        assert text(ask(server, Wish(9, pushed=YES_OR_NO), prompt)) in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("config", "prompt"),
+    [(config, prompt) for config in TELLING for prompt in (TEXT, CHAT)] + [(OPENAI_CHAT, CHAT), (OLLAMA, CHAT)],
+    ids=lambda one: one.kind if isinstance(one, Config) else one[0].role or "text",
+)
+def test_a_schema_holds_the_answer(config: Config, prompt: Prompt) -> None:
+    with serving(config, '{"a":2}') as server:
+        found = json.loads(text(ask(server, Wish(60, pushed=SCHEMA, sampling=DRAWN), prompt)))
+        assert found in ({"a": 1}, {"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("version", "language", "schema"),
+    [
+        ((0, 10, 1), "guided_grammar", "guided_json"),
+        ((0, 11, 0), "structured_outputs", "structured_outputs"),
+        ((), "structured_outputs", "structured_outputs"),
+    ],
+)
+def test_vllm_is_asked_by_the_names_of_its_version(version: tuple[int, ...], language: str, schema: str) -> None:
+    """It ignores names that it does not know."""
+    server = ServerKind("vllm", version)
+    assert language in server.body("m", TEXT, Wish(9, pushed=YES_OR_NO), ids=False)
+    assert schema in server.body("m", TEXT, Wish(9, pushed=SCHEMA), ids=False)
+    assert server.takes_bans is (version >= (0, 10, 2))
+
+
+def test_a_grammar_that_a_server_cannot_read_is_left_out_of_that_request() -> None:
+    """S17: what arrives is checked in any case."""
+    with serving(VLLM, "Hi", Fault(400, message="Failed to compile the grammar")) as server:
+        asked = model(server)
+        assert text(run(pieces_of(asked, TEXT, Wish(9, pushed=YES_OR_NO)))) == "Hi"
+        assert text(run(pieces_of(asked, TEXT, Wish(9, pushed=YES_OR_NO)))) in ("yes", "no")
+
+
+@pytest.mark.parametrize("config", [VLLM, LLAMA_CPP], ids=lambda config: config.kind)
+def test_a_banned_token_does_not_come_first_and_may_come_later(config: Config) -> None:
+    """S22."""
+    scorer = ScriptedModel(lambda said: b"aaaa"[: 4 - len(said)])
+    banned = tuple(token for token, data in enumerate(scorer.tokenizer.vocabulary) if data != b"b")
+    with serving(config, scorer) as server:
+        pieces = ask(server, Wish(4, banned=banned))
+        assert text(pieces) == "baaa"
+        assert pieces[-1].spent is not None and pieces[-1].spent.requests == 2 == server.requests
+
+
+def test_a_ban_and_a_language_together() -> None:
+    with serving(VLLM, "yes") as server:
+        banned = ScriptedModel("").tokenizer.encode(b"y")
+        pieces = ask(server, Wish(9, banned=banned, pushed=YES_OR_NO))
+        assert text(pieces) == "no" and pieces[-1].finish == "stop"
+
+
+# Drawing --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [VLLM, LLAMA_CPP, LLAMA_CPP_PYTHON], ids=lambda config: config.kind)
+def test_a_draw_is_repeatable(config: Config) -> None:
+    with serving(config, ScriptedModel("", certainty=0)) as server:
+        one, again, another = (text(ask(server, Wish(9, sampling=replace(DRAWN, index=index)))) for index in (0, 0, 1))
+        assert one == again != another
+
+
+@pytest.mark.parametrize("config", TELLING, ids=lambda config: config.kind)
+def test_a_models_own_settings_do_not_count(config: Config) -> None:
+    """Servers take them from the model's folder otherwise, a penalty on repetition among them."""
+    with serving(config, "Hi") as server:
+        ask(server, Wish(3, sampling=Sampling(temperature=0.5, top_p=0.9, top_k=7, min_p=0.1)))
+        ask(server, Wish(3))
+        drawn, best = server.bodies
+    penalty = "repeat_penalty" if config.kind == "llama.cpp" else "repetition_penalty"
+    assert (drawn["temperature"], drawn["top_p"], drawn["top_k"], drawn["min_p"]) == (0.5, 0.9, 7, 0.1)
+    assert (best["temperature"], best["top_p"], best["min_p"]) == (0.0, 1.0, 0.0)
+    assert best["top_k"] in (-1, 0) and best[penalty] == drawn[penalty] == 1.0
+
+
+def test_what_the_protocol_cannot_say_is_refused_before_anything_is_spent() -> None:
+    with serving(OPENAI_TEXT, "Hi") as server:
+        asked = model(server)
+        run(asked.meet())
+        before = counted(server)
+        with pytest.raises(ModelError, match="takes no top_k"):
+            run(pieces_of(asked, TEXT, Wish(9, sampling=Sampling(temperature=1.0, top_k=5))))
+        assert counted(server) == before
+
+
+# Scores ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "prompt"),
+    [(VLLM, TEXT), (SGLANG, TEXT), (VLLM, CHAT)],
+    ids=["vllm", "sglang", "vllm chat"],
+)
+@pytest.mark.parametrize("begun", ["Q: ", "Pick \n"], ids=["a border between tokens", "a token over the border"])
+def test_options_are_scored_as_what_comes_next(config: Config, prompt: Prompt, begun: str) -> None:
+    """S25; a token that stands on the border counts for every option, so that they can be compared."""
+    scorer = ScriptedModel("Q: - A", certainty=3)
+    options = ["- A", "- B", "-x"]
+    bare = (0, *scorer.tokenizer.encode(begun.encode()))
+    whole = [(0, *scorer.tokenizer.encode((begun + option).encode())) for option in options]
+    begin = min(next(at for at in range(len(ids)) if ids[: at + 1] != bare[: at + 1]) for ids in whole)
+    expected = []
+    for ids in whole:
+        ((*rows,),) = run(scorer.score([ScoreRequest((), ids, tuple(range(begin, len(ids))))]))
+        expected.append(sum(float(row[token]) for row, token in zip(rows, ids[begin:], strict=True)))
+    with serving(config, scorer) as server:
+        found = run(model(server).score((replace(prompt[0], text=begun),), options))
+        assert found == pytest.approx(expected)
+        assert server.requests == (4 if prompt is CHAT else 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (LLAMA_CPP_PYTHON, "scores them one position off"),
+        (LLAMA_CPP, "tells no log-probabilities of a prompt"),
+        (OPENAI_TEXT, "does not score the text of a prompt"),
+    ],
+    ids=lambda one: one.kind if isinstance(one, Config) else "",
+)
+def test_a_server_that_cannot_score_is_not_asked(config: Config, reason: str) -> None:
+    with serving(config, "Hi") as server:
+        asked = model(server)
+        run(asked.meet())
+        before = counted(server)
+        with pytest.raises(ModelError, match=reason):
+            run(asked.score((Turn(None, "Q:"),), ["a", "b"]))
+        assert counted(server) == before

@@ -1,0 +1,161 @@
+"""The kinds of server that the stub imitates: which routes and fields there are, and what comes back. Only data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama"]
+Types = tuple[type, ...]
+Fields = Mapping[str, Types]
+
+_NUMBER: Types = (int, float)
+_COMMON: Fields = {
+    "model": (str,),
+    "stream": (bool,),
+    "stream_options": (dict,),
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "seed": (int,),
+    "stop": (str, list),
+    "logit_bias": (dict,),
+    "presence_penalty": _NUMBER,
+    "frequency_penalty": _NUMBER,
+}
+_TEXT: Fields = {**_COMMON, "prompt": (str, list), "max_tokens": (int,), "logprobs": (int,), "echo": (bool,)}
+_CHAT: Fields = {
+    **_COMMON,
+    "messages": (list,),
+    "max_tokens": (int,),
+    "max_completion_tokens": (int,),
+    "logprobs": (bool,),
+    "top_logprobs": (int,),
+    "response_format": (dict,),
+}
+_VLLM: Fields = {
+    "top_k": (int,),
+    "min_p": _NUMBER,
+    "repetition_penalty": _NUMBER,
+    "return_token_ids": (bool,),
+    "return_tokens_as_token_ids": (bool,),
+    "include_stop_str_in_output": (bool,),
+    "structured_outputs": (dict,),
+    "prompt_logprobs": (int,),
+}
+_CONTINUE: Fields = {"continue_final_message": (bool,)}
+_SGLANG: Fields = {
+    "top_k": (int,),
+    "min_p": _NUMBER,
+    "repetition_penalty": _NUMBER,
+    "ebnf": (str,),
+    "regex": (str,),
+    "no_stop_trim": (bool,),
+}
+_LLAMA: Fields = {"top_k": (int,), "min_p": _NUMBER, "repeat_penalty": _NUMBER, "grammar": (str,)}
+_NATIVE: Fields = {
+    **_LLAMA,
+    **{name: _COMMON[name] for name in ("model", "stream", "temperature", "top_p", "seed", "stop")},
+    "logit_bias": (list,),
+    "prompt": (str,),
+    "n_predict": (int,),
+    "n_probs": (int,),
+    "return_tokens": (bool,),
+    "cache_prompt": (bool,),
+    "json_schema": (dict,),
+}
+_TEXT_EXTRAS: Mapping[Kind, Fields] = {
+    "vllm": _VLLM,
+    "sglang": {**_SGLANG, "json_schema": (str,), "return_token_ids": (bool,)},
+    "llama-cpp-python": _LLAMA,
+}
+_CHAT_EXTRAS: Mapping[Kind, Fields] = {
+    "vllm": {**_VLLM, **_CONTINUE, "add_generation_prompt": (bool,)},
+    "sglang": {**_SGLANG, **_CONTINUE},
+    "llama.cpp": _LLAMA,
+    "llama-cpp-python": _LLAMA,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One kind of server with one model."""
+
+    kind: Kind
+    model: str = "stub"
+    key: str | None = None
+    """The API key that it wants."""
+    seconds_per_token: float = 0.0
+    tokens_per_event: int = 1
+    text: bool = True
+    """It has `/v1/completions` for this model."""
+    chat: bool = True
+    width: int = 20
+    """So many alternatives it gives at most."""
+    context: int = 4096
+    tells_usage: bool = True
+    tells_cached: bool = True
+    refuses: frozenset[str] = frozenset()
+    """Fields that it knows and does not take for this model."""
+    only_temperature: float | None = None
+    thoughts: str = ""
+    """What a reasoning model thinks before it answers."""
+    version: str = "0.11.2"
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What its own routes say beside the usual, by route."""
+
+    def fields(self, *, chat: bool, native: bool) -> Fields:
+        if native:
+            return _NATIVE
+        extras = (_CHAT_EXTRAS if chat else _TEXT_EXTRAS).get(self.kind, {})
+        return {**(_CHAT if chat else _TEXT), **extras}
+
+
+OPENAI_TEXT = Config("openai", chat=False, width=5)
+OPENAI_CHAT = Config("openai", text=False, refuses=frozenset({"max_tokens"}))
+OPENAI_REASONING = Config(
+    "openai",
+    text=False,
+    refuses=frozenset({"max_tokens", "logprobs", "top_logprobs", "stop"}),
+    only_temperature=1.0,
+    thoughts="Let me see.",
+)
+VLLM = Config("vllm")
+SGLANG = Config("sglang")
+LLAMA_CPP = Config("llama.cpp", version="b9000-abc")
+LLAMA_CPP_PYTHON = Config("llama-cpp-python", tells_usage=False)
+OLLAMA = Config("ollama", version="0.13.0")
+
+
+def about(config: Config, path: str) -> dict[str, Any] | None:
+    """What a GET says; None where there is no such route."""
+    entry: dict[str, Any] = {"id": config.model, "object": "model", "created": time.time_ns()}
+    owner = {"llama.cpp": "llamacpp", "llama-cpp-python": "me", "ollama": "library"}.get(config.kind, config.kind)
+    entry["owned_by"] = owner
+    if config.kind in ("vllm", "sglang"):
+        entry |= {"root": f"/models/{config.model}", "max_model_len": config.context}
+    routes: dict[Kind, dict[str, Any]] = {
+        "openai": {},
+        "vllm": {"version": {"version": config.version}},
+        "sglang": {
+            "get_model_info": {"model_path": f"/models/{config.model}", "is_generation": True},
+            "get_server_info": {"version": config.version, "last_gen_throughput": 12.5},
+        },
+        "llama.cpp": {
+            "props": {
+                "build_info": config.version,
+                "model_path": f"/models/{config.model}.gguf",
+                "default_generation_settings": {"n_ctx": config.context},
+            }
+        },
+        "llama-cpp-python": {"openapi.json": {"info": {"title": "🦙 llama.cpp Python API"}}},
+        "ollama": {
+            "api/version": {"version": config.version},
+            "api/tags": {"models": [{"name": config.model, "digest": "abc123"}]},
+        },
+    }
+    known = {"v1/models": {"object": "list", "data": [entry]}, **routes[config.kind]}
+    for route, more in config.about.items():
+        known[route] = {**known.get(route, {}), **more}
+    return known.get(path)
