@@ -19,7 +19,7 @@ UNNUMBERED = -1
 class TextPath:
     """Belongs to one run, as a `Path` does.
 
-    In a `chat`, and once the query has named a turn, holes are answers, and text that is in no turn is the user's (S29).
+    In a `chat`, and once the query has named a turn, holes are answers; text that is in no turn is the user's (S29).
     """
 
     def __init__(self, texts: Texts, ledger: Ledger, *, chat: bool) -> None:
