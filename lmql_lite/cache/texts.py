@@ -58,7 +58,7 @@ def _digest(data: bytes) -> bytes:
 
 Alternatives = tuple[tuple[bytes, float], ...]
 """Other tokens that might have come, best first, with their log-probabilities."""
-ALTERNATIVES_KEPT = 10_000
+NOTES_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Texts:
 
     def __init__(self, tree: TokenTree) -> None:
         self.tree = tree
-        self._alternatives: OrderedDict[Node, Alternatives] = OrderedDict()
+        self._notes: OrderedDict[Node, tuple[int | None, Alternatives]] = OrderedDict()
 
     def walk(self, node: Node, data: bytes) -> Node:
         """Where the bytes lead to from `node`."""
@@ -112,15 +112,18 @@ class Texts:
             said = INSIDE
         return node
 
-    def note(self, node: Node, alternatives: Alternatives) -> None:
-        """What else the server might have said after `node`: remembered for a while, and never saved."""
-        if alternatives:
-            self._alternatives[node] = alternatives
-            if len(self._alternatives) > ALTERNATIVES_KEPT:
-                self._alternatives.popitem(last=False)
+    def note(self, node: Node, token: int | None, alternatives: Alternatives) -> None:
+        """What the server said after `node`, by its own number, and what else it might have said.
 
-    def alternatives(self, node: Node) -> Alternatives:
-        return self._alternatives.get(node, ())
+        Remembered for a while, and never saved.
+        """
+        if alternatives or token is not None:
+            self._notes[node] = (token, alternatives)
+            if len(self._notes) > NOTES_KEPT:
+                self._notes.popitem(last=False)
+
+    def noted(self, node: Node) -> tuple[int | None, Alternatives]:
+        return self._notes.get(node, (None, ()))
 
     def read(self, node: Node, manners: Sequence[Manner]) -> Said | None:
         """The token after `node`, as the first of these manners knows it. None where none does."""

@@ -17,10 +17,14 @@ IMPOSSIBLE = "Unsatisfiable schema: "
 """How llguidance begins its sentence about a schema that no value has."""
 
 
-def grammar(schema: Mapping[str, Any] | bool) -> str:
-    """A JSON Schema in the words of llguidance. Options of it that the schema brings along, `x-guidance`, stay."""
+def grammar(schema: Mapping[str, Any] | bool, *, free_spelling: bool = False) -> str:
+    """A JSON Schema in the words of llguidance. Options of it that the schema brings along, `x-guidance`, stay.
+
+    With `free_spelling` white space may stand wherever JSON lets it: servers have habits of their own.
+    """
     if not isinstance(schema, bool):
-        schema = {**schema, "x-guidance": {**SPELLING, **schema.get("x-guidance", {})}}
+        spelling = {"whitespace_flexible": True} if free_spelling else SPELLING
+        schema = {**schema, "x-guidance": {**spelling, **schema.get("x-guidance", {})}}
     return f'%llguidance {{"no_forcing": true}}\nstart: %json {json.dumps(schema)}'
 
 

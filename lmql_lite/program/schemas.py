@@ -35,8 +35,12 @@ class JsonType:
     is_list: bool = False
     """Whether that is the number of items in the JSON: a condition on it guides."""
 
-    def rules(self, term: Term, name: str, span: Span) -> str:
+    def rules(self, term: Term, name: str, span: Span, *, free_spelling: bool = False) -> str:
         """The grammar of the values whose length meets the term."""
+        return grammar(self.bounded(term, name, span), free_spelling=free_spelling)
+
+    def bounded(self, term: Term, name: str, span: Span) -> dict[str, Any]:
+        """The schema of the values whose length meets the term."""
         bounds = simplify(term)
         schema = self.schema
         if isinstance(bounds, Length):
@@ -46,7 +50,7 @@ class JsonType:
         elif bounds == Constant(False):
             clause = f": no length meets `{term.span.source}`" if term.span else ""
             raise ConstraintError(f"nothing can fill [{name}]{clause}", span=term.span or span)
-        return grammar(schema)
+        return schema
 
 
 def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:

@@ -5,6 +5,7 @@ Events stream up; the caller of `Run.stream` drives the run by reading them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from inspect import isawaitable
@@ -57,6 +58,11 @@ def _whole(op: Hole, term: Term) -> Term:
     """The condition with what the hole's type says of its text."""
     spec = op.type.spec if op.type else None
     return conjunction((spec.term, term)) if isinstance(spec, TextType) else term
+
+
+def _schema(op: Hole, term: Term) -> str | None:
+    spec = op.type.spec if op.type else None
+    return json.dumps(spec.bounded(term, op.name, op.span)) if isinstance(spec, JsonType) else None
 
 
 class Run:
@@ -246,7 +252,7 @@ class Run:
     def _matcher(self, op: Hole, term: Term, limit: int) -> Matcher:
         spec, engine = op.type.spec if op.type else None, self._writer.engine
         if isinstance(spec, JsonType) and op.type:
-            rules = spec.rules(term, op.name, op.type.span)
+            rules = spec.rules(term, op.name, op.type.span, free_spelling=self._writer.spells_freely)
             return engine.grammars.matcher(rules, op.following, op.name, op.type.span)
         return engine.matcher(_whole(op, term), op.following, limit, op.name, op.span)
 
@@ -270,7 +276,7 @@ class Run:
                 parts.append(_whole(following, self._bound[end]))
             end += 1
         later = [index for index in range(end, len(ops)) if isinstance(ops[index], Hole | Jump | Next)]
-        return Outlook(tuple(parts), goes_on=bool(later), is_whole=is_whole)
+        return Outlook(tuple(parts), goes_on=bool(later), is_whole=is_whole, schema=_schema(op, term))
 
     # The end -----------------------------------------------------------------------------------------------------
 

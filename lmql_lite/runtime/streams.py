@@ -38,6 +38,8 @@ class Stream:
         self.said = 0
         """Tokens so far."""
         self.is_over = False
+        self.ran_out = False
+        """It ended where it had said as much as it was asked for."""
         self._pieces = pieces
         self._texts = texts
         self._ledger = ledger
@@ -99,8 +101,9 @@ class Stream:
         if piece.data:
             self.said += 1
             self._ledger.arrived.append(self._texts.walk(tip, piece.data[:1]))
-            self._texts.note(tip, piece.alternatives)
+            self._texts.note(tip, piece.token, piece.alternatives)
             tip = self._texts.write(tip, piece.data, piece.logprob, self.manner, run)
+        self.ran_out = piece.finish == "length"
         if piece.finish == "stop" and piece.ended_by is None:
             self._texts.write(tip, b"", None, self.manner, run)
         self._moved(self, tip)

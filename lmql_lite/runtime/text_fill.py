@@ -22,6 +22,8 @@ from lmql_lite.runtime.wishes import Wishes
 SHOWN = 60
 """Characters of an unfinished value that an error quotes."""
 PRINTABLE = range(0x20, 0x7F)
+BANNED = 16
+"""So many tokens at one place are ruled out one by one before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,9 @@ class TextFill:
             if matcher.may_end:
                 return self._closed_short(state, matcher)
             raise self._incomplete(matcher)
-        said = await self._read(state, self._wishes.asking(left, partial(self._frontier.said, state.node)))
+        said = await self._read(
+            state, self._wishes.asking(left, self._frontier.stride, partial(self._frontier.said, state.node))
+        )
         if not fits(said.data, matcher):
             if matcher.may_end and is_full(matcher):
                 return self._closed_short(state, matcher)
@@ -124,14 +128,15 @@ class TextFill:
 
     def _others(self, state: State, matcher: Matcher, said: Said) -> tuple[tuple[bytes, float], ...]:
         """What the server might have said here instead, as far as it fits."""
-        told = self._frontier.texts.alternatives(state.node)
+        _, told = self._frontier.texts.noted(state.node)
         return tuple((data, logprob) for data, logprob in told if data and data != said.data and fits(data, matcher))
 
     async def _instead(self, state: State, matcher: Matcher, said: Said, left: int) -> Said:
         """What may stand where what was said does not fit; kept as the server's answer under this condition.
 
         The best of what else it might have said; or as much of the token as fits; or, where that is nothing, what it
-        says when it is asked at this place, if it never was (S22).
+        says when it is asked otherwise: at this place, if it never was; under the conditions; without the tokens that
+        did not fit (S22).
         """
         others = self._others(state, matcher, said)
         if others:
@@ -140,13 +145,22 @@ class TextFill:
         fitting = whole_characters(said.data[: matcher.longest_valid(said.data)])
         if fitting and matcher.longest_valid(fitting) == len(fitting):
             return self._decided(state, replace(said, data=fitting))
-        if said.inside or self._wishes.segment.language is not None:
-            said = await self._read(state, self._wishes.anew(left, partial(self._frontier.said, state.node)))
+        banned: list[int] = []
+        while len(banned) < BANNED:
+            token, _ = self._frontier.texts.noted(state.node)
+            if token is not None and self._frontier.endpoint.takes_bans:
+                banned.append(token)
+            elif banned or not (said.inside or self._wishes.segment.language):
+                break
+            asking = self._wishes.anew(left, partial(self._frontier.said, state.node), tuple(banned))
+            said = await self._read(state, asking)
             if fits(said.data, matcher):
-                return said
+                return self._decided(state, said)
             others = self._others(state, matcher, said)
             if others:
                 return self._decided(state, Said(*others[0], self._ledger.run))
+            if not banned:
+                break
         raise self._stuck(matcher, said)
 
     def _decided(self, state: State, said: Said) -> Said:

@@ -19,6 +19,9 @@ from lmql_lite.tokens import Role
 
 GO_ON = "Go on exactly where you stopped. Say only what comes next."
 """What is said to a server that answers an open turn of its own instead of going on with it (S29)."""
+STRIDE, LONGEST_STRIDE = 64, 4096
+"""A request that may serve more than one hole asks for so many tokens at first, and for more where that was not enough:
+it is closed where its reader goes elsewhere."""
 TURN_TOKENS = 16
 """More than a chat's template puts around a turn."""
 TRIES = 3
@@ -67,6 +70,7 @@ class TextFrontier:
         self.texts = Texts(tree)
         self._replay = replay
         self._known = len(tree)
+        self.stride = STRIDE
         self._streams: dict[Node, list[Stream]] = {}
         """By their tips."""
 
@@ -145,6 +149,8 @@ class TextFrontier:
         return self.texts.tree.walk(self.texts.tree.root, path[: len(path) - begun])[0] if begun else node
 
     def _moved(self, stream: Stream, node: Node | None) -> None:
+        if node is None and stream.ran_out:
+            self.stride = min(2 * self.stride, LONGEST_STRIDE)
         here = self._streams.get(stream.tip, [])
         if stream in here:
             here.remove(stream)

@@ -13,6 +13,7 @@ from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import identity
 from lmql_lite.errors import Span
+from lmql_lite.models.base import JsonSchema
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.choosing import Choosing, Chosen
 from lmql_lite.runtime.environment import Environment
@@ -32,6 +33,8 @@ from lmql_lite.tokens import Role, Sampling, Token
 
 class TextWriter:
     """Belongs to one run. `isolated`: each hole asks for itself, and the server speaks no further (S7)."""
+
+    spells_freely = True
 
     def __init__(
         self,
@@ -83,15 +86,20 @@ class TextWriter:
         """What the server is held to from here on. A stop string is plainer than a language and ends the text alike."""
         outlook = replace(outlook, goes_on=outlook.goes_on and self._speculate)
         if self._isolated:
-            outlook = Outlook(outlook.parts[:1], goes_on=False, is_whole=True)
+            outlook = Outlook(outlook.parts[:1], goes_on=False, is_whole=True, schema=outlook.schema)
         own = b"%d" % secrets.randbits(64) if self._isolated else b""
-        parts = repr([part if isinstance(part, bytes) else identity(part) for part in outlook.parts]).encode()
-        digest = hashlib.blake2b(b"\0".join((state.text.encode(), parts, own)), digest_size=16).digest()
+        known = [part if isinstance(part, bytes) else identity(part) for part in outlook.parts]
+        parts = (state.text.encode(), repr((known, outlook.schema)).encode(), own)
+        digest = hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
+        begin = state.depth + len(data_of(state.pending))
+        if outlook.schema is not None:  # a typed hole is a segment of its own
+            schema = JsonSchema(outlook.schema) if self._frontier.endpoint.takes_schemas else None
+            self._left = 1
+            return Segment(digest, begin, pushed=schema, goes_on=outlook.goes_on)
         stops = () if op.may_reject or outlook.goes_on else self._pushing.stops(outlook)
         outlook, language = self._pushing.language(outlook)
         pushed = None if stops or language is None or (outlook.goes_on and is_free(language)) else language
         self._left = sum(not isinstance(part, bytes) for part in outlook.parts)
-        begin = state.depth + len(data_of(state.pending))
         return Segment(digest, begin, language, pushed, stops, goes_on=outlook.goes_on or self._left > 1)
 
     async def choose(

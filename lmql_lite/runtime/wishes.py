@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,8 +15,6 @@ from lmql_lite.tokens import Sampling
 
 ALTERNATIVES = 5
 """So many other tokens are asked for with each one, where the server tells them."""
-STRIDE = 128
-"""A request that may serve more than one hole asks for so many tokens: it is closed where its reader goes elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +60,27 @@ class Wishes:
         """Under the conditions of the segment."""
         return Manner.of(self.segment.identity, self.sampling)
 
-    def asking(self, left: int, said: Callable[[], bytes]) -> Asking:
-        """`left`: how many tokens the hole may still have; `said`: the whole text so far."""
+    def asking(self, left: int, stride: int, said: Callable[[], bytes]) -> Asking:
+        """`left`: how many tokens the hole may still have; `stride`: how many a request that may serve more than this
+        hole asks for; `said`: the whole text so far."""
         segment, plain = self.segment, Manner.of(b"", self.sampling)
         reads = (self.held,) if self.isolated else (self.held, plain)
         writes = self.held if self.isolated or segment.pushed is not None else plain
         freely = segment.pushed is None and not segment.stops
-        amount = STRIDE if freely and segment.goes_on and not self.isolated else left
+        amount = stride if freely and segment.goes_on and not self.isolated else left
         return Asking(reads, writes, lambda: self._wish(amount, said()))
 
-    def anew(self, left: int, said: Callable[[], bytes]) -> Asking:
-        """Where what it said freely does not fit: a question that it was not asked before (S22)."""
+    def anew(self, left: int, said: Callable[[], bytes], banned: tuple[int, ...]) -> Asking:
+        """Where what it said freely does not fit: a question that it was not asked before (S22).
+
+        What it says without the `banned` tokens is its answer to that, and to nothing else.
+        """
         segment = replace(self.segment, pushed=self.segment.language or self.segment.pushed)
-        held = replace(self, segment=segment)
-        return Asking((self.held,), self.held, lambda: held._wish(left, said()))
+        held, manner = replace(self, segment=segment), self.held
+        if banned:
+            left = 1  # only what comes first is not to be one of them
+            manner = Manner.of(self.segment.identity + struct.pack(f"<{len(banned)}i", *banned), self.sampling)
+        return Asking((manner,), manner, lambda: replace(held._wish(left, said()), banned=banned))
 
     def again(self) -> Wishes:
         """Another draw."""

@@ -30,11 +30,13 @@ class Outlook:
     """What is known of a segment when it begins (S16): the terms of its holes, and the texts between and after them.
 
     `goes_on`: another hole may follow after it. `is_whole`: the parts are all of it, not only what could be foreseen.
+    `schema`: the JSON Schema of its only hole, whose term then says nothing of the text.
     """
 
     parts: tuple[Term | bytes, ...]
     goes_on: bool
     is_whole: bool
+    schema: str | None = None
 
     def beginnings(self) -> Iterator[Outlook]:
         """The outlook, and all shorter ones that end with a hole, the longest first."""
@@ -76,6 +78,11 @@ class Writer(Protocol):
     @property
     def engine(self) -> Engine: ...
 
+    @property
+    def spells_freely(self) -> bool:
+        """Whether white space in JSON is the model's own matter."""
+        ...
+
     def start(self) -> State:
         """An empty text."""
         ...
@@ -113,6 +120,8 @@ class Writer(Protocol):
 
 class TokenWriter:
     """With a model in this process, token by token. `isolated`: each hole asks anew (S7)."""
+
+    spells_freely = False
 
     def __init__(
         self, frontier: Frontier, engine: Engine, ledger: Ledger, sampling: Sampling, *, isolated: bool

@@ -120,6 +120,17 @@ def test_without_alternatives_the_error_says_what_the_server_said(session: lq.Se
         lq.run_sync('"Colour:[C]" where not "r" in C and len(C) < 6', model=model, session=session)
 
 
+def test_without_alternatives_tokens_that_do_not_fit_are_ruled_out_one_by_one_S22(session: lq.Session) -> None:
+    model = served("Colour: red\n", takes_bans=True)
+    source = '"Colour:[C]" where STOPS_AT(C, "\\n") and not "r" in C and len(C) < 6'
+    first = lq.run_sync(source, model=model, session=session)
+    assert "r" not in first["C"]
+    assert any(wish.banned for wish in model.wishes)
+    asked = model.requests
+    assert lq.run_sync(source, model=model, session=session)["C"] == first["C"]
+    assert model.requests == asked
+
+
 def test_options_are_known_as_soon_as_only_one_is_left(session: lq.Session) -> None:
     model = served("We choose Option A with a lot of context\n")
     source = """

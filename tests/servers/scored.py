@@ -28,6 +28,7 @@ class ScoredCompleter:
         chat_only: bool = False,
         continues_turns: bool = True,
         scores: bool = False,
+        takes_bans: bool = False,
     ) -> None:
         self.name = f"served/{scorer.name}"
         self.requests = 0
@@ -43,6 +44,7 @@ class ScoredCompleter:
             chat_only=chat_only,
             continues_turns=continues_turns,
             scores=scores,
+            takes_bans=takes_bans,
         )
 
     async def meet(self) -> Endpoint:
@@ -72,6 +74,7 @@ class ScoredCompleter:
         for said in range(wish.max_tokens):
             [[row]] = await self._scorer.score([ScoreRequest(ids)])
             mask = self._allowed(wish.pushed, rule)
+            mask[list(wish.banned if said == 0 else ())] = False
             if wish.sampling.temperature > 0:
                 token = Scores(row).draw(mask, wish.sampling, hash((ids, tree_hash)) & 2**63 - 1)
             else:
