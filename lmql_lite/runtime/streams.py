@@ -31,10 +31,12 @@ class Stream:
         manner: Manner,
         ledger: Ledger,
         most: int,
+        ends: Callable[[bytes], bool],
         moved: Moved,
     ) -> None:
         self.tip = tip
         self.manner = manner
+        self.ends = ends
         self.said = 0
         """Tokens so far."""
         self.is_over = False

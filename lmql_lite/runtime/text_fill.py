@@ -79,7 +79,7 @@ class TextFill:
                 return self._closed_short(state, matcher)
             raise self._incomplete(matcher)
         said = await self._read(
-            state, self._wishes.asking(left, self._frontier.stride, partial(self._frontier.said, state.node))
+            state, self._wishes.asking(left, self._frontier.stride(left), partial(self._frontier.said, state.node))
         )
         if not fits(said.data, matcher):
             if matcher.may_end and is_full(matcher):

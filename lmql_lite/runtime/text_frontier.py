@@ -19,9 +19,9 @@ from lmql_lite.tokens import Role
 
 GO_ON = "Go on exactly where you stopped. Say only what comes next."
 """What is said to a server that answers an open turn of its own instead of going on with it (S29)."""
-STRIDE, LONGEST_STRIDE = 64, 4096
-"""A request that may serve more than one hole asks for so many tokens at first, and for more where that was not enough:
-it is closed where its reader goes elsewhere."""
+LEAST_STRIDE, MOST_STRIDE = 64, 4096
+LESSONS = 3
+"""After so many answers it is known how long they are."""
 TURN_TOKENS = 16
 """More than a chat's template puts around a turn."""
 TRIES = 3
@@ -40,6 +40,8 @@ class Asking:
     reads: tuple[Manner, ...]
     writes: Manner
     wish: Callable[[], Wish]
+    ends: Callable[[bytes], bool]
+    """Whether the server ends by itself after a text, being held to what it was asked for."""
 
 
 class Reader:
@@ -70,7 +72,8 @@ class TextFrontier:
         self.texts = Texts(tree)
         self._replay = replay
         self._known = len(tree)
-        self.stride = STRIDE
+        self._lessons = 0
+        self._longest = 0.0
         self._streams: dict[Node, list[Stream]] = {}
         """By their tips."""
 
@@ -100,6 +103,13 @@ class TextFrontier:
                 if not isinstance(error, BrokenOff) or broken >= TRIES:
                     raise
                 continue
+
+    def stride(self, left: int) -> int:
+        """How many tokens a request asks for that may serve more than one hole: what the hole may have, and later
+        somewhat more than were lately used. It is closed where its reader leaves, but not every server notices that."""
+        if self._lessons < LESSONS:
+            return left
+        return int(min(max(4 * self._longest, LEAST_STRIDE), MOST_STRIDE))
 
     async def score(self, node: Node, options: Sequence[str], ledger: Ledger) -> tuple[float, ...]:
         """The log-probability of each option after `node`: one request, none where there are no options.
@@ -138,7 +148,7 @@ class TextFrontier:
         most = _most_tokens(prompt)
         ledger.request(most)
         pieces = self.completer.stream(prompt, wish)
-        stream = Stream(pieces, self.texts, node, asking.writes, ledger, most, self._moved)
+        stream = Stream(pieces, self.texts, node, asking.writes, ledger, most, asking.ends, self._moved)
         self._streams.setdefault(node, []).append(stream)
         return stream
 
@@ -149,8 +159,9 @@ class TextFrontier:
         return self.texts.tree.walk(self.texts.tree.root, path[: len(path) - begun])[0] if begun else node
 
     def _moved(self, stream: Stream, node: Node | None) -> None:
-        if node is None and stream.ran_out:
-            self.stride = min(2 * self.stride, LONGEST_STRIDE)
+        if node is None:
+            self._lessons += 1
+            self._longest = max(0.9 * self._longest, stream.said * (2 if stream.ran_out else 1))
         here = self._streams.get(stream.tip, [])
         if stream in here:
             here.remove(stream)

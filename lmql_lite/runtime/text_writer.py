@@ -145,8 +145,8 @@ class TextWriter:
         self._standing = node
 
     async def finish(self, state: State) -> State:
-        segment, stream = self._segment, self._reader.stream
-        if stream is not None and segment is not None and segment.ends(self._frontier.said(stream.tip)):
+        stream = self._reader.stream
+        if stream is not None and stream.ends(self._frontier.said(stream.tip)):
             await stream.over()  # the server ends here by itself, and then says what it cost
         self._reader.leave()
         state = self._path.settle(state)

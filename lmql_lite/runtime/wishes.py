@@ -68,7 +68,7 @@ class Wishes:
         writes = self.held if self.isolated or segment.pushed is not None else plain
         freely = segment.pushed is None and not segment.stops
         amount = stride if freely and segment.goes_on and not self.isolated else left
-        return Asking(reads, writes, lambda: self._wish(amount, said()))
+        return Asking(reads, writes, lambda: self._wish(amount, said()), segment.ends)
 
     def anew(self, left: int, said: Callable[[], bytes], banned: tuple[int, ...]) -> Asking:
         """Where what it said freely does not fit: a question that it was not asked before (S22).
@@ -80,7 +80,7 @@ class Wishes:
         if banned:
             left = 1  # only what comes first is not to be one of them
             manner = Manner.of(self.segment.identity + struct.pack(f"<{len(banned)}i", *banned), self.sampling)
-        return Asking((manner,), manner, lambda: replace(held._wish(left, said()), banned=banned))
+        return Asking((manner,), manner, lambda: replace(held._wish(left, said()), banned=banned), segment.ends)
 
     def again(self) -> Wishes:
         """Another draw."""
