@@ -71,7 +71,7 @@ class HoleMatcher:
             cut = automaton.cut(state, count)
             if cut is not None:
                 return replace(self, state=state, count=count, text=text, ending="stop", length=at + 1 - cut)
-        moved = replace(self, state=state, count=count, text=text, length=len(text))
+        moved = HoleMatcher(self.masks, state, count, text, None, len(text))
         if state == NOWHERE or (left is not None and not automaton.lives(state, count)):
             if left is None:
                 raise ValueError(f"{data!r} is not allowed after {self.text!r}")

@@ -149,9 +149,12 @@ class Session:
         """What is kept of a model, and what it cost to find out what it can do."""
         if isinstance(model, Completer):
             endpoint = await model.meet()
-            return self._servers.setdefault(model, TextBackend(model, endpoint)), endpoint.spent
-        backend = self._backends.get(model.fingerprint)
-        return backend or self._backends.setdefault(model.fingerprint, TokenBackend(model)), None
+            if model not in self._servers:
+                self._servers[model] = TextBackend(model, endpoint)
+            return self._servers[model], endpoint.spent
+        if model.fingerprint not in self._backends:
+            self._backends[model.fingerprint] = TokenBackend(model)
+        return self._backends[model.fingerprint], None
 
 
 async def _keep(trees: Trees, backend: Backend, fresh: Trie | None) -> None:

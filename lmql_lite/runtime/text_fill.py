@@ -7,7 +7,6 @@ remembered as such (S1, S22).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from lmql_lite.cache.texts import Said
 from lmql_lite.constraints.matcher import Matcher
@@ -54,6 +53,7 @@ class TextFill:
         self._reader = reader
         self._ledger = ledger
         self._wishes = wishes
+        self._asking = wishes.asking()
         self._max_tokens = max_tokens
         self._opened: State | None = None
         self.fell_short = False
@@ -78,9 +78,7 @@ class TextFill:
             if matcher.may_end:
                 return self._closed_short(state, matcher)
             raise self._incomplete(matcher)
-        said = await self._read(
-            state, self._wishes.asking(left, self._frontier.stride(left), partial(self._frontier.said, state.node))
-        )
+        said = await self._read(state, self._asking, left)
         if not fits(said.data, matcher):
             if matcher.may_end and is_full(matcher):
                 return self._closed_short(state, matcher)
@@ -101,6 +99,7 @@ class TextFill:
         assert self._opened is not None, "a hole is opened first"
         if self._wishes.draws:
             self._wishes = self._wishes.again()
+            self._asking = self._wishes.asking()
             return self._opened
         scored = [
             (crossroads.state.score + crossroads.untried[0][1], at)
@@ -122,9 +121,10 @@ class TextFill:
     def _take(self, state: State, matcher: Matcher, said: Said) -> State:
         if said.ends:
             return replace(state, matcher=matcher.end("end-of-text"))
-        after = self._path.choose(state, said, self._op.name)
-        self._made += steps_since(state, after)
-        return replace(after, matcher=matcher.advance(said.data))
+        after = self._path.choose(state, said, self._op.name, matcher.advance(said.data))
+        if self._op.may_reject:
+            self._made += steps_since(state, after)
+        return after
 
     def _others(self, state: State, matcher: Matcher, said: Said) -> tuple[tuple[bytes, float], ...]:
         """What the server might have said here instead, as far as it fits."""
@@ -152,8 +152,7 @@ class TextFill:
                 banned.append(token)
             elif banned or not (said.inside or self._wishes.segment.language):
                 break
-            asking = self._wishes.anew(left, partial(self._frontier.said, state.node), tuple(banned))
-            said = await self._read(state, asking)
+            said = await self._read(state, self._wishes.anew(tuple(banned)), left)
             if fits(said.data, matcher):
                 return self._decided(state, said)
             others = self._others(state, matcher, said)
@@ -168,9 +167,9 @@ class TextFill:
         self._frontier.texts.write(state.node, said.data, said.logprob, manner, said.run)
         return said
 
-    async def _read(self, state: State, asking: Asking) -> Said:
+    async def _read(self, state: State, asking: Asking, left: int) -> Said:
         try:
-            return await self._frontier.read(state.node, asking, self._reader)
+            return await self._frontier.read(state.node, asking, left, self._reader)
         except ModelError as error:
             sentence = f"[{self._op.name}] could not be filled: {error.message}"
             raise type(error)(sentence, span=self._op.span, hint=error.hint) from error

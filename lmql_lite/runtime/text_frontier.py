@@ -34,12 +34,13 @@ ROLES: dict[int, Role] = {TURNS["system"]: "system", TURNS["user"]: "user", TURN
 class Asking:
     """What a reader takes for an answer, the first that is known, and what it asks for where there is none.
 
-    What is asked for is one of what is taken.
+    What is asked for is one of what is taken. `wish` takes how many tokens the hole may still have, how many a request
+    asks for that may serve more than this hole, and the whole text so far.
     """
 
     reads: tuple[Manner, ...]
     writes: Manner
-    wish: Callable[[], Wish]
+    wish: Callable[[int, int, bytes], Wish]
     ends: Callable[[bytes], bool]
     """Whether the server ends by itself after a text, being held to what it was asked for."""
 
@@ -77,8 +78,12 @@ class TextFrontier:
         self._streams: dict[Node, list[Stream]] = {}
         """By their tips."""
 
-    async def read(self, node: Node, asking: Asking, reader: Reader) -> Said:
-        """The token after `node`. Raises ModelError where the server fails, and CacheError where a replay ends."""
+    async def read(self, node: Node, asking: Asking, left: int, reader: Reader) -> Said:
+        """The token after `node`, in a hole that may have `left` tokens.
+
+        Raises ModelError where the server fails, BudgetError before it is asked for more than the run may spend, and
+        CacheError where a replay ends.
+        """
         opened = broken = 0
         while True:
             said = self.texts.read(node, asking.reads)
@@ -94,7 +99,7 @@ class TextFrontier:
                     raise ModelError(f"{self.completer.name} says nothing, and does not say that the text ends here")
                 opened += 1
                 reader.leave()
-                stream = self._open(node, asking, reader.ledger)
+                stream = self._open(node, asking, left, reader.ledger)
             reader.follow(stream)
             try:
                 await stream.next()
@@ -142,9 +147,9 @@ class TextFrontier:
         said = tree.path(stream.tip)
         return tree.path(node)[: len(said)] == said
 
-    def _open(self, node: Node, asking: Asking, ledger: Ledger) -> Stream:
+    def _open(self, node: Node, asking: Asking, left: int, ledger: Ledger) -> Stream:
         node = self._whole(node)
-        prompt, wish = self.prompt(node), asking.wish()
+        prompt, wish = self.prompt(node), asking.wish(left, self.stride(left), self.said(node))
         most = _most_tokens(prompt)
         ledger.request(most)
         pieces = self.completer.stream(prompt, wish)

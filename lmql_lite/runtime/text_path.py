@@ -44,17 +44,19 @@ class TextPath:
 
     def settle(self, state: State) -> State:
         """Puts what is pending on the path."""
-        if self._chat and state.turn is None and state.pending:
+        if not state.pending:
+            return state
+        if self._chat and state.turn is None:
             state = replace(state, node=self._texts.tree.extend(state.node, TURNS["user"]), turn="user")
         for piece in state.pending:
             state = self._add(state, piece.data, Token(UNNUMBERED, piece.data, piece.hole, piece.source, "kept", None))
         return replace(state, pending=())
 
-    def choose(self, state: State, said: Said, hole: str) -> State:
-        """Puts a token of the server on the path."""
+    def choose(self, state: State, said: Said, hole: str, matcher: Matcher | None = None) -> State:
+        """Puts a token of the server on the path; `matcher` is where the hole stands after it."""
         source: Source = "model" if said.run == self._ledger.run else "cache"
         record = Token(UNNUMBERED, said.data, hole, source, "kept", said.logprob)
-        return self._add(replace(state, score=state.score + (said.logprob or 0.0)), said.data, record)
+        return self._add(state, said.data, record, matcher)
 
     def force(self, state: State, data: bytes, hole: str) -> State:
         """Text that a constraint leaves no choice about: pending, like the program's own."""
@@ -93,9 +95,16 @@ class TextPath:
         self._ledger.add(step)
         return step, 0
 
-    def _add(self, state: State, data: bytes, record: Token) -> State:
+    def _add(self, state: State, data: bytes, record: Token, matcher: Matcher | None = None) -> State:
         node = self._texts.walk(state.node, data)
         step = Step(record, state.node, node, state.history)
         self._ledger.add(step)
-        used = state.used + (record.hole is not None and record.hole == state.hole)
-        return replace(state, node=node, history=step, depth=state.depth + len(data), used=used)
+        return replace(
+            state,
+            node=node,
+            history=step,
+            depth=state.depth + len(data),
+            used=state.used + (record.hole is not None and record.hole == state.hole),
+            score=state.score + (record.logprob or 0.0),
+            matcher=matcher or state.matcher,
+        )

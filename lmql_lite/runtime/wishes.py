@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lmql_lite.cache.sampling import is_greedy
@@ -60,17 +59,18 @@ class Wishes:
         """Under the conditions of the segment."""
         return Manner.of(self.segment.identity, self.sampling)
 
-    def asking(self, left: int, stride: int, said: Callable[[], bytes]) -> Asking:
-        """`left`: how many tokens the hole may still have; `stride`: how many a request that may serve more than this
-        hole asks for; `said`: the whole text so far."""
-        segment, plain = self.segment, Manner.of(b"", self.sampling)
-        reads = (self.held,) if self.isolated else (self.held, plain)
-        writes = self.held if self.isolated or segment.pushed is not None else plain
-        freely = segment.pushed is None and not segment.stops
-        amount = stride if freely and segment.goes_on and not self.isolated else left
-        return Asking(reads, writes, lambda: self._wish(amount, said()), segment.ends)
+    def asking(self) -> Asking:
+        segment, held, plain = self.segment, self.held, Manner.of(b"", self.sampling)
+        reads = (held,) if self.isolated else (held, plain)
+        writes = held if self.isolated or segment.pushed is not None else plain
+        speaks_on = segment.goes_on and segment.pushed is None and not segment.stops and not self.isolated
 
-    def anew(self, left: int, said: Callable[[], bytes], banned: tuple[int, ...]) -> Asking:
+        def wish(left: int, stride: int, said: bytes) -> Wish:
+            return self._wish(stride if speaks_on else left, said)
+
+        return Asking(reads, writes, wish, segment.ends)
+
+    def anew(self, banned: tuple[int, ...]) -> Asking:
         """Where what it said freely does not fit: a question that it was not asked before (S22).
 
         What it says without the `banned` tokens is its answer to that, and to nothing else.
@@ -78,9 +78,13 @@ class Wishes:
         segment = replace(self.segment, pushed=self.segment.language or self.segment.pushed)
         held, manner = replace(self, segment=segment), self.held
         if banned:
-            left = 1  # only what comes first is not to be one of them
             manner = Manner.of(self.segment.identity + struct.pack(f"<{len(banned)}i", *banned), self.sampling)
-        return Asking((manner,), manner, lambda: replace(held._wish(left, said()), banned=banned), segment.ends)
+
+        def wish(left: int, stride: int, said: bytes) -> Wish:
+            # of banned tokens only what comes first is not to be one
+            return replace(held._wish(1 if banned else left, said), banned=banned)
+
+        return Asking((manner,), manner, wish, segment.ends)
 
     def again(self) -> Wishes:
         """Another draw."""
