@@ -8,7 +8,7 @@ import hashlib
 import math
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,19 +93,16 @@ class Texts:
             node = self.tree.extend(node, byte)
         return node
 
-    def above(self, node: Node) -> Iterator[Node]:
-        """The nodes from below the root to this one."""
-        above = self.tree.root
-        for token in self.tree.path(node):
-            above = self.tree.extend(above, token)
-            yield above
-
     def write(self, node: Node, data: bytes, logprob: float | None, manner: Manner, run: int) -> Node:
         """After `node` the server said these bytes, one token of its own; b"" is end-of-text. Where they lead to.
 
         Where something else is known, that stays (S6).
         """
         said = UNTOLD if logprob is None else float(np.float32(logprob))
+        if manner.question is None:
+            first, *others = data or (END,)
+            way = [(first, _head(first, said)), *((byte, _INSIDE[byte]) for byte in others)]
+            return self.tree.say(node, way, run)[-1]
         for byte in data or (END,):
             self._add(node, byte, said, manner, run)
             node = self.tree.extend(node, byte)
@@ -143,9 +140,8 @@ class Texts:
         return None
 
     def _add(self, node: Node, byte: int, logprob: float, manner: Manner, run: int) -> None:
-        if manner.question is None:
-            self.tree.add_scores(node, _head(byte, logprob), run)
-        elif manner.seed is None:
+        assert manner.question is not None, "plain answers are scores"
+        if manner.seed is None:
             self.tree.add_verdict(node, manner.question, Answer(byte, logprob, run))
         else:
             self.tree.add_draw(node, manner.question, manner.seed, manner.index, Answer(byte, logprob, run))
@@ -163,8 +159,6 @@ class Texts:
 
 
 def _head(byte: int, logprob: float) -> Head:
-    if logprob == INSIDE:
-        return _INSIDE[byte]
     return Head(np.array([byte], np.int32), np.array([logprob], np.float32), 1.0, VOCABULARY)
 
 

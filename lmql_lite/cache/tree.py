@@ -62,6 +62,10 @@ class TokenTree(Protocol):
         """Token ids from the root to `node`."""
         ...
 
+    def way_to(self, node: Node) -> list[Node]:
+        """The nodes from below the root to `node`."""
+        ...
+
     def path_hash(self, node: Node) -> int:
         """64 bits that depend on the token ids of the path alone, so that they are equal in every process (S3)."""
         ...
@@ -85,6 +89,10 @@ class TokenTree(Protocol):
 
     def add_scores(self, node: Node, scores: Scores | Head, run: int) -> Fact:
         """Adds a fact; what is known then is returned. The first one written stays, unless the new one tells more."""
+        ...
+
+    def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> list[Node]:
+        """`add_scores` of the head at `node`, and `extend` by the token beside it, and so on: the nodes of the tokens."""
         ...
 
     def forget_scores(self) -> None:

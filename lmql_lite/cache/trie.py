@@ -95,6 +95,13 @@ class Trie:
         """The parent of a node that is not the root, and the token that leads on from there."""
         return self._nodes.parent(node), self._nodes.token(node)
 
+    def way_to(self, node: Node) -> list[Node]:
+        way = []
+        while node != ROOT:
+            way.append(node)
+            node = self._nodes.parent(node)
+        return way[::-1]
+
     def path_hash(self, node: Node) -> int:
         return self._nodes.path_hash(node)
 
@@ -126,6 +133,16 @@ class Trie:
             fact = Fact(scores, run)
             self._add_fact(node, fact, is_news=first is None)  # the row of a known head is no news
             return fact
+
+    def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> list[Node]:
+        nodes = []
+        with self._lock:
+            for token, head in way:
+                if self._fact(node) is None:
+                    self._add_fact(node, Fact(head, run))
+                node = self._nodes.extend(node, token)
+                nodes.append(node)
+        return nodes
 
     def _add_fact(self, node: Node, fact: Fact, is_news: bool = True) -> None:
         self._put(node, fact)

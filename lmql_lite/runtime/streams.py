@@ -50,6 +50,7 @@ class Stream:
         self._followers: list[Ledger] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._error: ModelError | None = None
+        texts.tree.pin(tip)
         self._task = asyncio.create_task(self._read())
 
     async def next(self) -> None:
@@ -69,7 +70,9 @@ class Stream:
         self._followers.remove(ledger)
         if self._followers:
             self._ledger = self._followers[0]
-        elif not self.is_over:
+            return
+        self._texts.tree.unpin(self.tip)
+        if not self.is_over:
             self._end(None)
             self._task.cancel()
 
@@ -108,6 +111,9 @@ class Stream:
         self.ran_out = piece.finish == "length"
         if piece.finish == "stop" and piece.ended_by is None:
             self._texts.write(tip, b"", None, self.manner, run)
+        if tip != self.tip:  # what is said ahead of its readers stays until they come by (S9)
+            self._texts.tree.pin(tip)
+            self._texts.tree.unpin(self.tip)
         self._moved(self, tip)
         self.tip = tip
         self._wake()

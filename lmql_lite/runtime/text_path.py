@@ -71,6 +71,10 @@ class TextPath:
         waiting = len(data_of(state.pending))
         pending = until(state.pending, waiting - surplus)
         surplus -= waiting - len(data_of(pending))
+        text = state.text + matcher.value.decode()
+        state = replace(state, pending=pending, matcher=None, hole=None, used=0, text=text)
+        if surplus <= 0:
+            return state
         steps = steps_since(opened, state)
         newest = len(steps)
         while surplus > 0:
@@ -80,8 +84,7 @@ class TextPath:
         for step in steps:
             history = replace(step, before=history)
             node = step.node if step.token.fate == "kept" else node
-        text = state.text + matcher.value.decode()
-        return replace(state, node=node, history=history, pending=pending, matcher=None, hole=None, used=0, text=text)
+        return replace(state, node=node, history=history)
 
     def _cut(self, step: Step, surplus: int) -> tuple[Step, int]:
         """The step without so many of its last bytes, and how many are left to cut. However few stay, it is one token

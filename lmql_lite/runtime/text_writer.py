@@ -150,5 +150,5 @@ class TextWriter:
             await stream.over()  # the server ends here by itself, and then says what it cost
         self._reader.leave()
         state = self._path.settle(state)
-        self._ledger.used(self._frontier.texts.above(state.node))
+        self._ledger.used(self._frontier.texts.tree.way_to(state.node))
         return state

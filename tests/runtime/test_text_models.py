@@ -171,6 +171,22 @@ def test_equal_requests_in_flight_are_one(session: lq.Session) -> None:
     assert sorted(result.usage.requests or 0 for result in results) == [0, 0, 0, 0, 1]
 
 
+def test_what_is_said_ahead_of_its_readers_stays_however_little_memory_there_is_S9(session: lq.Session) -> None:
+    model, query = (
+        served(lambda said: LIST.encode()[len(said) - said.index(b":") + 16 :]),
+        lq.compile('"{n}:[A]" where STOPS_AT(A, "d")'),
+    )
+    cache = lq.TokenCache(max_bytes=2000)
+
+    async def crowd() -> list[lq.Result]:
+        runs = (query.run({"n": number}, model=model, session=session, cache=cache) for number in range(20))
+        return await asyncio.gather(*runs)
+
+    results = asyncio.run(crowd())
+    assert len({result["A"] for result in results}) == 1
+    assert model.requests == 20
+
+
 def test_a_run_that_is_cancelled_takes_nothing_from_others_S32(session: lq.Session) -> None:
     model, query = served(LIST), lq.compile(LOOP)
 
