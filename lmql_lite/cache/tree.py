@@ -92,7 +92,7 @@ class TokenTree(Protocol):
         ...
 
     def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> list[Node]:
-        """`add_scores` of the head at `node`, and `extend` by the token beside it, and so on: the nodes of the tokens."""
+        """`add_scores` of the head at `node`, `extend` by the token beside it, and so on. Gives the tokens' nodes."""
         ...
 
     def forget_scores(self) -> None:
