@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lmql_lite.cache.texts import Said
+from lmql_lite.cache.texts import TURNS, Said
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
@@ -60,6 +60,7 @@ class TextFill:
         """The hole was closed where the language of its segment would have gone on."""
         self._crossroads: list[Crossroads] = []
         self._made: list[Step] = []
+        self._insists = False
 
     def open(self, state: State, matcher: Matcher) -> State:
         """The state in which the hole is filled."""
@@ -69,7 +70,7 @@ class TextFill:
     async def step(self, state: State, matcher: Matcher) -> State:
         """The state after the next token, or after a stretch of forced text."""
         forced = matcher.forced()
-        if forced:
+        if forced and not self._may_say_it_first(state, matcher, forced):
             state = self._path.force(state, forced, self._op.name)
             return replace(state, matcher=matcher.advance(forced, tokens=0))
         state = self._path.settle(state)
@@ -82,10 +83,20 @@ class TextFill:
         if not fits(said.data, matcher):
             if matcher.may_end and is_full(matcher):
                 return self._closed_short(state, matcher)
+            if forced:  # it does not begin as it has to: then that is said for it
+                self._insists = True
+                return state
             said = await self._instead(state, matcher, said, left)
         elif self._op.may_reject:
             self._crossroads.append(Crossroads(state, matcher, self._others(state, matcher, said)))
         return self._take(state, matcher, said)
+
+    def _may_say_it_first(self, state: State, matcher: Matcher, forced: bytes) -> bool:
+        """Whether the server is better asked than told, though there is no choice: at the beginning of an answer that it
+        would have to be asked to go on with (S29)."""
+        if self._insists or matcher.text or not forced.strip() or self._frontier.endpoint.continues_turns:
+            return False
+        return self._frontier.texts.tree.path(state.node)[-1:] == (TURNS["assistant"],)
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The hole has its value; what other attempts said is put on record as rejected."""

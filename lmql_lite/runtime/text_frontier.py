@@ -4,15 +4,16 @@ is asked for. The only file that opens a Completer's streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 
 from lmql_lite.cache.explain import difference
 from lmql_lite.cache.spelling import BYTES
 from lmql_lite.cache.texts import END, TURNS, Manner, Said, Texts
 from lmql_lite.cache.tree import Node, TokenTree
 from lmql_lite.errors import BrokenOff, CacheError, ModelError
-from lmql_lite.models.base import Completer, Endpoint, Prompt, Turn, Wish
+from lmql_lite.models.base import Completer, Endpoint, Piece, Prompt, Turn, Wish
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.streams import Stream
 from lmql_lite.tokens import Role
@@ -153,6 +154,8 @@ class TextFrontier:
         most = _most_tokens(prompt)
         ledger.request(most)
         pieces = self.completer.stream(prompt, wish)
+        if self._is_space_of_a_turn(node):
+            pieces = _begun_by_space(pieces)
         stream = Stream(pieces, self.texts, node, asking.writes, ledger, most, asking.ends, self._moved)
         self._streams.setdefault(node, []).append(stream)
         return stream
@@ -162,6 +165,13 @@ class TextFrontier:
         path = self.texts.tree.path(node)
         begun = _begun(path)
         return self.texts.tree.walk(self.texts.tree.root, path[: len(path) - begun])[0] if begun else node
+
+    def _is_space_of_a_turn(self, node: Node) -> bool:
+        """Whether all that was said of the answering turn so far is white space, which is not sent."""
+        path = self.texts.tree.path(node)
+        size = next((back for back, token in enumerate(reversed(path)) if token >= END), 0)
+        said = bytes(path[len(path) - size :])
+        return bool(said) and not said.strip() and path[-size - 1] == TURNS["assistant"]
 
     def _moved(self, stream: Stream, node: Node | None) -> None:
         if node is None:
@@ -189,8 +199,8 @@ class TextFrontier:
             role, data = ROLES[token], bytearray()
         turns.append(Turn(role, _text(data)))
         if role == "assistant":
-            if not data:
-                del turns[-1]  # it is about to begin
+            if not data.strip():  # it is about to begin; answers of a chat begin without white space
+                del turns[-1]
             elif not self.endpoint.continues_turns:
                 turns.append(Turn("user", GO_ON))
         return tuple(turns)
@@ -223,3 +233,14 @@ def _begun(path: tuple[int, ...]) -> int:
             size = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0) if byte < END else 1
             return back if back < size else 0
     return 0
+
+
+async def _begun_by_space(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
+    """Without white space at the beginning: it is there already."""
+    begun = False
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if not begun:
+                piece = replace(piece, data=piece.data.lstrip())
+                begun = bool(piece.data)
+            yield piece

@@ -1,0 +1,97 @@
+"""Whole runs against servers of every kind, as the stub imitates them, over real sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.models.openai import OpenAIModel
+from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, OLLAMA, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
+from tests.servers.stub import Server, serving
+
+KINDS = {
+    "openai-text": OPENAI_TEXT,
+    "openai-chat": OPENAI_CHAT,
+    "vllm": VLLM,
+    "sglang": SGLANG,
+    "llama.cpp": LLAMA_CPP,
+    "llama-cpp-python": LLAMA_CPP_PYTHON,
+    "ollama": OLLAMA,
+}
+
+JOKE = '''
+argmax(cache="joke.tokens")
+    """A good dad joke. A indicates the punchline
+    Q:[JOKE]
+    A:[PUNCHLINE]"""
+where
+    len(JOKE) < 120 and STOPS_AT(JOKE, "?") and
+    STOPS_AT(PUNCHLINE, "\\n") and len(PUNCHLINE) > 1
+'''
+TOLD = "Q: Why did the hen cross the road?\nA: To get to the other side.\n"
+
+
+def comedian(said: bytes) -> bytes:
+    """Goes on with the joke wherever the text has got to; asked anew in a chat, it tells the punchline."""
+    joke = TOLD.encode()[len("Q:") :]
+    for length in range(len(joke), 0, -1):
+        if said.endswith(joke[:length]):
+            return joke[length:]
+    return joke if said.endswith(b"Q:") else b" To get to the other side.\n"
+
+
+def model_of(server: Server) -> OpenAIModel:
+    return OpenAIModel("stub", base_url=server.base_url, api_key="sk-test")
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
+def test_the_joke_query_works_on_every_kind_of_server_and_once_is_enough(config: Config, tmp_path: Path) -> None:
+    with serving(config, comedian) as server:
+        result = lq.run_sync(JOKE, model=model_of(server), session=lq.Session())
+        assert result["JOKE"].endswith("?")
+        assert result["PUNCHLINE"].endswith("\n") and len(result["PUNCHLINE"]) > 1
+        assert (
+            result.prompt == f"A good dad joke. A indicates the punchline\nQ:{result['JOKE']}\nA:{result['PUNCHLINE']}"
+        )
+        asked = server.requests
+        assert asked <= 4
+        again = lq.run_sync(JOKE, model=model_of(server), session=lq.Session())
+        assert again.prompt == result.prompt
+        # OpenAI does not say for nothing what stands behind a name: one token, or a request that is refused
+        probes = 2 if config.kind == "openai" else 0
+        assert server.requests - asked <= probes
+        assert again.usage.completion_tokens == (probes > 0)
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
+def test_conditions_hold_on_every_kind_of_server(config: Config) -> None:
+    source = '"The capital of France is[CITY]." where CITY in [" Paris", " Lyon", " Marseille"]'
+    with serving(config, "The capital of France is Paris.\n") as server:
+        result = lq.run_sync(source, model=model_of(server), session=lq.Session())
+        assert result["CITY"] == " Paris"
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "llama.cpp", "llama-cpp-python"])
+def test_a_server_that_takes_grammars_says_what_it_would_not_have_said(kind: str) -> None:
+    with serving(KINDS[kind], "The capital of France is none of them.\n") as server:
+        source = '"The capital of France is[CITY]." where CITY in [" Paris", " Lyon", " Marseille"]'
+        result = lq.run_sync(source, model=model_of(server), session=lq.Session())
+        assert result["CITY"] in (" Paris", " Lyon", " Marseille")
+
+
+@pytest.mark.parametrize("kind", ["openai-chat", "vllm"])
+def test_turns_of_a_chat_are_messages(kind: str) -> None:
+    source = '"{:system}Be brief.{:user}What is 2+2?{:assistant}[A]" where STOPS_AT(A, ".")'
+    with serving(KINDS[kind], "Be brief.What is 2+2?It is 4. Or so.") as server:
+        result = lq.run_sync(source, model=model_of(server), session=lq.Session())
+        assert result["A"].endswith(".")
+
+
+def test_the_budget_of_a_run_is_a_hard_limit() -> None:
+    source = 'for i in range(5):\n    "Say {i}:[A]\\n" where STOPS_AT(A, "x")\n'
+    with serving(OPENAI_TEXT, lambda said: b" abcx") as server:
+        with pytest.raises(lq.BudgetError, match="may make 2 requests"):
+            lq.run_sync(source, model=model_of(server), session=lq.Session(), max_requests=2)
+        assert server.requests <= 3
