@@ -92,8 +92,8 @@ class TextFill:
         return self._take(state, matcher, said)
 
     def _may_say_it_first(self, state: State, matcher: Matcher, forced: bytes) -> bool:
-        """Whether the server is better asked than told, though there is no choice: at the beginning of an answer that it
-        would have to be asked to go on with (S29)."""
+        """Whether the server is better asked than told, though there is no choice: where an answer begins that it would
+        have to be asked to go on with (S29)."""
         if self._insists or matcher.text or not forced.strip() or self._frontier.endpoint.continues_turns:
             return False
         return self._frontier.texts.tree.path(state.node)[-1:] == (TURNS["assistant"],)
