@@ -26,6 +26,8 @@ from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.ops import Program, Return
 from lmql_lite.program.options import texts_of
 from lmql_lite.runtime import events
+from lmql_lite.runtime.plan import Plan
+from lmql_lite.runtime.planning import planned
 from lmql_lite.runtime.result import OptionScores, Result
 from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.settings import checked
@@ -121,6 +123,15 @@ class Query:
         """`run` for code that is not async; works inside a running event loop too, which it blocks."""
         return blocking(self.run(inputs, **options))
 
+    def plan(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Plan:
+        """What a run may do and cost at most, with options as in `stream`; inputs may be missing. No model is asked,
+        but that some servers say what they can do only in an answer of one token. Raises InputError and ModelError.
+        """
+        given = dict(inputs or {})
+        self._refuse_unknown(given)
+        session, model = options.pop("session", None) or default_session(), options.pop("model", None)
+        return blocking(planned(self.program, given, checked(options), session, model))
+
     def _refuse_unknown(self, given: Mapping[str, Any]) -> None:
         for name in given:
             if name not in (*self.inputs, *MODULES):
@@ -158,15 +169,12 @@ def model(
     timeout: float | None = None,
     concurrency: int | None = None,
 ) -> Model:
-    """A model by its id, to be named as `model=`: for what an id cannot say.
+    """A model by its id, with what an id cannot say: `model("openai/NAME", base_url="http://localhost:8000/v1")`.
 
-        model("openai/NAME", base_url="http://localhost:8000/v1")
-
-    `base_url` and `api_key` are those of a server that speaks the OpenAI protocol, from OPENAI_BASE_URL and
-    OPENAI_API_KEY unless named. `revision` names the version that the server has, so that what the cache knows is found
-    again at another address, and nothing need be asked to find out (S4). `tokenizer` is a folder with a
-    `tokenizer.json`, or a Tokenizer; `timeout` are the seconds of silence that the server is granted (300);
-    `concurrency` is how many requests are under way at once (32). Raises ModelError.
+    `base_url` and `api_key` of an OpenAI-compatible server come from OPENAI_BASE_URL and OPENAI_API_KEY unless named.
+    `revision` vouches for the version that it has, so that what the cache knows is found again at another address (S4).
+    `tokenizer` is a folder with a `tokenizer.json`, or a Tokenizer; `timeout` are the seconds of silence that it is
+    granted (300); `concurrency` is how many requests are under way at once (32). Raises ModelError.
     """
     return load(
         id,

@@ -234,6 +234,7 @@ class OpenAIModel:
             chat_only=server.is_chat_only is True,
             continues_turns=server.continues_turns,
             takes_languages=server.takes_languages,
+            most_rules=server.most_rules,
             takes_schemas=server.takes_schemas,
             alternatives=server.alternatives,
             takes_bans=server.takes_bans,

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,11 +145,10 @@ def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]] | None) -> Ma
     if kind == "unknown":  # a gateway may serve more than it lists
         return {}
     known = [str(entry["id"]) for entry in entries]
-    raise unknown_model(name, known)
+    raise _unknown(name, known)
 
 
-def unknown_model(name: str, known: Iterable[str]) -> ModelError:
-    known = list(known)
+def _unknown(name: str, known: list[str]) -> ModelError:
     listed = ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
     hint = did_you_mean(name, known) or (f"it has {listed}" if known else "GET /v1/models lists what it has")
     return ModelError(f"the server has no model called {name!r}", hint=hint)

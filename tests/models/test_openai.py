@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lmql_lite.models.base import Endpoint, Piece, Prompt, ScoreRequest, Spent, Turn, Wish
+from lmql_lite.models.demo import DemoModel
 from lmql_lite.models.openai_pieces import Assembler, read
 from lmql_lite.models.scripted import ScriptedModel
 from lmql_lite.tokens import Sampling
@@ -192,6 +193,19 @@ def test_with_a_tokenizer_half_characters_are_tokens_too() -> None:
     assert [piece.token for piece in pieces[:-1]] == list(ids)
     assert [piece.data for piece in pieces[:-1]] == [scorer.tokenizer.vocabulary[token] for token in ids]
     assert all(piece.logprob is not None and piece.alternatives for piece in pieces[:-1])
+
+
+def test_a_real_model_behind_the_stub() -> None:
+    demo = DemoModel.load()
+    prompt = "Things to pack for Rome:\n-"
+    ids = (*demo.tokenizer.bos, *demo.tokenizer.encode(prompt.encode()))
+    with serving(VLLM, demo) as server:
+        pieces = ask(server, Wish(12, alternatives=2), (Turn(None, prompt),))
+    for piece in pieces[:-1]:
+        ((row,),) = run(demo.score([ScoreRequest(ids)]))
+        assert piece.token == int(row.argmax()) and piece.logprob == pytest.approx(float(row.max()))
+        ids = (*ids, piece.token)
+    assert len(pieces) == 13
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,11 @@ SCHEMA = JsonSchema(
 @pytest.mark.parametrize("prompt", [TEXT, CHAT], ids=["text", "chat"])
 @pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, LLAMA_CPP_PYTHON], ids=lambda config: config.kind)
 def test_a_language_holds_the_answer(config: Config, prompt: Prompt) -> None:
+    """S17; under it a server's log-probabilities are no longer those of the model (S1)."""
     with serving(config, SPOKEN) as server:
-        assert text(ask(server, Wish(9, pushed=YES_OR_NO), prompt)) in ("yes", "no")
+        pieces = ask(server, Wish(9, pushed=YES_OR_NO, alternatives=3), prompt)
+        assert text(pieces) in ("yes", "no")
+        assert all(piece.logprob is None and not piece.alternatives for piece in pieces)
 
 
 @pytest.mark.parametrize(
