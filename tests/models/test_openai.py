@@ -57,6 +57,7 @@ FOUND = {
     "vllm": Endpoint(
         "",
         takes_languages=True,
+        most_rules=100,
         takes_schemas=True,
         alternatives=20,
         takes_bans=True,
@@ -66,7 +67,14 @@ FOUND = {
         context_length=4096,
     ),
     "sglang": Endpoint(
-        "", takes_languages=True, takes_schemas=True, alternatives=20, scores=True, stops=16, context_length=4096
+        "",
+        takes_languages=True,
+        most_rules=100,
+        takes_schemas=True,
+        alternatives=20,
+        scores=True,
+        stops=16,
+        context_length=4096,
     ),
     "llama.cpp": Endpoint(
         "",
