@@ -9,7 +9,8 @@ import inspect
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +100,7 @@ class Query:
 
     async def stream(
         self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]
-    ) -> AsyncIterator[events.Event]:
+    ) -> AsyncGenerator[events.Event, None]:
         """One run, event by event; the last event is `Finished` with the result.
 
         Raises InputError for a missing or unknown input and for a wrong option, ConstraintError where a `where`
@@ -109,14 +110,16 @@ class Query:
         self._refuse_unknown(given)
         session = options.pop("session", None) or default_session()
         model = options.pop("model", None)
-        async for event in session.stream(self.program, given, checked(options), model):
-            yield event
+        async with aclosing(session.stream(self.program, given, checked(options), model)) as stream:
+            async for event in stream:
+                yield event
 
     async def run(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Result:
         """Runs to the end. Options and errors as in `stream`."""
-        async for event in self.stream(inputs, **options):
-            if isinstance(event, events.Finished):
-                return event.result
+        async with aclosing(self.stream(inputs, **options)) as stream:
+            async for event in stream:
+                if isinstance(event, events.Finished):
+                    return event.result
         raise AssertionError("a run ends with Finished or raises")
 
     def run_sync(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Result:
@@ -331,10 +334,11 @@ class QueryFunction:
     def run_sync(self, *arguments: Any, **named: Any) -> Result:
         return blocking(self.run(*arguments, **named))
 
-    async def stream(self, *arguments: Any, **named: Any) -> AsyncIterator[events.Event]:
+    async def stream(self, *arguments: Any, **named: Any) -> AsyncGenerator[events.Event, None]:
         inputs, options = self._bind(arguments, named)
-        async for event in self.query.stream(inputs, **options):
-            yield event
+        async with aclosing(self.query.stream(inputs, **options)) as stream:
+            async for event in stream:
+                yield event
 
     def _bind(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], Options]:
         parameters = self._signature.parameters

@@ -6,7 +6,7 @@ Events stream up; the caller of `Run.stream` drives the run by reading them.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
 from inspect import isawaitable
 from types import CodeType
@@ -85,7 +85,7 @@ class Run:
         self._variables: dict[str, Any] = {}
         self._endings: dict[str, Ending] = {}
 
-    async def stream(self) -> AsyncIterator[events.Event]:
+    async def stream(self) -> AsyncGenerator[events.Event, None]:
         """Runs the program to its end; the last event carries the result."""
         yield events.Started(self._writer.model, self._settings.decoder_name, self._seed)
         state = self._here

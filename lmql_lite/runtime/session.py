@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
@@ -65,7 +66,7 @@ class Session:
         inputs: Mapping[str, Any],
         settings: Settings,
         model: str | Model | None = None,
-    ) -> AsyncIterator[events.Event]:
+    ) -> AsyncGenerator[events.Event, None]:
         """One run, event by event. Raises the errors of the package, and the query's own exceptions as they are."""
         environment = environment_of(program, inputs)
         for let in program.prologue:
@@ -81,8 +82,9 @@ class Session:
             alone, ledger = backend.desk(Trie(), speculate=False, replay=False), Ledger(1, wishes.budget)
             ledger.learn(spent)
             writer = alone.writer(ledger, sampling, isolated=True)
-            async for event in Run(program, environment, wishes, writer, ledger, sampling.seed).stream():
-                yield event
+            async with aclosing(Run(program, environment, wishes, writer, ledger, sampling.seed).stream()) as stream:
+                async for event in stream:
+                    yield event
             return
         trees = await self._trees(wishes)
         fresh = None
@@ -96,17 +98,18 @@ class Session:
         is_kept = wishes.cache_mode in ("ro", "replay")
         told: set[str] = set()
         try:
-            async for event in run.stream():
-                if isinstance(event, events.Finished):
-                    if not is_kept:
-                        is_kept = True
-                        await _keep(trees, backend, fresh)
-                    event = events.Finished(replace(event.result, notices=trees.notices))
-                for notice in trees.notices:
-                    if notice not in told and not isinstance(event, events.Started):
-                        told.add(notice)
-                        yield events.Notice(notice)
-                yield event
+            async with aclosing(run.stream()) as stream:
+                async for event in stream:
+                    if isinstance(event, events.Finished):
+                        if not is_kept:
+                            is_kept = True
+                            await _keep(trees, backend, fresh)
+                        event = events.Finished(replace(event.result, notices=trees.notices))
+                    for notice in trees.notices:
+                        if notice not in told and not isinstance(event, events.Started):
+                            told.add(notice)
+                            yield events.Notice(notice)
+                    yield event
         finally:
             if not is_kept:  # what the model said before an error has been paid for too
                 await _keep(trees, backend, fresh)
@@ -130,8 +133,9 @@ class Session:
                     hint="run once with cache_mode='rw' to make it",
                 )
             file = await TokensFile.open(cache.path, durable=cache.durable)
-            saved = self._files.setdefault(place, SavedTrees(file, cache.max_bytes))
+            saved = SavedTrees(file, cache.max_bytes)
             finalize(saved, file.close_at_once)
+            saved = self._files.setdefault(place, saved)  # of runs that opened it at once the first one's counts
         await saved.follow()
         return saved
 

@@ -1,0 +1,227 @@
+"""A cached draw is as good as an uncached one: the same token under the same seed, and the model's own distribution.
+
+Two tokens are drawn in a row, so that a tree in which one of them is frozen, or in which what lies outside the heads is
+lost, shows in the counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import lmql_lite as lq
+from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.tokens_file import TokensFile
+from lmql_lite.cache.trie import Trie
+from lmql_lite.models.base import ScoreRequest
+from lmql_lite.runtime.frontier import Frontier
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.tokens import Sampling
+
+SAY = 'sample\n    "Say:[A]"\nwhere REGEX(A, r"[ -~]{2}")'
+PRINTABLE = range(2 + ord(" "), 2 + ord("~") + 1)
+"""Token ids: the vocabulary is two special tokens and all bytes."""
+LETTERS = slice(2 + ord("a"), 2 + ord("i"))
+POLICIES = [
+    pytest.param(Sampling(temperature=1.0), id="temperature 1"),
+    pytest.param(Sampling(temperature=0.7, top_p=0.9), id="temperature 0.7 top_p 0.9"),
+]
+MODES = ["off", "warm", "heads of a file", "evicted"]
+DRAWS = 1500
+LITTLE = 3000
+"""Bytes: two rows of scores do not fit."""
+
+Drawn = tuple[int, ...]
+
+
+class Leaning(lq.ScriptedModel):
+    """Eight letters have most of the mass, all other bytes some: heads decide most draws and not all."""
+
+    def __init__(self) -> None:
+        super().__init__("", certainty=0, seed=6, words=())
+
+    def _scores(self, ids: tuple[int, ...]) -> NDArray[np.float32]:
+        logits = super()._scores(ids).astype(np.float64) * 0.4
+        logits[LETTERS] += 4.5
+        logprobs: NDArray[np.float32] = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+        return logprobs
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return (*self.tokenizer.bos, *self.tokenizer.encode(b"Say:"))
+
+
+# The distribution, from the scores themselves --------------------------------------------------------------------
+
+
+def chances(row: NDArray[np.float32], policy: Sampling) -> dict[int, float]:
+    """What each token has after mask, temperature and top_p (S2)."""
+    ids = np.array(PRINTABLE)
+    weights = np.exp(row[ids].astype(np.float64) / policy.temperature)
+    best_first = np.argsort(-weights, kind="stable")
+    ids, weights = ids[best_first], weights[best_first]
+    before = np.cumsum(weights) - weights
+    survives = before < policy.top_p * weights.sum()
+    share = weights[survives] / weights[survives].sum()
+    return dict(zip(ids[survives].tolist(), share.tolist(), strict=True))
+
+
+async def distribution(policy: Sampling) -> dict[Drawn, float]:
+    model = Leaning()
+
+    async def after(*ids: int) -> dict[int, float]:
+        [[row]] = await model.score([ScoreRequest((*model.prompt, *ids))])
+        return chances(row, policy)
+
+    return {
+        (first, second): share * then
+        for first, share in (await after()).items()
+        for second, then in (await after(first)).items()
+    }
+
+
+def assert_drawn_from(wanted: Mapping[Drawn, float], drawn: Sequence[Drawn]) -> None:
+    """Pairs of tokens, and first tokens alone: there the few draws from outside the heads weigh more."""
+    for size in (2, 1):
+        shares: dict[Drawn, float] = {}
+        for value, share in wanted.items():
+            shares[value[:size]] = shares.get(value[:size], 0.0) + share
+        assert_fits(shares, Counter(value[:size] for value in drawn))
+
+
+def assert_fits(wanted: Mapping[Drawn, float], seen: Mapping[Drawn, int]) -> None:
+    """Chi-square; a fit is refused by chance once in a thousand times. What is expected less than 5 times is pooled."""
+    assert seen.keys() <= wanted.keys(), "nothing is drawn that cannot be"
+    total = sum(seen.values())
+    often = [value for value, share in wanted.items() if share * total >= 5]
+    counts = [seen.get(value, 0) for value in often]
+    expected = [wanted[value] * total for value in often]
+    counts.append(total - sum(counts))
+    expected.append(total - sum(expected))
+    statistic = sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True) if mean > 1e-6)
+    freedom = len(often)
+    # Wilson and Hilferty: the cube root of chi-square over its mean is nearly normal
+    limit = freedom * (1 - 2 / (9 * freedom) + 3.09 * math.sqrt(2 / (9 * freedom))) ** 3
+    assert statistic < limit, f"{statistic:.0f} with {freedom} degrees of freedom"
+
+
+# Draws, as the runtime makes them --------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def tree_of(mode: str, model: Leaning) -> AsyncIterator[Trie]:
+    """What draws read from, in the state that `mode` names; known already as far as twenty other seeds have come."""
+    if mode == "heads of a file":
+        for seed in range(10_000, 10_020):
+            await lq.run(SAY, model=model, seed=seed, cache="known.tokens", session=lq.Session())
+        async with await TokensFile.open(Path("known.tokens")) as file:
+            saved = SavedTrees(file, max_bytes=1)  # rows go at once, and what is stored does not count
+            await saved.follow()
+            yield saved.tree(model.fingerprint)
+        return
+    yield Trie(LITTLE) if mode == "evicted" else Trie()
+
+
+async def draws(mode: str, policy: Sampling, model: Leaning) -> list[Drawn]:
+    """Two tokens under each of many seeds."""
+    mask = np.zeros(len(model.tokenizer.vocabulary), dtype=np.bool_)
+    mask[list(PRINTABLE)] = True
+    drawn = []
+    async with tree_of(mode, model) as tree:
+        frontier = Frontier(model, tree)
+        for seed in range(DRAWS):
+            if mode == "off":
+                frontier = Frontier(model, tree := Trie())
+            sampling = Sampling(policy.temperature, top_p=policy.top_p, seed=seed)
+            node, said = tree.root, []
+            for token in model.prompt:
+                node = tree.extend(node, token)
+            for _ in range(2):
+                choice = await frontier.choose(node, (), mask, sampling, Ledger(seed + 1))
+                assert choice is not None
+                said.append(choice.token)
+                node = tree.extend(node, choice.token)
+            drawn.append(tuple(said))
+    return drawn
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_draws_have_the_models_own_distribution_whatever_is_left_of_the_facts(policy: Sampling) -> None:
+    async def all_modes() -> None:
+        wanted = await distribution(policy)
+        calls, drawn = {}, {}
+        for mode in MODES:
+            model = Leaning()
+            drawn[mode] = await draws(mode, policy, model)
+            calls[mode] = model.calls
+            assert_drawn_from(wanted, drawn[mode])
+            assert drawn[mode] == drawn["off"], mode
+        assert calls["off"] == 2 * DRAWS
+        assert calls["warm"] == 1 + len({first for first, _ in drawn["off"]}), "each place is asked for once"
+        assert calls["heads of a file"] < calls["off"] / 4, "most draws are decided by what the file holds"
+
+    asyncio.run(all_modes())
+
+
+def test_the_test_sees_a_frozen_token_and_a_lost_rest() -> None:
+    """What LMQL's cache did (its first token came from the file), and what reading heads alone would do."""
+    policy = Sampling(temperature=1.0)
+
+    async def wrong() -> None:
+        wanted, model = await distribution(policy), Leaning()
+        right = await draws("warm", policy, model)
+        with pytest.raises(AssertionError, match="degrees of freedom"):
+            assert_drawn_from(wanted, [(right[0][0], second) for _, second in right])
+        [[row]] = await model.score([ScoreRequest(model.prompt)])
+        best = set(np.argsort(-row)[:32].tolist())
+        with pytest.raises(AssertionError, match="degrees of freedom"):
+            assert_drawn_from(wanted, [value for value in right if value[0] in best])
+
+    asyncio.run(wrong())
+
+
+# The same through whole runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_run_draws_what_the_uncached_run_with_its_seed_draws_S3(policy: Sampling) -> None:
+    query, model = lq.compile(SAY), Leaning()
+    mode_of: dict[str, lq.TokenCache | bool] = {
+        "off": False,
+        "warm": lq.TokenCache(),
+        "file": lq.TokenCache("x.tokens"),
+        "evicted": lq.TokenCache(max_bytes=LITTLE),
+    }
+    seeds = range(60)
+
+    async def values(cache: lq.TokenCache | bool, session: lq.Session) -> list[str]:
+        temperature, top_p = policy.temperature, policy.top_p
+        wishes = {"temperature": temperature, "top_p": top_p}
+        results = [
+            await query.run(model=model, session=session, cache=cache, seed=seed, **wishes)  # type: ignore[arg-type]
+            for seed in seeds
+        ]
+        assert [result.seed for result in results] == list(seeds)
+        return [str(result["A"]) for result in results]
+
+    async def all_modes() -> None:
+        session = lq.Session()
+        seen = {mode: await values(cache, session) for mode, cache in mode_of.items()}
+        asked = model.calls
+        seen["file, reopened"] = await values(lq.TokenCache("x.tokens", max_bytes=1), lq.Session())
+        assert model.calls == asked, "every draw of a known seed is in the file"
+        for mode, drawn in seen.items():
+            assert drawn == seen["off"], mode
+        below = await draws("warm", policy, Leaning())
+        assert seen["off"] == ["".join(chr(token - 2) for token in value) for value in below[: len(seeds)]]
+        assert len(set(seen["off"])) > 10, "seeds are fresh draws"
+
+    asyncio.run(all_modes())

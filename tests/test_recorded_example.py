@@ -1,0 +1,71 @@
+"""The example with a recording: its own tests pass, a second process asks the model for nothing, its README is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.cache.contents import contents_of
+from lmql_lite.cache.verify import verify
+from lmql_lite.models.demo import DemoModel
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "13_recorded"
+ANEW = "lq run joke.lq --cache joke.tokens"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The example somewhere else."""
+    return Path(shutil.copytree(EXAMPLE, tmp_path / "example", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def process(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLE.parent.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_the_recording_is_of_the_model_that_ships() -> None:
+    (model,) = contents_of(EXAMPLE / "joke.tokens").models
+    assert model.fingerprint == DemoModel.load().fingerprint, f"record it anew, in {EXAMPLE}: {ANEW}"
+
+
+def test_a_second_process_replays_it_without_the_model_and_leaves_it_as_it_is() -> None:
+    before = (EXAMPLE / "joke.tokens").read_bytes()
+    command = ["lmql_lite", "run", "joke.lq", "--cache", "joke.tokens", "--cache-mode", "replay", "--json"]
+    done = process(*command, folder=EXAMPLE)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["value"] == {"question": "Why did the bicycle fall over?", "answer": "Because it was two tired."}
+    assert told["usage"]["forward_passes"] == told["usage"]["tokens_from_model"] == 0
+    assert (EXAMPLE / "joke.tokens").read_bytes() == before
+
+
+def test_it_says_what_the_model_says_without_it() -> None:
+    replayed = lq.run_sync(EXAMPLE / "joke.lq", cache=EXAMPLE / "joke.tokens", cache_mode="replay")
+    assert replayed.prompt == lq.run_sync(EXAMPLE / "joke.lq", cache=False).prompt
+
+
+def test_its_own_tests_pass_where_they_stand() -> None:
+    before = sorted(EXAMPLE.iterdir())
+    done = process("pytest", "-q", "-p", "no:cacheprovider", "test_joke.py", folder=EXAMPLE)
+    assert done.returncode == 0, done.stdout
+    assert sorted(EXAMPLE.iterdir()) == before
+
+
+def test_the_command_in_its_readme_records_it_anew(copied: Path) -> None:
+    assert f"\n    {ANEW}\n" in (EXAMPLE / "README.md").read_text("utf-8")
+    (copied / "joke.tokens").unlink()
+    done = process("lmql_lite", *ANEW.split()[1:], folder=copied)
+    assert done.returncode == 0, done.stderr
+    replayed = lq.run_sync(copied / "joke.lq", cache=copied / "joke.tokens", cache_mode="replay")
+    assert replayed.usage.forward_passes == 0
+    old, new = verify(EXAMPLE / "joke.tokens"), verify(copied / "joke.tokens")
+    assert (new.heads, new.nodes, new.is_sound) == (old.heads, old.nodes, old.is_sound)
