@@ -127,13 +127,11 @@ class Query:
         return blocking(self.run(inputs, **options))
 
     def plan(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Plan:
-        """What a run may do and cost at most, with options as in `stream`; inputs may be missing. No model is asked,
-        but that some servers say what they can do only in an answer of one token. Raises InputError and ModelError.
-        """
-        given = dict(inputs or {})
-        self._refuse_unknown(given)
+        """What a run may do and cost at most; inputs may be missing, options and errors are as in `stream`. No model is
+        asked, but that some servers say what they can do only in an answer of one token."""
+        self._refuse_unknown(inputs or {})
         session, model = options.pop("session", None) or default_session(), options.pop("model", None)
-        return blocking(planned(self.program, given, checked(options), session, model))
+        return blocking(planned(self.program, inputs or {}, checked(options), session, model))
 
     def _refuse_unknown(self, given: Mapping[str, Any]) -> None:
         for name in given:

@@ -247,7 +247,8 @@ def export(file: str, model: str | None, output: str | None) -> None:
     verdict:            token, logprob: the best token under conditions; question: a digest of them
     draw:               as a verdict, with seed and index: what was drawn with these
 
-    null stands for a number that is not there: minus infinity, no token, an unknown time.
+    null stands for a number that is not there: minus infinity, no token, an unknown time. Of a model behind an API all
+    tokens are bytes; logprob 1 then says that a byte goes on with the server's token before it.
     """
     from lmql_lite.cache.contents import chosen, contents_of
     from lmql_lite.cache.facts import gathered

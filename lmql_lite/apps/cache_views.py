@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lmql_lite.apps.terminal import (
+    BASE_URL,
     EXIT_CODES,
+    RUN_MODEL,
     counted,
     load,
+    model_named,
     note,
     read_inputs,
     reporting,
@@ -58,7 +61,8 @@ def inspect(file: str, model: str | None, depth: int | None, limit: int | None, 
     verdicts (answers under conditions that a head does not decide) and draws (what was drawn under a seed).
 
     FILE knows tokens by number. They are shown as text where the tokenizer is at hand: that of the demo model, and of a
-    folder that is named with --model local:FOLDER.
+    folder that is named with --model local:FOLDER. Of a model behind an API it knows text: there each byte that was
+    said is a fact, and <user>, <assistant> and <end> are turns of a chat and the end of the text.
     """
     from lmql_lite.cache.contents import chosen, contents_of, model_shown
     from lmql_lite.cache.facts import gathered
@@ -188,7 +192,8 @@ def _text(tokens: tuple[int, ...], vocabulary: Vocabulary) -> str:
 @click.option("--cache", "file", required=True, metavar="FILE", help="The .tokens file.")
 @click.option("--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input, as in lq run.")
 @click.option("--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is no text.")
-@click.option("--model", metavar="ID", help="The model of the run: demo (unless told), or local:NAME_OR_PATH.")
+@RUN_MODEL
+@BASE_URL
 @click.option("--seed", type=int, metavar="N", help="The seed of the run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def explain(
@@ -197,12 +202,14 @@ def explain(
     texts: tuple[str, ...],
     values: tuple[str, ...],
     model: str | None,
+    base_url: str | None,
     seed: int | None,
     as_json: bool,
 ) -> None:
     """What FILE knows of a run of QUERY, and why no more.
 
-    Hole by hole, with ages. The query is run, its own Python too, but no model is asked, and FILE stays as it is.
+    Hole by hole, with ages. The query is run, its own Python too, but no model is asked, and FILE stays as it is. (A
+    server is asked what it is; some say that only in an answer of one token.)
     Where it does not know on, the first difference is shown: FILE knows other models only; another text came before
     (at which token, what is stored, what is asked); or the place is known, but was asked under other conditions,
     sampling or seed.
@@ -216,7 +223,7 @@ def explain(
         compiled, inputs = load(query), read_inputs(texts, values)
         from lmql_lite.apps.explanation import explained  # after the query was read: mistakes in it come quickly
 
-        found = asyncio.run(explained(compiled, inputs, file, model=model, seed=seed))
+        found = asyncio.run(explained(compiled, inputs, file, model=model_named(model, base_url), seed=seed))
         if found.is_sampled and seed is None and "seed" not in {option.name for option in compiled.program.options}:
             note(
                 f"every run of this query draws a seed of its own; this is for seed {found.seed} (--seed N for another)"

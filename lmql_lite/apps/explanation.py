@@ -18,6 +18,7 @@ from lmql_lite.cache.nodes import ROOT
 from lmql_lite.cache.spelling import Vocabulary
 from lmql_lite.cache.texts import TURNS
 from lmql_lite.errors import ModelError
+from lmql_lite.models.base import Model
 from lmql_lite.runtime import events
 from lmql_lite.verbs import Query
 
@@ -66,7 +67,7 @@ class Explanation:
 
 
 async def explained(
-    query: Query, inputs: Mapping[str, Any], file: str, *, model: str | None, seed: int | None
+    query: Query, inputs: Mapping[str, Any], file: str, *, model: str | Model | None, seed: int | None
 ) -> Explanation:
     """Runs the query until the file does not know on. Raises what a run raises, and CacheError as `contents_of`."""
     entries = contents_of(file).entries

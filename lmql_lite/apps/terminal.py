@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from lmql_lite.errors import (
 )
 
 if TYPE_CHECKING:
+    from lmql_lite.models.base import Model
     from lmql_lite.verbs import Query
 
 EXIT_CODES: Mapping[type[LmqlLiteError], int] = {
@@ -34,6 +36,16 @@ EXIT_CODES: Mapping[type[LmqlLiteError], int] = {
     BudgetError: 7,
 }
 INTERRUPTED = 130
+
+RUN_MODEL = click.option(
+    "--model", metavar="ID", help="demo (unless told), local:NAME_OR_PATH, or openai/NAME for one behind an API."
+)
+BASE_URL = click.option(
+    "--base-url",
+    metavar="URL",
+    help="Where the server of openai/NAME is, such as http://localhost:8000/v1 (OPENAI_BASE_URL, or OpenAI itself, "
+    "unless told). Its key is read from OPENAI_API_KEY and nowhere else: all users of a machine see its command lines.",
+)
 
 
 # Reading ---------------------------------------------------------------------------------------------------------
@@ -88,6 +100,17 @@ def _json(name: str, given: str) -> Any:
         ) from None
 
 
+def model_named(model: str | None, base_url: str | None) -> str | Model | None:
+    """The model of MODEL and BASE_URL; None where the query says it."""
+    if base_url is None:
+        return model
+    if model is None:
+        raise InputError("--base-url says where a model is, and none is named", hint="add --model openai/NAME")
+    from lmql_lite.models.registry import load as load_model
+
+    return load_model(model, base_url=base_url)
+
+
 # Writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -116,6 +139,12 @@ def note(sentence: str) -> None:
 def counted(number: int, what: str) -> str:
     """`1 head`, `2 heads`."""
     return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def money(amount: float) -> str:
+    """Rounded up to a millionth."""
+    millionths = math.ceil(round(amount * 1e6, 3))
+    return f"{millionths // 10**6:,}.{millionths % 10**6:06}".rstrip("0").rstrip(".")
 
 
 def ago(seconds: float) -> str:

@@ -55,7 +55,7 @@ class UnaskedScorer(Unasked):
 
 
 class UnaskedServer(Unasked):
-    """Its server is asked what it is, which costs nothing, and no more."""
+    """Its server is asked what it is, at most for one token, and no more."""
 
     def __init__(self, completer: Completer) -> None:
         super().__init__(completer.name, "", BYTES, "byte", ())

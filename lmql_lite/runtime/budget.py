@@ -22,6 +22,16 @@ class Budget:
         prompt, completion = self.prices or (0.0, 0.0)
         return (prompt_tokens * prompt + completion_tokens * completion) * PER_MILLION
 
+    def room(self, prompt_tokens: int, completion_tokens: int) -> int | None:
+        """How many tokens an answer may have yet; None where there is no limit."""
+        rooms: list[int] = []
+        if self.max_total_tokens is not None:
+            rooms.append(self.max_total_tokens - prompt_tokens - completion_tokens)
+        if self.max_cost is not None and self.prices is not None and self.prices[1] > 0:
+            left = self.max_cost - self.cost(prompt_tokens, completion_tokens)
+            rooms.append(int(left / (self.prices[1] * PER_MILLION)))
+        return min(rooms, default=None)
+
     def check(self, requests: int, prompt_tokens: int, completion_tokens: int) -> None:
         """Raises BudgetError if this is more than may be spent."""
         if self.max_requests is not None and requests > self.max_requests:

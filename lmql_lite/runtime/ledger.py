@@ -88,8 +88,10 @@ class Ledger:
                 rejected.append(replace(step, token=replace(step.token, fate="rejected")))
         return rejected
 
-    def request(self, most_prompt_tokens: int) -> None:
-        """A server is about to be asked. Raises BudgetError where that would be more than the run may spend.
+    def request(self, most_prompt_tokens: int) -> int | None:
+        """A server is about to be asked. Gives how many tokens the answer may have, None where nothing limits it.
+
+        Raises BudgetError where a token of it would be more than the run may spend.
 
         A token has at least one byte: where the server does not say how many there were, its bytes are the bound.
         """
@@ -98,8 +100,10 @@ class Ledger:
             for bound, spent in self._bills
         )
         completion = [spent.completion_tokens for _, spent in self._bills if spent and spent.completion_tokens]
-        self.budget.check(self.requests + 1, prompt + most_prompt_tokens, max(sum(completion), len(self.arrived)))
+        spent = prompt + most_prompt_tokens, max(sum(completion), len(self.arrived))
+        self.budget.check(self.requests + 1, spent[0], spent[1] + 1)
         self.requests += 1
+        return self.budget.room(*spent)
 
     def learn(self, spent: Spent | None) -> None:
         """What this run has paid to find out what its model's server can do."""

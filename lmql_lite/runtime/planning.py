@@ -18,12 +18,12 @@ from lmql_lite.lang.nodes import Expression
 from lmql_lite.models.base import Completer, Endpoint, Model
 from lmql_lite.program.conditions import All, Condition
 from lmql_lite.program.endings import endings, fits_all, longest_text, parts_of
-from lmql_lite.program.flow import Flow, Loop
-from lmql_lite.program.foreseen import Foreseen, NotForeseen
 from lmql_lite.program.ops import Hole, Interpolated, Jump, Next, Op, Option, Program, Text, Turn
 from lmql_lite.program.options import texts_of
 from lmql_lite.program.schemas import JsonType
 from lmql_lite.program.types import TextType
+from lmql_lite.runtime.flow import Flow, Loop
+from lmql_lite.runtime.foreseen import Foreseen, NotForeseen
 from lmql_lite.runtime.plan import Plan, PlannedHole, PlannedLoop, Spending, Way
 from lmql_lite.runtime.pushing import Pushing, is_free
 from lmql_lite.runtime.session import Session

@@ -76,10 +76,10 @@ class Session:
         wishes = settings.over(checked({"decoder": program.decoder, **header}, spans))
         if model is None and program.model is not None:
             model = await evaluate(program.model.value, environment)
+        budget, sampling = wishes.budget, wishes.sampling()
         backend, spent = await self._backend(self.model(model))
-        sampling = wishes.sampling()
         if wishes.is_isolated:
-            alone, ledger = backend.desk(Trie(), speculate=False, replay=False), Ledger(1, wishes.budget)
+            alone, ledger = backend.desk(Trie(), speculate=False, replay=False), Ledger(1, budget)
             ledger.learn(spent)
             writer = alone.writer(ledger, sampling, isolated=True)
             async with aclosing(Run(program, environment, wishes, writer, ledger, sampling.seed).stream()) as stream:
@@ -91,7 +91,7 @@ class Session:
         if wishes.cache_mode == "refresh":  # on a tree of its own nothing is known
             fresh = Trie(trees.max_bytes)
             fresh.record()
-        ledger = Ledger(next(trees.runs), wishes.budget)
+        ledger = Ledger(next(trees.runs), budget)
         ledger.learn(spent)
         writer = self._desk(backend, wishes, trees, fresh).writer(ledger, sampling, isolated=False)
         run = Run(program, environment, wishes, writer, ledger, sampling.seed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from lmql_lite.cache.texts import TURNS, Said
 from lmql_lite.constraints.matcher import Matcher
-from lmql_lite.errors import ConstraintError, ModelError
+from lmql_lite.errors import BrokenOff, ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.state import State, Step, noted, steps_since
@@ -183,7 +183,8 @@ class TextFill:
             return await self._frontier.read(state.node, asking, left, self._reader)
         except ModelError as error:
             sentence = f"[{self._op.name}] could not be filled: {error.message}"
-            raise type(error)(sentence, span=self._op.span, hint=error.hint) from error
+            kind = BrokenOff if isinstance(error, BrokenOff) else ModelError
+            raise kind(sentence, span=self._op.span, hint=error.hint) from error
 
     def _incomplete(self, matcher: Matcher) -> ConstraintError:
         return ConstraintError(

@@ -132,8 +132,8 @@ class TextFrontier:
                 hint="use a model in this process, or a server that scores prompts (vLLM, SGLang)",
             )
         prompt = self.prompt(node)
-        most = _most_tokens(prompt)
-        ledger.request(most * len(options))
+        most = _most_tokens(prompt) * len(options) + sum(len(option.encode()) for option in options)
+        ledger.request(most)
         scores = await self.completer.score(prompt, options)
         ledger.pay(most, None)
         return scores
@@ -152,7 +152,9 @@ class TextFrontier:
         node = self._whole(node)
         prompt, wish = self.prompt(node), asking.wish(left, self.stride(left), self.said(node))
         most = _most_tokens(prompt)
-        ledger.request(most)
+        room = ledger.request(most)
+        if room is not None:
+            wish = replace(wish, max_tokens=min(wish.max_tokens, room))
         pieces = self.completer.stream(prompt, wish)
         if self._is_space_of_a_turn(node):
             pieces = _begun_by_space(pieces)

@@ -75,6 +75,7 @@ class TextPath:
         state = replace(state, pending=pending, matcher=None, hole=None, used=0, text=text)
         if surplus <= 0:
             return state
+        state = replace(state, depth=state.depth - surplus)
         steps = steps_since(opened, state)
         newest = len(steps)
         while surplus > 0:

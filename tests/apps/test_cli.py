@@ -120,7 +120,7 @@ def test_a_cache_file_is_written_and_replayed(shell: Shell) -> None:
     assert again.out == first.out and " 0 forward passes" in again.err
     other = shell.write("r.lq", '"Tell:[X]" where len(X) < 9')
     missed = shell("run", other, "--cache", "x.tokens", "--cache-mode", "replay")
-    assert missed.code == 6 and "the replay does not know what demo says after" in missed.err
+    assert missed.code == 6 and "the replay does not know what demo says at token" in missed.err
     assert "needs" not in shell("run", query, "--cache-mode", "ro").out
     assert shell("run", query, "--cache-mode", "ro").code == 2
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.apps.cli import main
+from lmql_lite.cache import framing
+from lmql_lite.cache.rewriting import cleared, compacted
+from lmql_lite.cache.verify import verify
 
 JOKE = """
 argmax(cache="joke.tokens")
@@ -25,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(source: str, **options: object) -> lq.Result:
     """In a process of its own, as far as the cache can tell."""
-    return lq.run_sync(source, session=lq.Session(), **options)  # type: ignore[arg-type]
+    return lq.run_sync(source, **{"session": lq.Session(), **options})  # type: ignore[arg-type]
 
 
 def test_a_second_process_makes_no_call(folder: Path) -> None:
@@ -101,3 +107,121 @@ def test_sessions_at_once_share_a_file_and_lose_nothing(folder: Path) -> None:
     for text, result in zip(texts, results, strict=True):
         again = run(text, cache="x.tokens")
         assert again.prompt == result.prompt and again.usage.forward_passes == 0
+
+
+MANY = """
+import asyncio
+import os
+import lmql_lite as lq
+
+async def crowd():
+    session = lq.Session()
+    texts = [f'"Say {number}:[A]" where len(A) < 3' for number in range(60)]
+    await asyncio.gather(*(lq.run(text, cache="x.tokens", session=session) for text in texts))
+    files = "/proc/self/fd"
+    if os.path.isdir(files):
+        opened = [os.path.realpath(os.path.join(files, each)) for each in os.listdir(files)]
+        assert opened.count(os.path.realpath("x.tokens")) == 1, "one session, one open file"
+
+asyncio.run(crowd())
+"""
+
+
+def test_more_runs_at_once_than_there_are_threads_do_not_wait_for_each_other_forever(folder: Path, root: Path) -> None:
+    subprocess.run([sys.executable, "-c", MANY], cwd=folder, check=True, timeout=60, env={"PYTHONPATH": str(root)})
+    assert len(verify(folder / "x.tokens").models) == 1
+    for number in range(60):
+        assert run(f'"Say {number}:[A]" where len(A) < 3', cache="x.tokens").usage.forward_passes == 0
+
+
+def test_a_flipped_bit_in_what_declares_a_model_costs_a_notice_and_no_result_law_4(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "joke.tokens"
+    first = run(JOKE)
+    data = bytearray(path.read_bytes())
+    data[framing.FILE_HEAD_BYTES + framing.FRAME_HEAD_BYTES + 2] ^= 1
+    path.write_bytes(data)
+    second, third = run(JOKE), run(JOKE)
+    assert first.prompt == second.prompt == third.prompt
+    assert (second.usage.forward_passes, third.usage.forward_passes) == (first.usage.forward_passes, 0)
+    for result in (second, third):
+        (notice,) = result.notices
+        assert "joke.tokens: is damaged; what cannot be read is asked for again" in notice
+    with pytest.raises(SystemExit):
+        main(["cache", "verify", "joke.tokens"])
+    said = capsys.readouterr().out.splitlines()
+    assert [line.rsplit(": ", 1)[1] for line in said] == ["its checksum is wrong", "it does not fit what came before"]
+    main(["cache", "compact", "joke.tokens"])
+    last = run(JOKE)
+    assert (last.prompt, last.usage.forward_passes, last.notices) == (first.prompt, 0, ())
+    assert verify(path).is_sound
+
+
+def test_a_session_that_was_there_before_the_damage_reads_what_others_write_after_it_and_they_what_it_does(
+    folder: Path,
+) -> None:
+    texts = [f'"Say {number}:[A]" where len(A) < 12' for number in range(5)]
+    right = [run(text, cache=False).prompt for text in texts]
+    early, late = lq.Session(), lq.Session()
+
+    def prompt(number: int, session: lq.Session, *, is_known: bool) -> str:
+        result = lq.run_sync(texts[number], cache="x.tokens", session=session)
+        assert (result.usage.forward_passes == 0) == is_known, number
+        return result.prompt
+
+    prompt(0, early, is_known=False)
+    data = bytearray((folder / "x.tokens").read_bytes())
+    data[framing.FILE_HEAD_BYTES + framing.FRAME_HEAD_BYTES + 2] ^= 1
+    (folder / "x.tokens").write_bytes(data)
+    prompt(1, late, is_known=False)
+    prompt(2, early, is_known=False)
+    prompt(3, late, is_known=False)
+    for session in (early, late, lq.Session()):
+        for number in (1, 2, 3):
+            assert prompt(number, session, is_known=True) == right[number]
+    assert prompt(0, early, is_known=True) == right[0]
+    assert prompt(0, late, is_known=False) == right[0]
+    assert prompt(0, lq.Session(), is_known=True) == right[0]
+
+
+@pytest.mark.parametrize("mode", ["ro", "replay"])
+@pytest.mark.parametrize("content", [b"", framing.file_head()[:9]], ids=["empty", "half a head"])
+def test_reading_an_empty_file_leaves_it_as_it_is(folder: Path, mode: str, content: bytes) -> None:
+    path = folder / "joke.tokens"
+    path.write_bytes(content)
+    if mode == "ro":
+        assert run(JOKE, cache_mode=mode).usage.forward_passes
+    else:
+        with pytest.raises(lq.CacheError, match="the replay does not know"):
+            run(JOKE, cache_mode=mode)
+    assert path.read_bytes() == content
+    assert run(JOKE).usage.forward_passes and run(JOKE).usage.forward_passes == 0
+
+
+@pytest.mark.parametrize("how", ["cleared", "removed", "made small"])
+def test_what_a_session_runs_again_after_its_file_lost_it_is_in_the_file_again(folder: Path, how: str) -> None:
+    path, session = folder / "joke.tokens", lq.Session()
+    first = run(JOKE, session=session)
+    if how == "cleared":
+        cleared(path)
+    elif how == "removed":
+        path.unlink()
+    else:
+        compacted(path, max_bytes=framing.FILE_HEAD_BYTES)
+    again = run(JOKE, session=session)
+    assert again.prompt == first.prompt and again.usage.forward_passes == 0
+    other = run(JOKE, cache_mode="replay")
+    assert other.prompt == first.prompt and other.usage.forward_passes == 0
+
+
+def test_what_a_session_no_longer_runs_does_not_come_back_into_a_cleared_file(folder: Path) -> None:
+    session = lq.Session()
+    run('"Say one:[A]" where len(A) < 12', cache="x.tokens", session=session)
+    run('"Say two:[A]" where len(A) < 12', cache="x.tokens", session=session)
+    cleared(folder / "x.tokens")
+    run('"Say two:[A]" where len(A) < 12', cache="x.tokens", session=session)
+    run('"Say three:[A]" where len(A) < 12', cache="x.tokens", session=session)
+    for number, is_known in (("two", True), ("three", True), ("one", False)):
+        passes = run(f'"Say {number}:[A]" where len(A) < 12', cache="x.tokens", cache_mode="ro").usage.forward_passes
+        assert (passes == 0) == is_known, number

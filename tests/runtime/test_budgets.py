@@ -1,0 +1,156 @@
+"""Limits on requests, tokens and money: a run ends before it passes one, and what it has paid for stays (S8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.models.base import Endpoint, Spent
+from tests.models.api import run as waited
+from tests.servers.kinds import VLLM
+from tests.servers.scored import ScoredCompleter
+from tests.servers.stub import serving
+
+LIST = "Things:\n- Sun\n- Hat\n- Map\n- Tent\n"
+DIFFERENT = """
+"Things:\\n"
+for mark in "-+*":
+    "{mark}[THING]" where STOPS_AT(THING, "\\n")
+"""
+"""Each mark but the first is none that the model would say: three requests."""
+ANY = '"Things:\\n-[X]" where len(X) < 30'
+
+
+def served(**able: Any) -> ScoredCompleter:
+    return ScoredCompleter(lq.ScriptedModel(lambda said: LIST.encode()[len(said) :] or b"- Sun\n"), **able)
+
+
+def test_a_run_ends_before_the_request_that_is_one_too_many(session: lq.Session) -> None:
+    model = served()
+    assert lq.run_sync(DIFFERENT, model=served()).usage.requests == 3
+    with pytest.raises(lq.BudgetError, match="the run may make 2 requests, and needs another one"):
+        lq.run_sync(DIFFERENT, model=model, session=session, max_requests=2)
+    assert model.requests == 2
+    assert lq.run_sync(DIFFERENT, model=model, session=session, max_requests=1).usage.requests == 1
+    assert model.requests == 3, "what was answered before the limit is known"
+
+
+def test_what_was_paid_for_before_the_limit_is_in_the_file(tmp_path: Path) -> None:
+    file, model = str(tmp_path / "x.tokens"), served()
+    with pytest.raises(lq.BudgetError):
+        lq.run_sync(DIFFERENT, model=model, session=lq.Session(), cache=file, max_requests=2)
+    lq.run_sync(DIFFERENT, model=model, session=lq.Session(), cache=file)
+    assert model.requests == 3
+
+
+def test_a_run_that_knows_everything_needs_no_budget_S8(session: lq.Session) -> None:
+    model = served()
+    lq.run_sync(DIFFERENT, model=model, session=session)
+    free = {"max_requests": 0, "max_total_tokens": 0, "max_cost": 0, "prices": (1, 1)}
+    assert lq.run_sync(DIFFERENT, model=model, session=session, **free).usage.requests == 0  # type: ignore[arg-type]
+    assert model.requests == 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({"max_requests": 0}, "the run may make 0 requests, and needs another one"),
+        ({"max_requests": 0, "max_total_tokens": 0}, "may make 0 requests"),
+        ({"max_total_tokens": 8}, "the run may use 8 tokens, and may have used"),
+        ({"max_cost": 1e-6, "prices": (1.0, 2.0)}, "the run may cost 1e-06, and may come to"),
+    ],
+    ids=["requests", "requests first", "tokens", "cost"],
+)
+def test_each_limit_says_what_it_is_and_how_to_go_on(limits: dict[str, Any], sentence: str) -> None:
+    model = served()
+    with pytest.raises(lq.BudgetError) as caught:
+        lq.run_sync(ANY, model=model, session=lq.Session(), **limits)
+    assert caught.value.message.startswith(sentence) or sentence in caught.value.message
+    assert caught.value.hint is not None and caught.value.hint.startswith("raise max_")
+    assert model.requests == 0
+
+
+def test_the_header_of_a_query_has_limits_and_the_caller_overrules_them() -> None:
+    query = "argmax(max_requests=0)\n    " + ANY.replace(" where", "\nwhere")
+    with pytest.raises(lq.BudgetError):
+        lq.run_sync(query, model=served(), session=lq.Session())
+    assert lq.run_sync(query, model=served(), session=lq.Session(), max_requests=1).usage.requests == 1
+
+
+def test_models_in_this_process_cost_nothing() -> None:
+    result = lq.run_sync(ANY, session=lq.Session(), max_requests=0, max_total_tokens=0, max_cost=0, prices=(9, 9))
+    assert result.usage.requests == 0 and result.usage.forward_passes
+
+
+class Costly(ScoredCompleter):
+    """Finding out what it can do has cost one request."""
+
+    async def meet(self) -> Endpoint:
+        return Endpoint("costly", spent=Spent(5, 0, 1))
+
+
+def test_finding_out_what_a_server_can_do_counts() -> None:
+    with pytest.raises(lq.BudgetError):
+        lq.run_sync(ANY, model=Costly(lq.ScriptedModel(LIST)), session=lq.Session(), max_requests=1)
+    usage = lq.run_sync(ANY, model=Costly(lq.ScriptedModel(LIST)), session=lq.Session(), max_requests=2).usage
+    assert usage.requests == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_requests": -1}, "max_requests is a whole number"),
+        ({"max_total_tokens": 1.5}, "max_total_tokens is a whole number"),
+        ({"max_cost": -1}, "max_cost is a sum of money"),
+        ({"max_cost": 1}, "max_cost needs prices"),
+        ({"prices": (1,)}, "prices are two numbers"),
+        ({"prices": "0.15,0.6"}, "prices are two numbers"),
+        ({"prices": (1, float("nan"))}, "prices are two numbers"),
+    ],
+    ids=["negative", "half a token", "negative cost", "no prices", "one price", "text", "not a number"],
+)
+def test_a_limit_that_is_none_is_refused_before_anything_is_asked(options: dict[str, Any], sentence: str) -> None:
+    model = served()
+    with pytest.raises(lq.InputError, match=sentence):
+        lq.run_sync(ANY, model=model, session=lq.Session(), **options)
+    assert model.requests == 0
+
+
+@pytest.mark.parametrize("limit", [60, 100, 200])
+def test_no_run_uses_more_tokens_than_it_may(limit: int) -> None:
+    with serving(VLLM, "word " * 1000) as server:
+        model = lq.model("openai/stub", base_url=server.base_url)
+        with pytest.raises(lq.BudgetError):
+            lq.run_sync('"Say:[A]"\n"[B]"\n"[C]"', model=model, session=lq.Session(), max_total_tokens=limit)
+        assert server.prompt_tokens + server.completion_tokens <= limit
+
+
+def test_a_weighing_of_options_is_a_request_too() -> None:
+    query = '"Answer:[A]" distribution A in [" a", " b", " c"]'
+    with serving(VLLM, "Answer: b") as server:
+        model = lq.model("openai/stub", base_url=server.base_url)
+        with pytest.raises(lq.BudgetError):
+            lq.run_sync(query, model=model, session=lq.Session(), max_requests=0)
+        assert server.requests == 0
+        usage = lq.run_sync(query, model=model, session=lq.Session(), max_requests=1).usage
+        assert usage.requests == server.requests == 1
+        assert usage.prompt_tokens in (None, server.prompt_tokens)
+
+
+def test_a_server_is_asked_what_it_is_once_and_its_limit_holds_for_runs_at_once() -> None:
+    with serving(VLLM, LIST) as server:
+        model, query = lq.model("openai/stub", base_url=server.base_url), lq.compile(ANY)
+
+        async def both() -> list[lq.Result | BaseException]:
+            import asyncio
+
+            session = lq.Session()
+            runs = (query.run(model=model, session=session, max_requests=limit) for limit in (0, 1))
+            return await asyncio.gather(*runs, return_exceptions=True)
+
+        none, one = waited(both())
+        assert isinstance(none, lq.BudgetError) and isinstance(one, lq.Result)
+        assert server.requests == 1
