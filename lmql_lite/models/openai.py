@@ -267,19 +267,21 @@ class OpenAIModel:
         pushed = _SCHEMA_PROBE if chat else None
         wish = Wish(1, pushed=pushed, sampling=_DRAWN, alternatives=self._server.alternatives)
         body = self._server.body(self._model, prompt, wish, ids=False)
-        served, spent, alternatives = None, None, 0
+        served, spent, alternatives, says = None, None, 0, False
         async with self._asker.asked(self._server, chat, body) as request:
             async for event in request.answer.events:
                 delta = self._read(event)
                 spent = delta.spent or spent
                 served = event.get("model") or served
+                says |= bool(delta.text)
                 alternatives = max([alternatives, *(len(token.alternatives) for token in delta.tokens)])
         return replace(
             endpoint,
             fingerprint=self._fingerprint(found, str(served)),
             takes_schemas="response_format" in request.body,
             takes_seeds="seed" in request.body,
-            alternatives=request.width if alternatives else 0,
+            # where the text ended at once there was nothing to tell of
+            alternatives=request.width if alternatives or not says else 0,
             spent=replace(spent or Spent(), requests=request.answer.requests),
         )
 

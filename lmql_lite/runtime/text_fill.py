@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lmql_lite.cache.texts import TURNS, Said
+from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.errors import BrokenOff, ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
@@ -70,9 +71,10 @@ class TextFill:
     async def step(self, state: State, matcher: Matcher) -> State:
         """The state after the next token, or after a stretch of forced text."""
         forced = matcher.forced()
-        if forced and not self._may_say_it_first(state, matcher, forced):
-            state = self._path.force(state, forced, self._op.name)
-            return replace(state, matcher=matcher.advance(forced, tokens=0))
+        told = self._told(state, matcher, forced) if forced else b""
+        if told:
+            state = self._path.force(state, told, self._op.name)
+            return replace(state, matcher=matcher.advance(told, tokens=0))
         state = self._path.settle(state)
         left = self._max_tokens - state.used
         if left <= 0:
@@ -91,12 +93,22 @@ class TextFill:
             self._crossroads.append(Crossroads(state, matcher, self._others(state, matcher, said)))
         return self._take(state, matcher, said)
 
-    def _may_say_it_first(self, state: State, matcher: Matcher, forced: bytes) -> bool:
-        """Whether the server is better asked than told, though there is no choice: where an answer begins that it would
-        have to be asked to go on with (S29)."""
-        if self._insists or matcher.text or not forced.strip() or self._frontier.endpoint.continues_turns:
-            return False
-        return self._frontier.texts.tree.path(state.node)[-1:] == (TURNS["assistant"],)
+    def _told(self, state: State, matcher: Matcher, forced: bytes) -> bytes:
+        """How much of what must come next is said for the server: it is better asked than told where tokens may differ.
+
+        Nothing where it is held to it anyway, nor where an answer begins that it would have to be asked to go on with
+        (S29); and not a space at the end, which models say with the word after it.
+        """
+        if self._insists or matcher.advance(forced, tokens=0).ending is not None:
+            return forced
+        if not matcher.text:
+            begins = self._frontier.texts.tree.path(state.node)[-1:] == (TURNS["assistant"],)
+            is_asked = begins and not self._frontier.endpoint.continues_turns and bool(forced.strip())
+            if is_asked or isinstance(self._wishes.segment.pushed, Language):
+                return b""
+            if begins:
+                return forced
+        return forced.rstrip(b" ")
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The hole has its value; what other attempts said is put on record as rejected."""
@@ -132,6 +144,7 @@ class TextFill:
     def _take(self, state: State, matcher: Matcher, said: Said) -> State:
         if said.ends:
             return replace(state, matcher=matcher.end("end-of-text"))
+        self._insists = False
         after = self._path.choose(state, said, self._op.name, matcher.advance(said.data))
         if self._op.may_reject:
             self._made += steps_since(state, after)

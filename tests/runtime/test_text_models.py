@@ -295,12 +295,12 @@ def test_options_that_it_would_not_have_said_are_one_request(session: lq.Session
     assert model.requests == 1
 
 
-def test_a_request_begins_after_what_is_forced(session: lq.Session) -> None:
+def test_what_is_forced_at_its_beginning_is_left_to_a_server_that_is_held_to_it(session: lq.Session) -> None:
     model = served("We choose nothing at all\n", takes_languages=True)
     source = '"We choose[O]." where O in ["Option alpha", "Option beta"]'
     result = lq.run_sync(source, model=model, session=session)
     assert result["O"] in ("Option alpha", "Option beta")
-    assert model.prompts[0][0].text == "We chooseOption "
+    assert model.prompts[0][0].text == "We choose"
 
 
 def test_what_was_said_under_a_grammar_is_a_verdict_and_no_free_text_S1(session: lq.Session) -> None:
