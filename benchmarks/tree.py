@@ -30,8 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lmql_lite as lq
+from lmql_lite.cache.books import LoggedHeads
 from lmql_lite.cache.frames import Batch, Entry, Heads, Model
-from lmql_lite.cache.saved import LoggedHeads, SavedTrees
+from lmql_lite.cache.saved import SavedTrees
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.trie import Trie

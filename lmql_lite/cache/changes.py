@@ -53,13 +53,12 @@ class News:
         self._mark = mark
         self._quiet: list[range] = []
         self._scores: dict[Node, Fact] = {}
-        self._verdicts: list[tuple[Node, bytes, Answer]] = []
-        self._draws: list[tuple[Node, bytes, int, int, Answer]] = []
+        self._answers: dict[tuple[Node, Question], Answer] = {}
         self.replaced: set[Node] = set()
 
     @property
     def has_facts(self) -> bool:
-        return bool(self._scores or self._verdicts or self._draws)
+        return bool(self._scores or self._answers)
 
     def quiet(self, nodes: range) -> None:
         """These are no news."""
@@ -74,16 +73,12 @@ class News:
             self._scores[node] = fact
 
     def answer(self, node: Node, question: Question, answer: Answer) -> None:
-        if isinstance(question, bytes):
-            self._verdicts.append((node, question, answer))
-        else:
-            self._draws.append((node, *question, answer))
+        self._answers[node, question] = answer
 
     def forget(self, nodes: Set[Node]) -> None:
         """What was told of these nodes counts no more."""
         self._scores = {node: fact for node, fact in self._scores.items() if node not in nodes}
-        self._verdicts = [fact for fact in self._verdicts if fact[0] not in nodes]
-        self._draws = [fact for fact in self._draws if fact[0] not in nodes]
+        self._answers = {asked: answer for asked, answer in self._answers.items() if asked[0] not in nodes}
 
     def replace(self, nodes: Set[Node]) -> None:
         """What is told of these nodes from now on takes the place of all that was known of them."""
@@ -97,5 +92,11 @@ class News:
         new = (np.flatnonzero(added) + self._mark).astype(np.int32)
         parents, tokens = nodes.columns(new)
         scores = tuple(self._scores.items())
-        verdicts, draws = tuple(self._verdicts), tuple(self._draws)
-        return Changes(new, parents, tokens, scores, verdicts, draws, frozenset(self.replaced))
+        verdicts: list[tuple[Node, bytes, Answer]] = []
+        draws: list[tuple[Node, bytes, int, int, Answer]] = []
+        for (node, question), answer in self._answers.items():
+            if isinstance(question, bytes):
+                verdicts.append((node, question, answer))
+            else:
+                draws.append((node, *question, answer))
+        return Changes(new, parents, tokens, scores, tuple(verdicts), tuple(draws), frozenset(self.replaced))

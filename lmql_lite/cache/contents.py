@@ -54,19 +54,21 @@ def contents_of(path: str | os.PathLike[str]) -> Contents:
         raise CacheError(f"{path} is not a .tokens file", hint="it was left as it is; is the name right?")
     found = scan(data[FILE_HEAD_BYTES:], FILE_HEAD_BYTES, salt)
     damage = [Damage(start, end, NO_FRAME) for start, end in found.gaps]
-    numbers, entries, strange = Numbers(), list[Model | Batch | Lost](), 0
-    for place in found.places:
-        strange += place.frame.payload is not None and place.frame.kind not in (MODEL, BATCH)
+    frames = [place.frame for place in found.places]
+    numbers, entries = Numbers(), list[Model | Batch | Lost]()
+    while len(entries) < len(frames):
+        at = len(entries)
         try:
-            entry = numbers.admit(place.frame)
+            entries += numbers.admit_some(frames, at)
+            misfit = "it does not fit what came before"
         except NumberClash:
-            numbers.give_up(place.frame.model)
-            entry, what = numbers.admit(place.frame), "its numbers are taken"
-        else:
-            what = "its checksum is wrong" if place.frame.payload is None else "it does not fit what came before"
-        if isinstance(entry, Lost):
-            damage.append(Damage(place.start, place.end, what))
-        entries.append(entry)
+            numbers.give_up(frames[at].model)
+            entries += numbers.admit_some(frames, at)
+            misfit = "its numbers are taken"
+        for place, entry in zip(found.places[at : len(entries)], entries[at:], strict=True):
+            if isinstance(entry, Lost):
+                what = "its checksum is wrong" if place.frame.payload is None else misfit
+                damage.append(Damage(place.start, place.end, what))
     if found.end < len(data) and not found.torn:
         damage.append(Damage(found.end, len(data), NO_FRAME))
     return Contents(
@@ -76,7 +78,7 @@ def contents_of(path: str | os.PathLike[str]) -> Contents:
         models=numbers.models,
         damage=tuple(sorted(damage, key=lambda one: one.start)),
         torn_bytes=len(data) - found.end if found.torn else 0,
-        strange_frames=strange,
+        strange_frames=sum(frame.payload is not None and frame.kind not in (MODEL, BATCH) for frame in frames),
     )
 
 

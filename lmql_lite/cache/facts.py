@@ -41,6 +41,8 @@ class Facts:
     """Number of the batch, over all logs."""
     source: NDArray[np.int64]
     """Number of the log."""
+    replaced: NDArray[np.bool_]
+    """Shape (nodes,): where a batch took the place of what was said before. A reader may know that still."""
 
     def __len__(self) -> int:
         return len(self.written)
@@ -155,8 +157,10 @@ class _Gathering:
         batch = np.concatenate([np.repeat(begin, [len(part.nodes) for part in parts]) for parts in kinds])
         written, source, replaces = np.array(self.batches, np.int64).reshape(-1, 3)[batch].T
         heads, verdicts, draws = joined(self.heads), joined(self.verdicts), joined(self.draws)
-        facts = Facts(self._model(heads), self.tree, heads, verdicts, draws, written, batch, source)
-        return facts.where(~_replaced(facts, replaces.astype(np.bool_))) if replaces.any() else facts
+        replaced = np.zeros(len(self.tree), np.bool_)
+        facts = Facts(self._model(heads), self.tree, heads, verdicts, draws, written, batch, source, replaced)
+        replaced[facts.nodes[replaces > 0]] = True
+        return facts.where(~_taken_back(facts, replaces > 0)) if replaced.any() else facts
 
     def _model(self, heads: Heads) -> Model:
         """As the first log declares it. The size of its vocabulary is not known where it cannot be right."""
@@ -166,16 +170,16 @@ class _Gathering:
         return replace(self.models[0], vocabulary_size=size if fits else 0)
 
 
-def _replaced(facts: Facts, replaces: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _taken_back(facts: Facts, replaces: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Shape (facts,): whether a later batch of the same log took the place of what is known at the node."""
-    replaced = np.zeros(len(facts), np.bool_)
+    taken_back = np.zeros(len(facts), np.bool_)
     nodes = facts.nodes
     for source in np.unique(facts.source):
         own = facts.source == source
         latest = np.full(len(facts.tree), -1)
         np.maximum.at(latest, nodes[own & replaces], facts.batch[own & replaces])
-        replaced |= own & (facts.batch < latest[nodes])
-    return replaced
+        taken_back |= own & (facts.batch < latest[nodes])
+    return taken_back
 
 
 class _Account:

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 
 from lmql_lite.cache.file_lock import try_lock, unlock
-from lmql_lite.cache.frames import Entry
+from lmql_lite.cache.frames import Entry, FrameError
 from lmql_lite.cache.framing import (
     FILE_HEAD_BYTES,
     FRAME_HEAD_BYTES,
@@ -30,7 +30,7 @@ from lmql_lite.cache.framing import (
     read_file_head,
     scan,
 )
-from lmql_lite.cache.log import Lost, News, Number, NumberClash, Numbers, Renumbered
+from lmql_lite.cache.log import Admit, Kept, Lost, News, Number, NumberClash, Numbers, Renumbered
 from lmql_lite.cache.payloads import encode
 from lmql_lite.errors import CacheError
 
@@ -62,18 +62,23 @@ class FrameFile:
         self._numbers = Numbers()
 
     def open(self) -> None:
-        """Opens or makes the file and reads its head. CacheError where it is not ours to use (see `TokensFile`)."""
+        """Opens or makes the file and reads its head, if there is one: the first one who appends writes it.
+
+        CacheError where the file is not ours to use (see `TokensFile`).
+        """
         with self._guard:
             self._file = self._opened()
             try:
-                if self._file is not None and not self._read_head() and self.writable:
-                    with self._locked():
-                        pass  # the first one to hold the lock writes the head
+                if self._file is not None:
+                    self._read_head()
+            except OSError as error:
+                self._open_file.close()
+                raise CacheError(f"{self._given} cannot be read ({_reason(error)})") from error
             except CacheError:
                 self._open_file.close()
                 raise
 
-    def follow(self) -> list[News]:
+    def follow(self, admit: Admit | None = None) -> list[News]:
         """What others appended; nothing, and a notice, where it cannot be read."""
         with self._guard:
             try:
@@ -81,15 +86,22 @@ class FrameFile:
                     self._look()
             except (OSError, CacheError) as error:
                 self._note(f"cannot be read any more ({_reason(error)})")
-            return self._take_unseen()
+            news = self._take_unseen()
+            if admit is not None:
+                admit(news)
+            return news
 
-    def append(self, number: Number) -> bool:
+    def append(self, number: Number, kept: Kept | None = None) -> bool:
         """See `Log.append`."""
         with self._guard, self._locked() as held:
             if not held:
                 return False
             entries = list(number(self._take_unseen()))
-            return self._write(entries) if entries else True
+            if entries and not self._write(entries):
+                return False
+            if kept is not None:
+                kept()
+            return True
 
     def rewrite(self, number: Number) -> bool:
         """See `Log.rewrite`. A crash leaves the old file whole, and a hidden file that the next one removes."""
@@ -149,7 +161,10 @@ class FrameFile:
         return file
 
     def _is_current(self, *, create: bool) -> bool:
-        """Whether there is a file to read; first opens anew where another one took its place (or where none is)."""
+        """Whether there is a file to read; first opens anew where another one took its place (or where none is).
+
+        Where none is any more, it is forgotten what stood where in it.
+        """
         if self._closed:
             raise ValueError("the tokens file is closed")
         try:
@@ -159,7 +174,11 @@ class FrameFile:
         if self._file is not None and there is not None and os.path.samestat(os.fstat(self._file.fileno()), there):
             return True
         if there is None and not create:
-            return self._file is not None  # removed: what was read stays, and so does the number of it
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+                self._start_over()
+            return False
         file = self._opened()
         if file is None:
             return False
@@ -329,11 +348,14 @@ class FrameFile:
             self._note("holds two accounts of one model, so nothing new is kept (lq cache compact mends it)")
             return False
         position, parts = self._end, []
-        for entry in entries:
-            parts.append(frame_bytes(encode(entry), position, self._salt))
-            position += len(parts[-1])
         try:
+            for entry in entries:
+                parts.append(frame_bytes(encode(entry), position, self._salt))
+                position += len(parts[-1])
             self._put(b"".join(parts), self._end)
+        except FrameError as error:
+            self._note(f"cannot hold what was learned last, which is not kept ({error.message})")
+            return False
         except OSError as error:
             self._note(f"cannot be written, nothing new will be kept ({_reason(error)})")
             return False
@@ -344,23 +366,25 @@ class FrameFile:
     def _replace(self, number: Number) -> bool:
         entries = list(number(self._take_unseen()))
         beside = self._path.with_name(f".{self._path.name}.rewrite")
-        beside.unlink(missing_ok=True)  # left by a crash: whoever makes one holds the lock
-        fresh = FrameFile(beside, durable=True)
+        fresh, is_there = FrameFile(beside, durable=True), False
         try:
+            beside.unlink(missing_ok=True)  # left by a crash: whoever makes one holds the lock
             fresh.open()
-            written = fresh.append(lambda _: entries)
-            os.chmod(beside, stat.S_IMODE(os.fstat(self._open_file.fileno()).st_mode))
-            if written:
+            if fresh.append(lambda _: entries):
+                os.chmod(beside, stat.S_IMODE(os.fstat(self._open_file.fileno()).st_mode))
                 os.replace(beside, self._path)
-                _sync_folder(self._path)
+                is_there = True
         except (OSError, CacheError):
-            written = False
+            pass
         finally:
-            beside.unlink(missing_ok=True)
-        if not written:
-            fresh.close()
+            if not is_there:
+                fresh.close()
+                with suppress(OSError):
+                    beside.unlink(missing_ok=True)
+        if not is_there:
             self._note("could not be rewritten beside itself, and stays as it is")
             return False
+        _sync_folder(self._path)
         self._open_file.close()  # and so unlocked: whoever waits for it sees that the path names another one
         self._file, self._salt, self._numbers = fresh._file, fresh._salt, fresh._numbers
         self._position, self._end, self._last_head = fresh._position, fresh._end, fresh._last_head

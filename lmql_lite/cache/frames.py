@@ -20,6 +20,8 @@ MAX_ROW_ENTRIES = 2**24
 MAX_NUMBER = 2**40
 """No node of a file has a higher number; nor is it ever so late."""
 MAX_TEXT_BYTES = 2**16
+MAX_MODEL = 2**31 - 1
+"""No model of a file has a higher number."""
 
 MODEL, BATCH = 1, 2
 DIGEST_BYTES = 16

@@ -34,25 +34,34 @@ class Renumbered:
 News = Model | Batch | Lost | Renumbered
 Number = Callable[[list[News]], Iterable[Entry]]
 """Takes what others appended and returns what to append, numbered to follow it."""
+Admit = Callable[[list[News]], object]
+"""Takes what others appended."""
+Kept = Callable[[], object]
+"""Is told that what was numbered last is kept."""
 
 
 class Log(Protocol):
-    """Entries that any number of processes append and follow."""
+    """Entries that any number of processes append and follow.
+
+    What is told to `number`, `admit` and `kept` is told on a thread of its own (so it may take long, and must be safe
+    for threads), one after the other for all callers, and also where the one who waits has been cancelled: who keeps
+    books keeps them there.
+    """
 
     @property
     def notices(self) -> list[str]:
         """Sentences for the user, each once: why something is not kept, or was not found."""
         ...
 
-    async def append(self, number: Number) -> bool:
+    async def append(self, number: Number, kept: Kept | None = None) -> bool:
         """Appends what `number` returns, all of it or nothing; True once it is kept (S34).
 
-        No other process appends between what `number` is shown and what it returns. It is called once, on a thread of
-        its own (so it may take long, and must be safe for threads), or not at all where nothing can be kept.
+        No other process appends between what `number` is shown and what it returns. It is called once, or not at all
+        where nothing can be kept. Without `kept` after it, the numbers that it gave are void.
         """
         ...
 
-    async def follow(self) -> list[News]:
+    async def follow(self, admit: Admit | None = None) -> list[News]:
         """What others appended since the last look, in order."""
         ...
 

@@ -1,4 +1,6 @@
-"""Facts of whole logs as the fewest entries that keep what a log must: order, bounds of a batch, and ages."""
+"""Facts of whole logs as the fewest entries that keep what a log must: order, bounds of a batch, ages, and where
+something was replaced. What is packed is packed the same for ever: packing it again changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,8 @@ def by_age(facts: Facts) -> NDArray[np.intp]:
 
 def _batches(facts: Facts, number: int) -> Iterator[Batch]:
     """The oldest first. A node stands in the first batch that needs it."""
-    order = by_age(facts)
-    hours = facts.written[order] // AGE_SECONDS
-    within = np.arange(len(order)) - np.searchsorted(hours, hours)  # place among the facts of the hour
+    order, groups = _grouped(facts)
+    within = np.arange(len(order)) - np.searchsorted(groups, groups)  # place among the facts of the group
     most = min(FACTS_PER_BATCH, MAX_ROW_ENTRIES // int(facts.heads.sizes.max(initial=1)))
     begins = np.flatnonzero(within % most == 0)
     stops = np.append(begins[1:], len(order))
@@ -75,5 +76,21 @@ def _batches(facts: Facts, number: int) -> Iterator[Batch]:
             replace(of_verdicts, nodes=numbers[of_verdicts.nodes]),
             replace(of_draws, nodes=numbers[of_draws.nodes]),
             written=int(facts.written[mine].min()),
+            replaces=bool(groups[start] % 2 == 0),
         )
         begin = end
+
+
+def _grouped(facts: Facts) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Places of the facts in the order of their groups, and the group of each in that order.
+
+    Two groups for every hour: the first one replaces, the second one (an odd number) does not. Of a node where
+    something was replaced, the first fact of all is in one that does: all others come later, and none is taken back.
+    """
+    groups = 2 * (facts.written // AGE_SECONDS) + 1
+    nodes, order = facts.nodes, np.argsort(groups, kind="stable")
+    _, first = np.unique(nodes[order], return_index=True)
+    first = order[first]
+    groups[first[facts.replaced[nodes[first]]]] -= 1
+    order = np.argsort(groups, kind="stable")
+    return order, groups[order]

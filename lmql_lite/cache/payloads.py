@@ -78,7 +78,8 @@ def _decode_model(frame: Frame, payload: bytes) -> Model:
     texts = payload[_MODEL.size :]
     if len(texts) != fingerprint_bytes + name_bytes:
         raise FrameError("the frame of a model has another length than it says")
-    return Model(frame.model, texts[:fingerprint_bytes].decode(), texts[fingerprint_bytes:].decode(), size)
+    fingerprint, name = texts[:fingerprint_bytes].decode(), texts[fingerprint_bytes:].decode()
+    return Model(_word(frame.model, "model number"), fingerprint, name, _word(size, "vocabulary size"))
 
 
 def _word(number: int, what: str) -> int:

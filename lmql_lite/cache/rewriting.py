@@ -53,8 +53,9 @@ def compacted(
     model: str | None = None,
     older_than_days: float | None = None,
     max_bytes: int | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Rewritten:
-    """Few large frames, nothing twice, nothing damaged.
+    """Few large frames, nothing twice, nothing damaged. The same file gives the same entries, and those again the same.
 
     Facts that are older than so many days are dropped, then the oldest ones until the file fits into `max_bytes`; with
     `model` (see `chosen`) only facts of that model are. Blocking. CacheError where the file cannot be used or
@@ -65,7 +66,7 @@ def compacted(
         kept = {fingerprint: facts.distinct() for fingerprint, facts in known.items()}
         mine = {one.fingerprint for one in chosen([facts.model for facts in kept.values()], model)}
         if older_than_days is not None:
-            oldest = time.time() - older_than_days * DAY_SECONDS
+            oldest = clock() - older_than_days * DAY_SECONDS
             kept |= {each: kept[each].where(kept[each].written >= oldest) for each in mine}
         if max_bytes is not None:
             kept |= _fitting(kept, mine, max_bytes, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmql_lite.cache.texts import VOCABULARY
+from lmql_lite.cache.texts import END, TURNS, VOCABULARY
 
 Vocabulary = Sequence[bytes | None]
 """The bytes of every token id; None for those that have no text."""
@@ -12,6 +12,8 @@ Vocabulary = Sequence[bytes | None]
 BYTES: Vocabulary = (*(bytes([byte]) for byte in range(256)), *[None] * (VOCABULARY - 256))
 """Of the tree of a server that speaks text."""
 
+_MARKS = {END: "end", **{mark: role for role, mark in TURNS.items()}}
+"""What stands in that tree beside the bytes."""
 _NAMED = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -42,7 +44,7 @@ def _escaped(character: str) -> str:
 
 
 def spelled(tokens: Sequence[int], vocabulary: Vocabulary | None) -> str:
-    """`"text"`; `<0>` is a token without text. Without a vocabulary `[0 17 4]`."""
+    """`"text"`; `<0>` is a token without text, `<user>` the turn of a chat. Without a vocabulary `[0 17 4]`."""
     if vocabulary is None:
         return f"[{' '.join(map(str, tokens))}]"
     parts: list[str] = []
@@ -50,7 +52,8 @@ def spelled(tokens: Sequence[int], vocabulary: Vocabulary | None) -> str:
     for token in tokens:
         data = vocabulary[token] if token < len(vocabulary) else None
         if data is None:
-            parts += [quoted(text), f"<{token}>"] if text else [f"<{token}>"]
+            name = f"<{_MARKS.get(token, token) if vocabulary is BYTES else token}>"
+            parts += [quoted(text), name] if text else [name]
             text = b""
         else:
             text += data

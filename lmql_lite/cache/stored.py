@@ -74,10 +74,17 @@ class Stored:
         return None if head is None else Fact(head, 0)
 
     def answer(self, node: Node, question: Question) -> Answer | None:
-        if isinstance(question, bytes):
-            return self._verdicts.find(node, question)
-        digest, seed, index = question
-        return self._draws.find(node, digest + seed.to_bytes(8, "little") + index.to_bytes(4, "little"))
+        answers, key = self._asked(question)
+        return answers.find(node, key)
+
+    def holds_head(self, node: Node) -> bool:
+        """Whether the log that is read now has one of this node."""
+        return node < len(self._numbers) and self._numbers[node] >= self._outdated
+
+    def holds_answer(self, node: Node, question: Question) -> bool:
+        """Whether the log that is read now answers it."""
+        answers, key = self._asked(question)
+        return answers.holds(node, key)
 
     def written(self, node: Node) -> int | None:
         """When the head of a node was written, else when the latest answer there was; None where nothing is stored."""
@@ -104,6 +111,13 @@ class Stored:
         self._outdated = self._end
         self._verdicts.outdate()
         self._draws.outdate()
+
+    def _asked(self, question: Question) -> tuple[StoredAnswers, bytes]:
+        """Where it is answered, and by which key."""
+        if isinstance(question, bytes):
+            return self._verdicts, question
+        digest, seed, index = question
+        return self._draws, digest + seed.to_bytes(8, "little") + index.to_bytes(4, "little")
 
     def _place(self, node: Node) -> tuple[StoredHeads, int] | None:
         number = self._numbers[node] if node < len(self._numbers) else -1
@@ -157,11 +171,12 @@ class StoredAnswers:
         """The first answer that was given."""
         if node >= len(self._last):  # most nodes have none, and every token asks
             return None
-        found = -1
-        for row in self._rows(node):
-            if self._key(row) == key:
-                found = row
+        found = self._row(node, key)
         return None if found < 0 else Answer(self._tokens[found], self._logprobs[found], 0)
+
+    def holds(self, node: Node, key: bytes) -> bool:
+        """Whether the log that is read now gives one."""
+        return self._row(node, key) >= self._outdated
 
     def written(self, node: Node) -> int | None:
         """When the latest of those that count was."""
@@ -173,6 +188,14 @@ class StoredAnswers:
 
     def outdate(self) -> None:
         self._outdated = len(self._tokens)
+
+    def _row(self, node: Node, key: bytes) -> int:
+        """Of the first answer that was given; -1 where none was."""
+        found = -1
+        for row in self._rows(node):
+            if self._key(row) == key:
+                found = row
+        return found
 
     def _rows(self, node: Node) -> Iterator[int]:
         """Those of a node, the last one first."""

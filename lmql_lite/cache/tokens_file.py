@@ -12,7 +12,7 @@ from pathlib import Path
 from aiofiles.os import wrap
 
 from lmql_lite.cache.frame_file import FrameFile
-from lmql_lite.cache.log import News, Number
+from lmql_lite.cache.log import Admit, Kept, News, Number
 
 
 class TokensFile:
@@ -20,12 +20,12 @@ class TokensFile:
 
     Refused with a CacheError, and left as they are: what is no `.tokens` file, or one of a newer format; a directory,
     device, pipe or socket; a link that leads nowhere; a path whose folder is missing; a file that may not be read.
-    A link to a file is followed. An empty file becomes a `.tokens` file.
+    A link to a file is followed. An empty file becomes a `.tokens` file with the first append.
 
     With a notice and without keeping anything: a file or folder that may not be written (what is there is read), a full
     disk, a file system without locks, a lock that another process holds for `LOCK_SECONDS`, a file that was replaced by
     something else while it was open. With a notice and without what cannot be read: damage of any kind. A file that was
-    removed is made anew by the next append; one that was replaced is opened anew, and `Renumbered` says so.
+    removed is made anew by the next append; one that was replaced is opened anew. `Renumbered` tells of both.
     """
 
     def __init__(self, file: FrameFile) -> None:
@@ -47,18 +47,18 @@ class TokensFile:
         """Whether appending may work, as far as is known."""
         return self._file.writable
 
-    async def append(self, number: Number) -> bool:
+    async def append(self, number: Number, kept: Kept | None = None) -> bool:
         """See `Log.append`. True once all was written (write(2)), with `durable` also synced (S34).
 
         ValueError where `number` returns entries that cannot follow what it was shown. A crash in the middle may keep
         the first of several entries. On False nothing was kept, and the numbers that `number` gave are void.
         """
-        kept: bool = await wrap(self._file.append)(number)
-        return kept
+        done: bool = await wrap(self._file.append)(number, kept)
+        return done
 
-    async def follow(self) -> list[News]:
+    async def follow(self, admit: Admit | None = None) -> list[News]:
         """See `Log.follow`. Takes no lock, and never waits for a writer of another process."""
-        news: list[News] = await wrap(self._file.follow)()
+        news: list[News] = await wrap(self._file.follow)(admit)
         return news
 
     async def rewrite(self, number: Number) -> bool:

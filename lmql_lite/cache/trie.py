@@ -46,6 +46,8 @@ class Trie:
         self._pins: dict[Node, int] = {}
         self._pinned: dict[Node, int] = {}  # on the way to a pin: pins here, and children that are in this table
         self._stored = Stored()
+        self.outlived = False
+        """A log that was read is no more: what it said is news when it is asked for, unless another one says it."""
         self._suffixes = Suffixes(self._nodes)
         self._news: News | None = None
         self._lock = Lock()
@@ -160,7 +162,15 @@ class Trie:
             self._facts.clear()
 
     def _fact(self, node: Node) -> Fact | None:
-        return self._facts.get(node) or self._stored.fact(node)
+        fact = self._facts.get(node) or self._stored.fact(node)
+        if fact is not None and self._retold is not None and not self._stored.holds_head(node):
+            self._retold.scores(node, fact)
+        return fact
+
+    @property
+    def _retold(self) -> News | None:
+        """Takes what is asked for and was said by a log that is no more."""
+        return self._news if self.outlived else None
 
     # answers
 
@@ -185,8 +195,10 @@ class Trie:
             return self._known_answer(node, question)
 
     def _known_answer(self, node: Node, question: Question) -> Answer | None:
-        answer = self._answers.get(node, {}).get(question)
-        return self._stored.answer(node, question) if answer is None else answer
+        answer = self._answers.get(node, {}).get(question) or self._stored.answer(node, question)
+        if answer is not None and self._retold is not None and not self._stored.holds_answer(node, question):
+            self._retold.answer(node, question, answer)
+        return answer
 
     def _add_answer(self, node: Node, question: Question, answer: Answer) -> Answer:
         first = self._known_answer(node, question)
@@ -228,6 +240,7 @@ class Trie:
         """Another log takes the place of the one that was read: what it says counts more than what is attached now."""
         with self._lock:
             self._stored.outdate()
+            self.outlived = True
 
     # what replaces what was known
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -38,7 +37,7 @@ from lmql_lite.cache.tree import Answer
 from lmql_lite.cache.trie import Trie
 from lmql_lite.cache.verify import verify
 from lmql_lite.errors import CacheError
-from tests.cache.batches import batch
+from tests.cache.batches import batch, same
 from tests.cache.written import write
 
 MODEL = Model(1, "some:0123456789abcdef", "some", 5)
@@ -132,6 +131,28 @@ def test_a_compacted_file_tells_what_it_told_before_with_damage_or_without(
     assert not cleared(path).after.facts and not known(path, entries)
 
 
+@given(LOGS, st.sampled_from([100_000, 7, 1]))
+@settings(deadline=None, derandomize=True, max_examples=40)
+def test_a_file_is_compacted_the_same_everywhere_and_once_for_all(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[int, list[int]], most: int
+) -> None:
+    """Entry by entry: each file has a salt of its own, so that no two are the same bytes."""
+    seed, sizes = drawn
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(seed)
+    entries = [
+        replace(one, heads=Heads()) if isinstance(one, Batch) and rng.random() < 0.5 else one for one in log(rng, sizes)
+    ]  # where nodes have no scores, it is answers that need them
+    paths = [write(folder / name, entries) for name in ("a.tokens", "b.tokens")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "FACTS_PER_BATCH", most)
+        done = [compacted(path) for path in paths]
+        once = [contents_of(path).entries for path in paths]
+        again = compacted(paths[0])
+    assert done[0] == done[1] and len(once[0]) == len(once[1]) and all(map(same, *once))
+    twice = contents_of(paths[0]).entries
+    assert again.before == again.after == done[0].after and all(map(same, twice, once[0]))
+
+
 def test_facts_of_one_hour_share_a_frame_and_no_frame_has_more_than_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,8 +195,8 @@ def test_a_file_is_made_as_small_as_told_and_keeps_the_newest(tmp_path: Path, sh
 
 
 def test_what_is_old_or_of_one_model_is_dropped_and_no_more(tmp_path: Path) -> None:
-    now = int(time.time())
-    rng = np.random.default_rng(3)
+    now, rng = 1_700_000_000, np.random.default_rng(3)
+    compact = partial(compacted, clock=lambda: now)
     entries: list[Entry] = [
         LARGE,
         OTHER,
@@ -185,12 +206,12 @@ def test_what_is_old_or_of_one_model_is_dropped_and_no_more(tmp_path: Path) -> N
     ]
     path = write(tmp_path / "x.tokens", entries)
     both = 2 * (9 + 2 + 2)
-    assert compacted(path, older_than_days=30, model="some").after.facts == both
+    assert compact(path, older_than_days=30, model="some").after.facts == both
     with pytest.raises(CacheError, match=r"cannot be made smaller than .* known of other models"):
-        compacted(path, max_bytes=60, model="some")
-    assert compacted(path, older_than_days=30).after.facts == both // 2
+        compact(path, max_bytes=60, model="some")
+    assert compact(path, older_than_days=30).after.facts == both // 2
     assert contents_of(path).models == (LARGE,)
-    assert compacted(path, older_than_days=2).after.bytes == framing.FILE_HEAD_BYTES
+    assert compact(path, older_than_days=2).after.bytes == framing.FILE_HEAD_BYTES
     with pytest.raises(CacheError, match="cannot be made smaller than 48 bytes: so much is the head of any file"):
         compacted(path, max_bytes=47)
 
@@ -233,6 +254,33 @@ def test_a_process_that_writes_loses_nothing_to_compaction(tmp_path: Path, root:
     for number in range(40):  # an error where something is missing
         lq.run_sync(f'"Say {number}:[A]" where len(A) < 3', cache=str(path), cache_mode="replay", session=session)
     assert [file.name for file in tmp_path.iterdir()] == ["x.tokens"]
+
+
+@given(LOGS, st.integers(0, 4), st.booleans())
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_damage_among_many_frames_is_told_as_frame_by_frame(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[int, list[int]], hits: int, is_forged: bool
+) -> None:
+    seed, sizes = drawn
+    rng = np.random.default_rng(seed)
+    entries = log(rng, [*sizes, 3, 3, 3])
+    path = write(tmp_path_factory.mktemp("files") / "x.tokens", entries)
+    data = bytearray(path.read_bytes())
+    salt = framing.read_file_head(bytes(data))
+    assert salt is not None
+    if is_forged:  # whole frames that do not fit: numbers that are taken, and tokens that are none
+        for wrong in (entries[-1], plain(rng, 2, first=500, vocabulary=1536), plain(rng, 2, first=600, vocabulary=5)):
+            data += framing.frame_bytes(encode(wrong), len(data), salt)
+    for at in rng.integers(framing.FILE_HEAD_BYTES, len(data), hits):
+        data[at] ^= 1 << int(rng.integers(8))
+    path.write_bytes(data)
+    together = contents_of(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lmql_lite.cache.log.RUN_BYTES", 0)
+        singly = contents_of(path)
+    assert (together.damage, together.models, together.frames) == (singly.damage, singly.models, singly.frames)
+    assert len(together.entries) == len(singly.entries) and all(map(same, together.entries, singly.entries))
+    assert together.damage or not is_forged
 
 
 # merging

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,87 +15,16 @@ from hypothesis import strategies as st
 
 from lmql_lite.cache import framing, log
 from lmql_lite.cache.frames import Batch, Draws, Entry, Model
-from lmql_lite.cache.head import Head, Miss
-from lmql_lite.cache.log import Lost, News, Number
+from lmql_lite.cache.head import Head
+from lmql_lite.cache.log import Admit, Kept, Lost, News, Number
 from lmql_lite.cache.payloads import encode
 from lmql_lite.cache.saved import SavedTrees
 from lmql_lite.cache.tokens_file import TokensFile
-from lmql_lite.cache.tree import Answer, Node
-from lmql_lite.cache.trie import MAX_BYTES, Trie
+from lmql_lite.cache.tree import Answer
+from lmql_lite.cache.trie import Trie
 from lmql_lite.errors import CacheError
 from tests.cache.batches import batch, same
-
-VOCABULARY = 50
-QUESTION, OTHER = bytes(range(16)), bytes(16)
-
-
-def head(token: int) -> Head:
-    """One that says `token`."""
-    ids = np.array([token, (token + 1) % VOCABULARY], np.int32)
-    return Head(ids, np.array([-0.5, -1.5], np.float32), 0.25, VOCABULARY)
-
-
-def said(tree: Trie, *path: int) -> int | None:
-    """The best token after a path."""
-    fact = tree.scores(at(tree, *path))
-    best = None if fact is None else fact.scores.best(np.ones(VOCABULARY, np.bool_))
-    assert not isinstance(best, Miss)
-    return best
-
-
-def at(tree: Trie, *path: int) -> Node:
-    node = tree.root
-    for token in path:
-        node = tree.extend(node, token)
-    return node
-
-
-def answer(token: int) -> Answer:
-    return Answer(token, -2.0, 1)
-
-
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Process:
-    """What one process has of a file."""
-
-    def __init__(self, trees: SavedTrees, clock: Clock) -> None:
-        self.trees, self.clock = trees, clock
-
-    @property
-    def tree(self) -> Trie:
-        return self.trees.tree("model")
-
-    async def save(self) -> None:
-        assert await self.trees.save("model", "a model", VOCABULARY)
-        assert self.trees.notices == ()
-
-    async def refresh(self, learn: Callable[[Trie], object]) -> None:
-        """What a run on a tree of its own learns takes the place of what was known."""
-        fresh = Trie()
-        fresh.record()
-        learn(fresh)
-        self.tree.overwrite(fresh.changes())
-
-
-def processes(
-    many: int, work: Callable[..., Awaitable[None]], path: Path = Path("x.tokens"), max_bytes: int = MAX_BYTES
-) -> None:
-    async def go() -> None:
-        clock = Clock()
-        trees = [SavedTrees(await TokensFile.open(path), max_bytes, clock) for _ in range(many)]
-        try:
-            await work(*(Process(each, clock) for each in trees))
-        finally:
-            for each in trees:
-                await each.close()
-
-    asyncio.run(go())
+from tests.cache.process import OTHER, QUESTION, VOCABULARY, Process, answer, at, head, processes, said
 
 
 def test_a_fact_knows_when_it_was_written_and_one_that_was_not_does_not() -> None:
@@ -291,8 +220,8 @@ def test_ones_own_replacement_counts_more_than_what_came_while_it_was_not_writte
 
 def test_a_replacement_of_many_nodes_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands in several batches; no node's facts are torn apart, or a later batch would take back an earlier one."""
-    monkeypatch.setattr("lmql_lite.cache.saved.REPLACED_PER_BATCH", 3)
-    monkeypatch.setattr("lmql_lite.cache.saved.FACTS_PER_BATCH", 3)
+    monkeypatch.setattr("lmql_lite.cache.books.REPLACED_PER_BATCH", 3)
+    monkeypatch.setattr("lmql_lite.cache.books.FACTS_PER_BATCH", 3)
 
     async def work(one: Process, other: Process) -> None:
         def learn(tree: Trie, by: int) -> None:
@@ -411,10 +340,13 @@ class Replayed:
     def __init__(self, portions: list[list[News]]) -> None:
         self._portions = list(portions)
 
-    async def follow(self) -> list[News]:
-        return self._portions.pop(0) if self._portions else []
+    async def follow(self, admit: Admit | None = None) -> list[News]:
+        news = self._portions.pop(0) if self._portions else []
+        if admit is not None:
+            admit(news)
+        return news
 
-    async def append(self, number: Number) -> bool:
+    async def append(self, number: Number, kept: Kept | None = None) -> bool:
         return False
 
     async def rewrite(self, number: Number) -> bool:

@@ -257,11 +257,11 @@ def test_a_follower_reads_on_through_compaction_removal_and_replacement(tmp_path
             more = entries(5, [3], first=5)[1:]
             assert await writer.append(always(more)) and equal(await follower.follow(), more)
             path.unlink()
-            assert await follower.follow() == []
+            assert await follower.follow() == [Renumbered()] and await follower.follow() == []
             again = entries(6, [3])
             shown.clear()
             assert await follower.append(lambda news: shown.extend(news) or again)
-            assert shown == [Renumbered()] and equal(await writer.follow(), [Renumbered(), *again])
+            assert shown == [] and equal(await writer.follow(), [Renumbered(), *again])
             path.write_bytes((tmp_path / "x.tokens").read_bytes()[:-10])  # in place, and shorter
             assert equal(await writer.follow(), [Renumbered(), *again[:-1]])
             path.unlink()
@@ -392,6 +392,49 @@ def test_a_full_disk_keeps_what_was_whole_and_says_so(tmp_path: Path) -> None:
             assert equal((await read(path))[0], [*written, *more])
 
     asyncio.run(go())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks where Linux says what is open")
+def test_a_rewriting_that_breaks_off_leaves_no_file_behind_and_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.tokens"
+    written = entries(1, [3])
+    asyncio.run(write(path, written))
+
+    def is_open() -> bool:
+        links = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+        return any("rewrite" in link for link in links)
+
+    file = frame_file.FrameFile(path, durable=False)
+    file.open()
+    with pytest.raises(ValueError, match="cannot follow"):
+        try:
+            file.rewrite(always([batch(np.random.default_rng(1), 2, model=9)]))
+        finally:
+            assert not is_open()
+    monkeypatch.setattr(frame_file.FrameFile, "_put", lambda *given: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        try:
+            file.rewrite(always(written))
+        finally:
+            assert not is_open()
+    file.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["x.tokens"] and verify(path).nodes == 3
+
+
+def test_a_rewriting_that_finds_a_folder_in_its_place_says_so_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.tokens"
+    asyncio.run(write(path, entries(1, [3])))
+    (tmp_path / ".x.tokens.rewrite").mkdir()
+
+    async def go() -> None:
+        async with await TokensFile.open(path) as file:
+            assert not await file.rewrite(always([]))
+            assert "could not be rewritten beside itself" in file.notices[0]
+
+    asyncio.run(go())
+    assert verify(path).nodes == 3
 
 
 def test_a_lock_that_is_never_given_back_costs_persistence_and_no_more(

@@ -1,0 +1,171 @@
+"""Processes learn, read, damage, compact, clear and remove one file in any order. Nobody is ever told anything wrong,
+nothing breaks, and without damage nothing that was kept is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from zlib import crc32
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmql_lite.cache.frames import MODEL
+from lmql_lite.cache.framing import FILE_HEAD_BYTES, read_file_head, scan
+from lmql_lite.cache.rewriting import cleared, compacted
+from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.tokens_file import TokensFile
+from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.verify import verify
+from tests.cache.process import OTHER, QUESTION, VOCABULARY, answer, at, head, said
+
+MODELS = ("one", "two")
+PATHS = st.lists(st.integers(0, 2), max_size=4).map(tuple)
+WHO = st.integers(0, 2)
+STEPS = st.one_of(
+    st.tuples(st.just("learn"), WHO, st.sampled_from(MODELS), PATHS),
+    st.tuples(st.just("learn"), WHO, st.sampled_from(MODELS), PATHS),
+    st.tuples(st.just("refresh"), WHO, st.sampled_from(MODELS), PATHS),
+    st.tuples(st.just("follow"), WHO),
+    st.tuples(st.just("begin anew"), WHO),
+    st.tuples(st.sampled_from(["compact", "clear", "remove"])),
+)
+DAMAGE = st.one_of(
+    st.tuples(st.just("flip"), st.integers(0, 2**16), st.integers(0, 7)),
+    st.tuples(st.just("flip declaration"), st.integers(0, 3)),
+    st.tuples(st.just("cut"), st.integers(1, 120)),
+)
+
+
+def says(model: str, path: tuple[int, ...], what: int) -> int:
+    """What a model says after a path; 0: scores, 1 and 2: answers."""
+    return crc32(repr((model, path, what)).encode()) % VOCABULARY
+
+
+class Crowd:
+    """The processes, and what they have been told is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.processes: list[SavedTrees] = []
+        self.opened: list[SavedTrees] = []
+        self.kept: set[tuple[str, tuple[int, ...]]] = set()
+
+    async def fresh(self) -> SavedTrees:
+        self.opened.append(SavedTrees(await TokensFile.open(self.path)))
+        return self.opened[-1]
+
+    async def step(self, what: str, *how: object) -> None:
+        match what, how:
+            case (("learn" | "refresh"), (int(who), str(model), tuple(path))):
+                await self.learn(self.processes[who], model, path, is_refresh=what == "refresh")
+            case "follow", (int(who),):
+                await self.processes[who].follow()
+            case "begin anew", (int(who),):
+                await self.processes[who].close()
+                self.processes[who] = await self.fresh()
+            case "compact", ():
+                compacted(self.path)
+            case "clear", ():
+                cleared(self.path)
+                self.kept.clear()
+            case "remove", ():
+                self.path.unlink()
+                self.kept.clear()
+                await self.fresh()  # the commands want a file
+            case "flip", (int(place), int(bit)):
+                data = bytearray(self.path.read_bytes())
+                if len(data) > FILE_HEAD_BYTES:
+                    data[FILE_HEAD_BYTES + place % (len(data) - FILE_HEAD_BYTES)] ^= 1 << bit
+                    self.path.write_bytes(data)
+            case "flip declaration", (int(number),):
+                data = bytearray(self.path.read_bytes())
+                salt = read_file_head(bytes(data)) or b""
+                places = scan(bytes(data[FILE_HEAD_BYTES:]), FILE_HEAD_BYTES, salt).places
+                declared = [place for place in places if place.frame.kind == MODEL]
+                if declared:
+                    data[declared[number % len(declared)].end - 1] ^= 1
+                    self.path.write_bytes(data)
+            case "cut", (int(size),):
+                data = self.path.read_bytes()
+                self.path.write_bytes(data[: max(len(data) - size, FILE_HEAD_BYTES)])
+
+    async def learn(self, trees: SavedTrees, model: str, path: tuple[int, ...], *, is_refresh: bool) -> None:
+        """As a run does: it reads what is new, asks what is not known, and writes that."""
+        await trees.follow()
+        tree = trees.tree(model)
+        target = Trie() if is_refresh else tree
+        if is_refresh:
+            target.record()
+        for end in range(len(path) + 1):
+            here = path[:end]
+            node = at(target, *here)
+            if target.scores(node) is None:
+                target.add_scores(node, head(says(model, here, 0)), run=1)
+            for question, number in ((QUESTION, 1), (OTHER, 2)):
+                if target.verdict(node, question) is None:
+                    target.add_verdict(node, question, answer(says(model, here, number)))
+        if is_refresh:
+            tree.overwrite(target.changes())
+        assert await trees.save(model, f"model {model}", VOCABULARY)
+        self.kept.add((model, path))
+
+    def check(self, trees: SavedTrees) -> None:
+        """All that it knows is what the model says."""
+        for model in MODELS:
+            tree = trees.tree(model)
+            for node in range(len(tree)):
+                path = tree.path(node)
+                assert said(tree, *path) in (None, says(model, path, 0))
+                for question, number in ((QUESTION, 1), (OTHER, 2)):
+                    verdict = tree.verdict(node, question)
+                    assert verdict is None or verdict.token == says(model, path, number)
+
+    def knows_all_kept(self, trees: SavedTrees) -> bool:
+        for model, path in self.kept:
+            tree = trees.tree(model)
+            known = [said(tree, *path[:end]) is not None for end in range(len(path) + 1)]
+            if not all(known) or tree.verdict(at(tree, *path), QUESTION) is None:
+                return False
+        return True
+
+
+async def go(path: Path, steps: list[tuple[object, ...]], *, is_damaged: bool) -> None:
+    crowd = Crowd(path)
+    try:
+        await worked(crowd, steps, is_damaged=is_damaged)
+    finally:
+        for trees in crowd.opened:
+            await trees.close()
+
+
+async def worked(crowd: Crowd, steps: list[tuple[object, ...]], *, is_damaged: bool) -> None:
+    crowd.processes = [await crowd.fresh() for _ in range(3)]
+    for what, *how in steps:
+        await crowd.step(str(what), *how)
+    for trees in [*crowd.processes, await crowd.fresh()]:
+        await trees.follow()
+        crowd.check(trees)
+        assert len(trees.notices) <= is_damaged
+        assert is_damaged or crowd.knows_all_kept(trees)
+    compacted(crowd.path)
+    report = verify(crowd.path)
+    assert report.is_sound and not report.torn_bytes
+    last = await crowd.fresh()
+    await last.follow()
+    crowd.check(last)
+    assert last.notices == () and (is_damaged or crowd.knows_all_kept(last))
+
+
+@given(st.lists(STEPS, min_size=10, max_size=25))
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_without_damage_nothing_is_missing_and_nothing_is_wrong(
+    tmp_path_factory: object, steps: list[tuple[object, ...]]
+) -> None:
+    asyncio.run(go(tmp_path_factory.mktemp("files") / "x.tokens", steps, is_damaged=False))  # type: ignore[attr-defined]
+
+
+@given(st.lists(st.one_of(STEPS, STEPS, STEPS, DAMAGE), min_size=10, max_size=25))
+@settings(deadline=None, derandomize=True, max_examples=80)
+def test_whatever_is_damaged_nothing_is_wrong(tmp_path_factory: object, steps: list[tuple[object, ...]]) -> None:
+    asyncio.run(go(tmp_path_factory.mktemp("files") / "x.tokens", steps, is_damaged=True))  # type: ignore[attr-defined]
