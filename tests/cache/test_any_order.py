@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 from zlib import crc32
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,8 +88,8 @@ class Crowd:
                     data[declared[number % len(declared)].end - 1] ^= 1
                     self.path.write_bytes(data)
             case "cut", (int(size),):
-                data = self.path.read_bytes()
-                self.path.write_bytes(data[: max(len(data) - size, FILE_HEAD_BYTES)])
+                whole = self.path.read_bytes()
+                self.path.write_bytes(whole[: max(len(whole) - size, FILE_HEAD_BYTES)])
 
     async def learn(self, trees: SavedTrees, model: str, path: tuple[int, ...], *, is_refresh: bool) -> None:
         """As a run does: it reads what is new, asks what is not known, and writes that."""
@@ -158,14 +159,16 @@ async def worked(crowd: Crowd, steps: list[tuple[object, ...]], *, is_damaged: b
 
 
 @given(st.lists(STEPS, min_size=10, max_size=25))
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=120)
 def test_without_damage_nothing_is_missing_and_nothing_is_wrong(
-    tmp_path_factory: object, steps: list[tuple[object, ...]]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]]
 ) -> None:
-    asyncio.run(go(tmp_path_factory.mktemp("files") / "x.tokens", steps, is_damaged=False))  # type: ignore[attr-defined]
+    asyncio.run(go(tmp_path_factory.mktemp("files") / "x.tokens", steps, is_damaged=False))
 
 
 @given(st.lists(st.one_of(STEPS, STEPS, STEPS, DAMAGE), min_size=10, max_size=25))
-@settings(deadline=None, derandomize=True, max_examples=80)
-def test_whatever_is_damaged_nothing_is_wrong(tmp_path_factory: object, steps: list[tuple[object, ...]]) -> None:
-    asyncio.run(go(tmp_path_factory.mktemp("files") / "x.tokens", steps, is_damaged=True))  # type: ignore[attr-defined]
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_whatever_is_damaged_nothing_is_wrong(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]]
+) -> None:
+    asyncio.run(go(tmp_path_factory.mktemp("files") / "x.tokens", steps, is_damaged=True))
