@@ -42,6 +42,8 @@ class Trie:
         self._answers: dict[Node, dict[Question, Answer]] = {}
         self._spare: OrderedDict[Node, None] = OrderedDict()  # of which all may go, the longest unused first
         self._nbytes = 0
+        self._whole = 0
+        """Whole rows among the facts: only they can become less."""
         self._max_bytes = max_bytes
         self._pins: dict[Node, int] = {}
         self._pinned: dict[Node, int] = {}  # on the way to a pin: pins here, and children that are in this table
@@ -160,6 +162,7 @@ class Trie:
                 if node not in self._answers:
                     self._spare.pop(node, None)
             self._facts.clear()
+            self._whole = 0
 
     def _fact(self, node: Node) -> Fact | None:
         fact = self._facts.get(node) or self._stored.fact(node)
@@ -339,6 +342,7 @@ class Trie:
         before = self._facts.get(node)
         self._facts[node] = fact
         self._nbytes += _nbytes(fact) - (0 if before is None else _nbytes(before))
+        self._whole += isinstance(fact.scores, Scores) - (before is not None and isinstance(before.scores, Scores))
 
     def _keep(self, node: Node) -> None:
         """What was written here stays, whatever has to go for it."""
@@ -357,7 +361,7 @@ class Trie:
                 self._spare.move_to_end(node)
             else:
                 self._drop(node)
-        if self._nbytes > self._max_bytes:  # all of them at once, so that this is not gone through for every row
+        if self._nbytes > self._max_bytes and self._whole:  # all at once, so that this is not done for every row
             for node in self._facts:
                 if node not in self._pins and node != newest:
                     self._cool(node)
@@ -381,6 +385,7 @@ class Trie:
         fact = self._facts.pop(node, None)
         if fact is not None:
             self._nbytes -= _nbytes(fact)
+            self._whole -= isinstance(fact.scores, Scores)
         self._nbytes -= ANSWER_BYTES * len(self._answers.pop(node, ()))
 
 
