@@ -1,0 +1,178 @@
+"""The queries of `scenarios.py`, and what the models behind the API say to them: on purpose right or wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.scenario_servers import Served, words
+from lmql_lite.runtime.text_frontier import GO_ON
+from tests.servers.kinds import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Goes on with a text from wherever the prompt has got to in it, and begins it after any other prompt.
+
+    In the places `unforeseen`, from and to, it expects another value, and goes on as if that had been right.
+    """
+
+    text: bytes
+    unforeseen: tuple[tuple[int, int], ...] = ()
+
+    EXPECTED = b"grey"
+
+    def __call__(self, said: bytes) -> bytes:
+        place, rest = 0, said.replace(GO_ON.encode(), b"")
+        while True:
+            same = _common(self.text, place, rest)
+            place, rest = place + same, rest[same:]
+            if not rest:
+                break
+            end = next((end for start, end in self.unforeseen if start == place), None)
+            if end is None or not rest.startswith(self.EXPECTED):
+                return b"" if place else self.text
+            place, rest = end, rest[len(self.EXPECTED) :]
+        for start, end in self.unforeseen:
+            if start >= place:
+                return self.text[place:start] + self.EXPECTED + self.text[end:]
+        return self.text[place:]
+
+
+def _common(text: bytes, place: int, said: bytes) -> int:
+    if text.startswith(said, place):
+        return len(said)
+    return next(at for at in range(len(said)) if text[place + at : place + at + 1] != said[at : at + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`Row 17:` -> 19 words that depend on the number, and a line's end: 20 tokens."""
+
+    names: tuple[str, ...]
+
+    def line(self, number: int) -> str:
+        many = len(self.names)
+        return "".join(f" {self.names[(number + (number // many + 2) * at) % many]}" for at in range(19)) + "\n"
+
+    def __call__(self, said: bytes) -> bytes:
+        found = re.fullmatch(rb"Row (\d+):(.*)", said, re.DOTALL)
+        return (self.line(int(found[1])) + "Row").encode()[len(found[2]) :] if found else b""
+
+
+# Four holes -----------------------------------------------------------------------------------------------------------
+
+LIST = "A list of things not to forget when going to the sea (not travelling): \n- Sunglasses \n-"
+ITEMS = " Sunscreen\n- Beach towel\n- Swimsuit\n- Water bottle\n- Flip-flops\n- Straw hat\n- Snacks\n- Books\n" + (
+    "- More sunscreen\n" * 20
+)
+TEMPLATE = r"""
+"A list of things not to forget when going to the sea (not travelling): \n"
+"- Sunglasses \n"
+"-[THING]"
+"-[THING]"
+"-[THING]"
+"-[THING]"
+where
+    STOPS_AT(THING, "\n")
+"""
+CUT = (" Sun", "screen", " Swim", "suit")
+ALIGNED = words(LIST + ITEMS, *CUT)
+OVER_BORDERS = words(LIST + ITEMS, *CUT, "\n-")
+
+
+def packing(config: Config, tokens: tuple[bytes, ...] = ALIGNED) -> Served:
+    return Served(config, (Transcript((LIST + ITEMS).encode()),), tokens)
+
+
+# Long options ---------------------------------------------------------------------------------------------------------
+
+CHOICE = "If we have the choice we choose"
+CHOSEN = "Option A with a whole lot of extra context, and stay with it for as long as we are asked about it.\n"
+ELSEWHERE = " to stay at home, and nobody can say that this was wrong, or that we did not think about it.\n"
+OPTIONS = """
+"If we have the choice we choose[OPTION]" where OPTION in [
+    "Option A with a whole lot of extra context",
+    "Option B with context",
+    "Another Option, also with a lot of additional text",
+]
+"""
+
+
+def choosing(config: Config, *wanted: str) -> Served:
+    """A model that wants to say the first of these texts, and else the second."""
+    scripts = tuple(Transcript((CHOICE + text).encode()) for text in wanted)
+    return Served(config, scripts, words(CHOICE + "\n" + CHOSEN + ELSEWHERE))
+
+
+# A tool ---------------------------------------------------------------------------------------------------------------
+
+TOOL = r'''
+import re
+notes = {}
+
+def result_of(step):
+    """Runs the call at the end of a step."""
+    verb, name, value = re.search(r'`(assign|get)\("(\w+)"(?:, "(\w+)")?\) # result$', step).groups()
+    if verb == "assign":
+        notes[name] = value
+    return '"' + notes.get(name, "nothing") + '"'
+
+"""You may take notes while you think. To take one or to read it you write a call between backticks, and what comes of
+it is filled in for you: `call(arguments) # result: what comes of it`
+There are two calls. The first one keeps a value under a name:
+`assign("Alice", "banana") # result: "banana"`
+The second one finds it again:
+`get("Alice") # result: "banana"`
+Each call ends with " # result", and then you wait. Answer the question with their help.
+
+Q: Alice, Bob and Claire play a game with balls. At its beginning Alice has the black ball, Bob has the brown one and
+Claire the blue one. Then they trade, two at a time: first Bob and Claire, after them Alice and Bob, and at the end
+Claire and Bob again. Which ball does Alice have when all of this is over?
+A: Let us go through it step by step.
+"""
+for step in range(32):
+    "[STEP]" where STOPS_AT(STEP, "# result") and STOPS_AT(STEP, "Therefore,")
+    if not STEP.endswith("# result"):
+        break
+    ": {result_of(STEP)}`\n"
+" when the game is over Alice has the[BALL]" where STOPS_AT(BALL, ".") and STOPS_AT(BALL, ",")
+return BALL
+'''
+CALLS = (
+    ("At the beginning Alice has the black ball", 'assign("Alice", "black")', "black"),
+    ("Bob has the brown ball", 'assign("Bob", "brown")', "brown"),
+    ("Claire has the blue ball", 'assign("Claire", "blue")', "blue"),
+    ("Bob and Claire trade, so Claire gets the brown ball", 'assign("Claire", "brown")', "brown"),
+    ("and Bob gets the blue ball", 'assign("Bob", "blue")', "blue"),
+    ("Alice and Bob trade, so Bob gets the black ball", 'assign("Bob", "black")', "black"),
+    ("and Alice gets the blue ball", 'assign("Alice", "blue")', "blue"),
+    ("Claire and Bob trade, so Bob gets the brown ball", 'assign("Bob", "brown")', "brown"),
+    ("and Claire gets the black ball", 'assign("Claire", "black")', "black"),
+    ("Now we want to know which ball Alice has", 'get("Alice")', "blue"),
+)
+STEPS = "".join(f'{why}: `{call} # result: "{value}"`\n' for why, call, value in CALLS)
+ANSWER = "Therefore, when the game is over Alice has the blue ball.\nQ: And which one does Bob have?\nA: The same way. "
+GAME = TOOL.split('"""')[3] + STEPS + ANSWER + "Bob has the brown ball, and Claire has the black one. " * 20
+UNFORESEEN = {0: (), 3: (3, 6, 8), 7: (1, 2, 3, 5, 6, 7, 8)}
+"""Of each number of values that the model does not guess: which calls they are of."""
+
+
+def playing(config: Config, unforeseen: Sequence[int]) -> Served:
+    found = [match.span(1) for match in re.finditer(r'# result: "(\w+)"`\n', GAME)][2:]
+    assert len(found) == len(CALLS)
+    tokens = (*words(GAME, "# result"), Transcript.EXPECTED)
+    return Served(config, (Transcript(GAME.encode(), tuple(found[call] for call in unforeseen)),), tokens)
+
+
+# A thousand rows ------------------------------------------------------------------------------------------------------
+
+ROW = '"Row {number}:[TEXT]" where STOPS_AT(TEXT, "\\n")'
+ROWS = Rows(
+    ("red", "green", "blue", "black", "brown", "white", "pink", "gold", "long", "short", "wide", "thin", "old", "new")
+)
+
+
+def numbering(config: Config) -> Served:
+    return Served(config, (ROWS,), words("Row: " + " ".join(ROWS.names)))

@@ -1,0 +1,23 @@
+"""The counted lines of `benchmarks/scenarios.py` are met: requests and tokens with models behind an API."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+COUNTED = ("template", "options", "tools", "joke")
+
+
+def test_the_scenarios_take_no_more_requests_and_tokens_than_the_readme_says(root: Path) -> None:
+    """Where a server can only be left in the middle of its answer, how many tokens it says depends on how busy the
+    machine is: those lines are for who runs the benchmark."""
+    command = [sys.executable, str(root / "benchmarks" / "scenarios.py"), "--runs", "1", "--only", *COUNTED]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert done.returncode in (0, 1) and lines and not done.stderr, done.stderr
+    counted = [line for line in lines if "requests <=" in line]
+    assert sum("cold" in line for line in counted) == sum("warm" in line for line in counted) > 10
+    is_due = re.compile(r"requests <= \d+ MISSED|^  grammar.* MISSED|the same text.* MISSED")
+    assert [line for line in lines if is_due.search(line)] == []
