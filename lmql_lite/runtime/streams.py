@@ -102,20 +102,22 @@ class Stream:
             self._wake()
 
     def _write(self, piece: Piece) -> None:
-        run, tip = self._ledger.run, self.tip
+        run, before, tree = self._ledger.run, self.tip, self._texts.tree
+        tip = self._texts.walk(before, piece.data)
+        if tip != before:  # pinned before it is written: what is said ahead of its readers stays (S9)
+            tree.pin(tip)
         if piece.data:
             self.said += 1
-            self._ledger.arrived.append(self._texts.walk(tip, piece.data[:1]))
-            self._texts.note(tip, piece.token, piece.alternatives)
-            tip = self._texts.write(tip, piece.data, piece.logprob, self.manner, run)
+            self._ledger.arrived.append(self._texts.walk(before, piece.data[:1]))
+            self._texts.note(before, piece.token, piece.alternatives)
+            self._texts.write(before, piece.data, piece.logprob, self.manner, run)
         self.ran_out = piece.finish == "length"
         if piece.finish == "stop" and piece.ended_by is None:
             self._texts.write(tip, b"", None, self.manner, run)
-        if tip != self.tip:  # what is said ahead of its readers stays until they come by (S9)
-            self._texts.tree.pin(tip)
-            self._texts.tree.unpin(self.tip)
         self._moved(self, tip)
         self.tip = tip
+        if tip != before:
+            tree.unpin(before)
         self._wake()
 
     def _wake(self) -> None:
