@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from lmql_lite.runtime.hypothesis import Hypothesis
 from lmql_lite.runtime.interpreter import Run
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.session import Session
-from lmql_lite.runtime.state import State
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 def every_ledger_adds_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     finish = Run._result
 
-    def checked(run: Run, state: State, value: Any) -> Result:
-        result = finish(run, state, value)
+    def checked(run: Run, hypothesis: Hypothesis) -> Result:
+        result = finish(run, hypothesis)
         result.check_ledger()
         return result
 

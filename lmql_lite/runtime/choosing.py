@@ -94,7 +94,7 @@ class Choosing:
         self._op = op
         self._span = op.distribution.span
         self._environment = environment
-        self._judge = Judge(op, environment)
+        self._judge = Judge(op)
         self._weighing = weighing
         self._engine = engine
         self._sampling = sampling
@@ -134,7 +134,7 @@ class Choosing:
         refusal: Refusal | None = None
         for text, (ids, tokens) in zip(texts, self._weighing.spelled(state, texts), strict=True):
             after = _said(matcher, text.encode(), tokens) if tokens <= self._max_tokens else None
-            objection = await self._judge.objects(after) if after else None
+            objection = await self._judge.objects(after, self._environment) if after else None
             if after and not objection:
                 left.append(Candidate(text, ids, self._judge.value))
             elif refusal is None:

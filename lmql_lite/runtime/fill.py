@@ -6,6 +6,7 @@ again with the next index. What was executed before is never undone.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -93,6 +94,12 @@ class Fill:
         kept = {id(step) for step in steps_since(self._opened, state)}
         rejected = self._ledger.reject(step for step in self._made if id(step) not in kept)
         return noted(self._path.close(state, matcher), rejected)
+
+    def fork(self) -> Fill:
+        """The same filling, for a hypothesis that goes another way from here."""
+        fork = copy(self)
+        fork._crossroads, fork._made = list(self._crossroads), list(self._made)
+        return fork
 
     async def go_back(self) -> State | None:
         """A state from which the hole is filled otherwise; None where every way was gone."""

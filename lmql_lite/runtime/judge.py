@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from copy import copy
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints.matcher import Matcher
@@ -27,20 +28,24 @@ class Judge:
     those about a hole whose value is more than its text.
     """
 
-    def __init__(self, op: Hole, environment: Environment) -> None:
+    def __init__(self, op: Hole) -> None:
         self.value: Any = None
         """What the hole's text means, once it is complete."""
         self._op = op
         self._type = op.type.spec if op.type else None
         self._is_text = self._type is None or self._type.convert is str
-        self._environment = environment
         self._told: dict[Predicate, bool] = {}
         self._heard = ""
 
-    async def objects(self, matcher: Matcher) -> Objection | None:
+    def fork(self) -> Judge:
+        fork = copy(self)
+        fork._told = dict(self._told)
+        return fork
+
+    async def objects(self, matcher: Matcher, environment: Environment) -> Objection | None:
         """The first condition that the value does not meet, or that what is certain of it cannot meet any more."""
         final = matcher.ending is not None
-        told = [predicate for predicate in self._op.predicates if self._is_told(predicate)]
+        told = [predicate for predicate in self._op.predicates if self._is_told(predicate, environment)]
         text = matcher.value[: matcher.certain].decode("utf-8", "strict" if final else "ignore")
         if not final and (not told or not self._is_text or text in ("", self._heard)):
             return None
@@ -50,23 +55,23 @@ class Judge:
         except (ValueError, RecursionError) as error:  # the latter where JSON is nested too deeply
             assert self._op.type is not None
             return Objection(self._op.type.span, str(error))
-        self._environment[self._op.name] = self.value
-        self._environment[FINAL] = final
+        environment[self._op.name] = self.value
+        environment[FINAL] = final
         for predicate in self._op.predicates if final else told:
-            terms = [part.bind(lambda code: value_of(code, self._environment)) for part in predicate.guided]
-            self._environment[GUIDED] = [meets(term, text.encode()) for term in terms]
+            terms = [part.bind(lambda code: value_of(code, environment)) for part in predicate.guided]
+            environment[GUIDED] = [meets(term, text.encode()) for term in terms]
             code = predicate.call.code if predicate.call and predicate in told else predicate.code
-            verdict = await evaluate(code, self._environment)
+            verdict = await evaluate(code, environment)
             if not verdict and (final or verdict is not None):
                 return Objection(predicate.span)
         return None
 
-    def _is_told(self, predicate: Predicate) -> bool:
+    def _is_told(self, predicate: Predicate, environment: Environment) -> bool:
         """Whether the function wants to know if the text is complete."""
         if predicate.call is None:
             return False
         if predicate not in self._told:
-            function = value_of(predicate.call.function, self._environment)
+            function = value_of(predicate.call.function, environment)
             self._told[predicate] = _takes_final(function, predicate.call.by_place)
         return self._told[predicate]
 

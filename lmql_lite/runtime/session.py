@@ -82,7 +82,7 @@ class Session:
             alone, ledger = backend.desk(Trie(), speculate=False, replay=False), Ledger(1, budget)
             ledger.learn(spent)
             writer = alone.writer(ledger, sampling, isolated=True)
-            async with aclosing(Run(program, environment, wishes, writer, ledger, sampling.seed).stream()) as stream:
+            async with aclosing(Run(program, environment, wishes, sampling, writer, ledger).stream()) as stream:
                 async for event in stream:
                     yield event
             return
@@ -94,7 +94,7 @@ class Session:
         ledger = Ledger(next(trees.runs), budget)
         ledger.learn(spent)
         writer = self._desk(backend, wishes, trees, fresh).writer(ledger, sampling, isolated=False)
-        run = Run(program, environment, wishes, writer, ledger, sampling.seed)
+        run = Run(program, environment, wishes, sampling, writer, ledger)
         is_kept = wishes.cache_mode in ("ro", "replay")
         told: set[str] = set()
         try:

@@ -117,6 +117,9 @@ class TextFill:
         rejected = self._ledger.reject(step for step in self._made if id(step) not in kept)
         return noted(self._path.close(self._opened, state, matcher), rejected)
 
+    def fork(self) -> TextFill:
+        raise AssertionError("hypotheses of a server never part ways")
+
     async def go_back(self) -> State | None:
         """A state from which the hole is filled otherwise; None where every way is gone that the server told of."""
         assert self._opened is not None, "a hole is opened first"

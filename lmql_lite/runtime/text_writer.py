@@ -27,7 +27,7 @@ from lmql_lite.runtime.text_frontier import Reader, TextFrontier
 from lmql_lite.runtime.text_path import UNNUMBERED, TextPath
 from lmql_lite.runtime.text_weighing import TextWeighing
 from lmql_lite.runtime.wishes import Segment, Wishes
-from lmql_lite.runtime.writer import Outlook
+from lmql_lite.runtime.writer import Outlook, pinned
 from lmql_lite.tokens import Role, Sampling, Token
 
 
@@ -62,7 +62,6 @@ class TextWriter:
         self._left = 0
         """So many holes of the segment are still to come."""
         self._filling: TextFill | None = None
-        self._standing: Node | None = None
 
     def start(self) -> State:
         return self._path.start()
@@ -70,7 +69,9 @@ class TextWriter:
     def turn(self, state: State, role: Role, span: Span) -> State:
         return self._path.begin(state, role)
 
-    def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> TextFill:
+    def fill(
+        self, op: Hole, state: State, sampling: Sampling, limit: int, outlook: Callable[[], Outlook]
+    ) -> TextFill:
         before = self._filling
         goes_on = op.continues_segment and self._left > 0 and not (before and before.fell_short)
         if self._segment is None or self._isolated or not goes_on:
@@ -78,7 +79,7 @@ class TextWriter:
         self._left -= 1
         if self._isolated:
             self._reader.leave()
-        wishes = Wishes(self._segment, self._frontier.endpoint, self._sampling, self._isolated)
+        wishes = Wishes(self._segment, self._frontier.endpoint, sampling, self._isolated)
         self._filling = TextFill(op, self._path, self._frontier, self._reader, self._ledger, wishes, limit)
         return self._filling
 
@@ -103,11 +104,18 @@ class TextWriter:
         return Segment(digest, begin, language, pushed, stops, goes_on=outlook.goes_on or self._left > 1)
 
     async def choose(
-        self, op: Hole, environment: Environment, state: State, options: Any, matcher: Matcher, limit: int
+        self,
+        op: Hole,
+        environment: Environment,
+        state: State,
+        options: Any,
+        sampling: Sampling,
+        matcher: Matcher,
+        limit: int,
     ) -> Chosen:
         self._begin()
         weighing = TextWeighing(op.name, self._path, self._frontier, self._ledger, isolated=self._isolated)
-        choosing = Choosing(op, environment, weighing, self.engine, self._sampling, limit)
+        choosing = Choosing(op, environment, weighing, self.engine, sampling, limit)
         return await choosing.choose(state, options, matcher)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
@@ -132,17 +140,11 @@ class TextWriter:
         """Meanwhile the server goes on, if it is still speaking."""
         return await answer
 
-    def stand_at(self, node: Node | None) -> None:
-        tree = self._frontier.texts.tree
-        if node == self._standing:
-            return
-        if node is not None:
-            tree.pin(node)
-        else:
-            self._reader.leave()
-        if self._standing is not None:
-            tree.unpin(self._standing)
-        self._standing = node
+    def stand(self, before: Node | None, after: Node | None) -> None:
+        pinned(self._frontier.texts.tree, before, after)
+
+    def leave(self) -> None:
+        self._reader.leave()
 
     async def finish(self, state: State) -> State:
         stream = self._reader.stream

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lmql_lite.cache.tree import Node
+from lmql_lite.cache.tree import Node, TokenTree
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Term
@@ -66,6 +66,10 @@ class Filling(Protocol):
         """The hole has its value."""
         ...
 
+    def fork(self) -> Filling:
+        """The same filling, for a hypothesis that goes another way from here."""
+        ...
+
 
 class Writer(Protocol):
     """Belongs to one run."""
@@ -91,12 +95,19 @@ class Writer(Protocol):
         """A turn of a chat begins. Raises ModelError where the model knows no turns."""
         ...
 
-    def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> Filling:
+    def fill(self, op: Hole, state: State, sampling: Sampling, limit: int, outlook: Callable[[], Outlook]) -> Filling:
         """`limit`: the most tokens of the hole."""
         ...
 
     async def choose(
-        self, op: Hole, environment: Environment, state: State, options: Any, matcher: Matcher, limit: int
+        self,
+        op: Hole,
+        environment: Environment,
+        state: State,
+        options: Any,
+        sampling: Sampling,
+        matcher: Matcher,
+        limit: int,
     ) -> Chosen:
         """One hole with a distribution."""
         ...
@@ -109,8 +120,12 @@ class Writer(Protocol):
         """What is awaited, by the query's own Python."""
         ...
 
-    def stand_at(self, node: Node | None) -> None:
-        """The facts that lead here stay in memory until the run moves on; None: it is over (S9)."""
+    def stand(self, before: Node | None, after: Node | None) -> None:
+        """A hypothesis moves: the facts that lead to `after` stay in memory, those to `before` need not (S9)."""
+        ...
+
+    def leave(self) -> None:
+        """The run is over."""
         ...
 
     async def finish(self, state: State) -> State:
@@ -134,7 +149,6 @@ class TokenWriter:
         self._isolated = isolated
         self._path = Path(frontier.tree, frontier.scorer.tokenizer, engine.vocabulary, ledger)
         self._ahead = Ahead(frontier, engine, sampling, ledger)
-        self._standing: Node | None = None
 
     def start(self) -> State:
         return self._path.start()
@@ -146,16 +160,23 @@ class TokenWriter:
             hint="leave the role tags out, or use a chat model behind an API",
         )
 
-    def fill(self, op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> Fill:
+    def fill(self, op: Hole, state: State, sampling: Sampling, limit: int, outlook: Callable[[], Outlook]) -> Fill:
         self._begin()
-        return Fill(op, self._path, self._frontier, self.engine, self._ledger, self._sampling, limit)
+        return Fill(op, self._path, self._frontier, self.engine, self._ledger, sampling, limit)
 
     async def choose(
-        self, op: Hole, environment: Environment, state: State, options: Any, matcher: Matcher, limit: int
+        self,
+        op: Hole,
+        environment: Environment,
+        state: State,
+        options: Any,
+        sampling: Sampling,
+        matcher: Matcher,
+        limit: int,
     ) -> Chosen:
         self._begin()
         weighing = TokenWeighing(op.name, self._path, self._frontier, self.engine, self._ledger)
-        choosing = Choosing(op, environment, weighing, self.engine, self._sampling, limit)
+        choosing = Choosing(op, environment, weighing, self.engine, sampling, limit)
         return await choosing.choose(state, options, matcher)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
@@ -165,14 +186,11 @@ class TokenWriter:
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
         return await self._ahead.waiting(answer, state, span)
 
-    def stand_at(self, node: Node | None) -> None:
-        if node == self._standing:
-            return
-        if node is not None:
-            self._frontier.tree.pin(node)
-        if self._standing is not None:
-            self._frontier.tree.unpin(self._standing)
-        self._standing = node
+    def stand(self, before: Node | None, after: Node | None) -> None:
+        pinned(self._frontier.tree, before, after)
+
+    def leave(self) -> None:
+        pass
 
     async def finish(self, state: State) -> State:
         return self._path.settle(state, last=True)
@@ -180,3 +198,13 @@ class TokenWriter:
     def _begin(self) -> None:
         if self._isolated:
             self._frontier.tree.forget_scores()
+
+
+def pinned(tree: TokenTree, before: Node | None, after: Node | None) -> None:
+    """Pins where a hypothesis stands in place of where it stood."""
+    if before == after:
+        return
+    if after is not None:
+        tree.pin(after)
+    if before is not None:
+        tree.unpin(before)
