@@ -155,13 +155,13 @@ def in_memory(table: Table, tree: Shape, part: Shape, rows: list[Scores]) -> Non
 
     trie = Trie(NEVER)
     with table.time(f"tree: load {many:,} nodes", many, "s", at_most=1):
-        nodes = trie.extend_many(tree.parents, tree.tokens, quiet=True)
+        nodes = trie.extend_many(tree.parents, tree.tokens, logged=True)
     heads = LoggedHeads(heads_of(nodes), VOCABULARY)
     with table.time(f"tree: attach {many:,} heads as columns", many, "s"):
         trie.attach(nodes, heads)
     table.add("tree: structure", trie.structure_nbytes / len(trie), "bytes/node", at_most=48)
     with table.time(f"tree: load the same {many:,} nodes again", many, "s"):
-        trie.extend_many(tree.parents, tree.tokens, quiet=True)
+        trie.extend_many(tree.parents, tree.tokens, logged=True)
     with table.time("tree: walk", tree.steps, "M nodes/s", at_least=1):
         for path in tree.paths:
             trie.walk(trie.root, path)

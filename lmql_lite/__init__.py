@@ -26,24 +26,13 @@ from lmql_lite.errors import (
 
 if TYPE_CHECKING:
     from lmql_lite.cache.token_cache import TokenCache
+    from lmql_lite.functions import QueryFunction, query
     from lmql_lite.models.scripted import ScriptedModel
+    from lmql_lite.questions import generate, generate_sync, score, score_sync
     from lmql_lite.runtime.result import OptionScores, Result, Usage
     from lmql_lite.runtime.session import Session
     from lmql_lite.tokens import Token
-    from lmql_lite.verbs import (
-        Options,
-        Query,
-        QueryFunction,
-        compile,
-        generate,
-        generate_sync,
-        model,
-        query,
-        run,
-        run_sync,
-        score,
-        score_sync,
-    )
+    from lmql_lite.verbs import Options, Query, compile, model, run, run_sync
 
 __version__ = "0.1.0"
 
@@ -51,7 +40,7 @@ _HOMES = {
     "OptionScores": "lmql_lite.runtime.result",
     "Options": "lmql_lite.verbs",
     "Query": "lmql_lite.verbs",
-    "QueryFunction": "lmql_lite.verbs",
+    "QueryFunction": "lmql_lite.functions",
     "Result": "lmql_lite.runtime.result",
     "ScriptedModel": "lmql_lite.models.scripted",
     "Session": "lmql_lite.runtime.session",
@@ -59,14 +48,14 @@ _HOMES = {
     "TokenCache": "lmql_lite.cache.token_cache",
     "Usage": "lmql_lite.runtime.result",
     "compile": "lmql_lite.verbs",
-    "generate": "lmql_lite.verbs",
-    "generate_sync": "lmql_lite.verbs",
+    "generate": "lmql_lite.questions",
+    "generate_sync": "lmql_lite.questions",
     "model": "lmql_lite.verbs",
-    "query": "lmql_lite.verbs",
+    "query": "lmql_lite.functions",
     "run": "lmql_lite.verbs",
     "run_sync": "lmql_lite.verbs",
-    "score": "lmql_lite.verbs",
-    "score_sync": "lmql_lite.verbs",
+    "score": "lmql_lite.questions",
+    "score_sync": "lmql_lite.questions",
 }
 
 __all__ = [

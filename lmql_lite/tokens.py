@@ -44,10 +44,15 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is chosen from scores. Read in this order: mask, temperature, top_k, top_p, min_p, choice (S2).
+    """How a token is chosen from scores. Read in this order: penalties, mask, temperature, top_k, top_p, min_p, choice
+    (S2).
 
-    `temperature` 0 is argmax; the other fields are then without effect. `seed` and `index` make a draw repeatable:
-    its noise is a pure function of them, the path and the token (S3).
+    `temperature` 0 is argmax; top_k, top_p and min_p are then without effect. `seed` and `index` make a draw
+    repeatable: its noise is a pure function of them, the path and the token (S3).
+
+    A raw log-probability is multiplied with `repetition_penalty` where the token stands anywhere in the text so far,
+    as Hugging Face counts it. `frequency_penalty` times as often as the token was said in holes of this run,
+    and `presence_penalty` where it was said there at all, are then taken from it, as OpenAI counts them.
     """
 
     temperature: float = 0.0
@@ -56,6 +61,14 @@ class Sampling:
     min_p: float = 0.0
     seed: int = 0
     index: int = 0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether what was said before changes what is chosen."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.apps.cli import as_text, with_distributions
+from lmql_lite.apps.results import as_text, with_distributions
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 INPUTS = {

@@ -17,6 +17,7 @@ FLOORS = [
     {"models"},
     {"runtime"},
     {"verbs"},
+    {"functions", "questions"},
     {"apps", "integrations"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

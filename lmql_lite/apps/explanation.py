@@ -168,7 +168,7 @@ def _miss(
     facts, vocabulary = known.get(unasked.fingerprint), unasked.vocabulary
     if facts is None or not len(facts):
         return Miss("model", Difference((), path[0] if path else None, ()), tuple(_other_models(known, unasked, file)))
-    found = difference(facts.tree, path, len(facts.tree))
+    found = difference(facts.tree.children, path)
     node = facts.tree.walk(ROOT, path)[0]
     if found.asked is not None or not (facts.nodes == node).any():
         return Miss("prefix", found, (found.told(vocabulary, unasked.unit),))

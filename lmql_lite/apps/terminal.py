@@ -118,6 +118,7 @@ def write(text: str) -> None:
     """The result. A model's control characters never reach a terminal; a pipe gets every byte."""
     if sys.stdout.isatty():
         text = "".join(character for character in text if character.isprintable() or character in "\n\t")
+    text = text.encode(errors="backslashreplace").decode()  # half a character is none, but in JSON it may be spelled so
     click.echo(text, nl=not text.endswith("\n"), color=True)  # color=False would strip what looks like a colour
 
 

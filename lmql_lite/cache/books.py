@@ -115,7 +115,7 @@ class Books:
 
     def _open_accounts(self) -> None:
         """One for every node that the tree has by now."""
-        self._numbers.frombytes(bytes(8 * max(len(self.tree) - len(self._numbers), 0)))
+        self._numbers.frombytes(bytes(8 * max(self.tree.end - len(self._numbers), 0)))
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -138,6 +138,7 @@ class Books:
 
     def settle(self, batches: Sequence[Batch]) -> None:
         """One's own batches are kept: what memory has no room for is read from there from now on."""
+        self.tree.keep(np.array(self._nodes[self._sure :], dtype=np.int64))
         for batch in batches:
             logged = Logged([batch], np.frombuffer(self._nodes, dtype=np.int64))
             if batch.replaces:
@@ -149,17 +150,20 @@ class Books:
         before = np.frombuffer(self._nodes, dtype=np.int64)[np.where(inside, 0, parents)]
         if not (before[~inside] == UNKNOWN).any():
             above = np.where(inside, first - 1 - parents, before)
-            return self.tree.extend_many(above, tokens, quiet=True).astype(np.int64)
+            return self.tree.extend_many(above, tokens, logged=True).astype(np.int64)
         nodes: list[Node] = []  # what hangs on lost nodes is lost with them
         for parent, token in zip(parents.tolist(), tokens.tolist(), strict=True):
             node = nodes[parent - first] if parent >= first else self._nodes[parent]
-            nodes.append(UNKNOWN if node == UNKNOWN else int(self.tree.extend_many([node], [token], quiet=True)[0]))
+            nodes.append(UNKNOWN if node == UNKNOWN else int(self.tree.extend_many([node], [token], logged=True)[0]))
         return np.array(nodes, dtype=np.int64)
 
     # Writing -----------------------------------------------------------------------------------------------------
 
     def batches(self, changes: Changes, written: int) -> list[Batch]:
-        """What is new, numbered to follow the log; first what replaces what the log says."""
+        """What is new, numbered to follow the log; first what replaces what the log says.
+
+        Until it is known whether they are kept (`settle`, `take_back`), the changes hold the nodes that have numbers.
+        """
         self._sure = len(self._nodes)
         self._open_accounts()
         replaced = sorted(changes.replaced & changes.places)

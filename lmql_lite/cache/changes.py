@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lmql_lite.cache.nodes import Nodes
 from lmql_lite.cache.tree import Answer, Fact, Node
 
 Question = bytes | tuple[bytes, int, int]
@@ -16,17 +12,13 @@ Question = bytes | tuple[bytes, int, int]
 
 
 class Changes(NamedTuple):
-    """What has been added since the last time, each kind in the order in which it was.
+    """The facts that have been added since the last time, each kind in the order in which it was.
 
-    `nodes`, their `parents` and `tokens`: int32, shape (new nodes,); a parent stands before its children, or was told
-    of earlier, or came quietly. `scores`, `verdicts`: (node, ..); `draws`: (node, question, seed, index, answer).
-    Scores that have been evicted since are told as their head. At the `replaced` nodes, what is told here takes the
-    place of all that was known of them.
+    `scores`, `verdicts`: (node, ..); `draws`: (node, question, seed, index, answer). The nodes stay as long as this
+    does. Scores that have been evicted since are told as their head. At the `replaced` nodes, what is told here takes
+    the place of all that was known of them.
     """
 
-    nodes: NDArray[np.int32]
-    parents: NDArray[np.int32]
-    tokens: NDArray[np.int32]
     scores: tuple[tuple[Node, Fact], ...]
     verdicts: tuple[tuple[Node, bytes, Answer], ...]
     draws: tuple[tuple[Node, bytes, int, int, Answer], ...]
@@ -47,11 +39,10 @@ class Changes(NamedTuple):
 
 
 class News:
-    """Collects what is added to a tree that had `mark` nodes."""
+    """Collects what is added to a tree. With `hold`, what is told of a node keeps it."""
 
-    def __init__(self, mark: int) -> None:
-        self._mark = mark
-        self._quiet: list[range] = []
+    def __init__(self, hold: Callable[[Node], Node]) -> None:
+        self._hold = hold
         self._scores: dict[Node, Fact] = {}
         self._answers: dict[tuple[Node, Question], Answer] = {}
         self.replaced: set[Node] = set()
@@ -60,12 +51,8 @@ class News:
     def has_facts(self) -> bool:
         return bool(self._scores or self._answers)
 
-    def quiet(self, nodes: range) -> None:
-        """These are no news."""
-        self._quiet.append(nodes)
-
     def scores(self, node: Node, fact: Fact) -> None:
-        self._scores[node] = fact
+        self._scores[self._hold(node)] = fact
 
     def cooled(self, node: Node, fact: Fact) -> None:
         """Only this is left of scores: they are not to be kept alive for being news."""
@@ -73,7 +60,7 @@ class News:
             self._scores[node] = fact
 
     def answer(self, node: Node, question: Question, answer: Answer) -> None:
-        self._answers[node, question] = answer
+        self._answers[self._hold(node), question] = answer
 
     def forget(self, nodes: Set[Node]) -> None:
         """What was told of these nodes counts no more."""
@@ -83,15 +70,9 @@ class News:
     def replace(self, nodes: Set[Node]) -> None:
         """What is told of these nodes from now on takes the place of all that was known of them."""
         self.forget(nodes)
-        self.replaced |= nodes
+        self.replaced.update(map(self._hold, nodes))
 
-    def changes(self, nodes: Nodes) -> Changes:
-        added = np.ones(len(nodes) - self._mark, dtype=np.bool_)
-        for span in self._quiet:
-            added[span.start - self._mark : span.stop - self._mark] = False
-        new = (np.flatnonzero(added) + self._mark).astype(np.int32)
-        parents, tokens = nodes.columns(new)
-        scores = tuple(self._scores.items())
+    def changes(self) -> Changes:
         verdicts: list[tuple[Node, bytes, Answer]] = []
         draws: list[tuple[Node, bytes, int, int, Answer]] = []
         for (node, question), answer in self._answers.items():
@@ -99,4 +80,4 @@ class News:
                 verdicts.append((node, question, answer))
             else:
                 draws.append((node, *question, answer))
-        return Changes(new, parents, tokens, scores, tuple(verdicts), tuple(draws), frozenset(self.replaced))
+        return Changes(tuple(self._scores.items()), tuple(verdicts), tuple(draws), frozenset(self.replaced))

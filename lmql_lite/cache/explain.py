@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from lmql_lite.cache.nodes import ROOT
 from lmql_lite.cache.spelling import Vocabulary, spelled
@@ -16,17 +15,15 @@ SHOWN = 60
 """Characters of a text that are shown."""
 
 
-class Branching(Protocol):
-    """A tree in which the number of a node is higher than those of all that were there before."""
-
-    def children(self, node: Node) -> Iterator[tuple[int, Node]]: ...
+Children = Callable[[Node], Iterable[tuple[int, Node]]]
+"""Token and node of each child that is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """`before`: the tokens of the path that are stored. `asked`: the one that follows, None where all of it is stored.
 
-    `stored`: the tokens by which what is stored goes on from there, the first one that was stored first.
+    `stored`: the tokens by which what is stored goes on from there, by the numbers of their nodes.
     """
 
     before: tuple[int, ...]
@@ -57,19 +54,16 @@ class Difference:
         return f"at {unit} {len(self.before) + 1}, {f'after {before}' if self.before else 'the first'}"
 
 
-def difference(tree: Branching, path: Sequence[int], mark: int) -> Difference:
-    """The first difference between a path of tokens and what the tree held when it had `mark` nodes.
-
-    A run adds the nodes of its path as it walks, so that only those below `mark` were there before.
-    """
+def difference(stored: Children, path: Sequence[int]) -> Difference:
+    """The first difference between a path of tokens and what is stored."""
     node = ROOT
     for depth, token in enumerate(path):
-        children = {each: child for each, child in tree.children(node) if child < mark}
+        children = dict(stored(node))
         if token not in children:
-            return Difference(tuple(path[:depth]), token, _by_age(children))
+            return Difference(tuple(path[:depth]), token, _by_number(children))
         node = children[token]
-    return Difference(tuple(path), None, _by_age({each: child for each, child in tree.children(node) if child < mark}))
+    return Difference(tuple(path), None, _by_number(dict(stored(node))))
 
 
-def _by_age(children: dict[int, Node]) -> tuple[int, ...]:
+def _by_number(children: dict[int, Node]) -> tuple[int, ...]:
     return tuple(sorted(children, key=children.__getitem__))

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.cache.penalties import NO_PENALTIES, Penalties
 from lmql_lite.cache.sampling import REST, Mask, gumbel, is_greedy, is_truncated, survivors
 from lmql_lite.tokens import Sampling
 
@@ -52,28 +53,38 @@ class Head:
         (places,) = np.nonzero(self.ids == token)
         return float(self.logprobs[places[0]]) if places.size else None
 
-    def best(self, mask: Mask) -> int | Miss | None:
-        """The allowed token with the highest score, ties to the lowest id (S2). None where nothing is allowed."""
-        allowed = mask[self.ids]
-        first = int(allowed.argmax())
-        return int(self.ids[first]) if allowed[first] else _outside_the_head(mask)
+    def best(self, mask: Mask, penalties: Penalties = NO_PENALTIES) -> int | Miss | None:
+        """The allowed token with the highest score, ties to the lowest id (S2). None where nothing is allowed.
 
-    def draw(self, mask: Mask, sampling: Sampling, path_hash: int) -> int | Miss | None:
+        MISS where a token outside the head might have as high a score.
+        """
+        allowed = mask[self.ids]
+        if not penalties:
+            first = int(allowed.argmax())
+            return int(self.ids[first]) if allowed[first] else _outside_the_head(mask)
+        if not allowed.any():
+            return _outside_the_head(mask)
+        known, scores = best_first(self.ids[allowed], self.logprobs[allowed], penalties)
+        unknown = self._unknown(mask, known.size, penalties)
+        return int(known[0]) if not unknown.count or scores[0] > unknown.highest else MISS
+
+    def draw(
+        self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties = NO_PENALTIES
+    ) -> int | Miss | None:
         """What `Scores.draw` draws. None where nothing is allowed.
 
         MISS where the rest might win, or where what wins might not have survived truncation.
         """
         if is_greedy(sampling):
-            return self.best(mask)
+            return self.best(mask, penalties)
         allowed = mask[self.ids]
-        known, logprobs = self.ids[allowed], self.logprobs[allowed]
-        if not known.size:
+        if not allowed.any():
             return _outside_the_head(mask)
-        outside = int(np.count_nonzero(mask)) - known.size
-        heat = logprobs / np.float32(sampling.temperature)
+        known, scores = best_first(self.ids[allowed], self.logprobs[allowed], penalties)
+        heat = scores / np.float32(sampling.temperature)
         if np.isneginf(heat[0]):
             return int(known[0])  # nothing allowed has any probability
-        certain, possible, rest = self._truncate(heat, outside, sampling)
+        certain, possible, rest = self._truncate(heat, self._unknown(mask, known.size, penalties), sampling)
         noise = gumbel(sampling, path_hash, np.append(known, REST))
         noisy = heat[:possible] + noise[:possible]
         winner = int(noisy.argmax())
@@ -82,33 +93,54 @@ class Head:
             return MISS
         return int(known[winner])
 
-    def _truncate(self, heat: NDArray[np.float32], outside: int, sampling: Sampling) -> tuple[int, int, float]:
+    def _unknown(self, mask: Mask, known: int, penalties: Penalties) -> Unknown:
+        """What is certain of the allowed tokens outside the head; `known` are those in it."""
+        count = int(np.count_nonzero(mask)) - known
+        ceiling = self.logprobs[-1]
+        if not penalties or not count:
+            return Unknown(count, ceiling, np.zeros(0, np.float32), is_behind=True)
+        if self.rest > 0:  # what is left of a head that holds nearly all is less than its last token
+            ceiling = min(ceiling, np.float32(_a_little_above(math.log(self.rest))))
+        met = penalties.without(self.ids).among(mask)
+        penalised = met.scores(met.ids, np.full(met.ids.size, ceiling)) if met else met.losses
+        return Unknown(count, max(ceiling, penalised.max(initial=ceiling)), penalised, is_behind=False)
+
+    def _truncate(self, heat: NDArray[np.float32], unknown: Unknown, sampling: Sampling) -> tuple[int, int, float]:
         """How many of the allowed tokens of the head certainly survive truncation, and how many possibly; an upper
         bound of the logarithm of the tempered sum of what survives of the rest."""
-        size = heat.size
+        highest = unknown.highest / np.float32(sampling.temperature)
+        # so many come before every unknown token
+        size, first = heat.size, heat.size if unknown.is_behind else int(np.count_nonzero(heat > highest))
+        outside = unknown.count
         if sampling.top_k is not None:
-            outside = min(outside, max(sampling.top_k - size, 0))
+            outside = min(outside, max(sampling.top_k - first, 0))
         rest = self._rest_bound(outside, sampling.temperature)
+        if outside and unknown.penalised.size and not np.isneginf(highest):
+            penalised = (unknown.penalised / np.float32(sampling.temperature)).astype(np.float64)
+            rest = _a_little_above(float(np.logaddexp.reduce(np.append(penalised, rest))))
         if not is_truncated(sampling):
             return size, size, rest
         best = float(heat[0])
         if not outside:
             kept = survivors(heat.astype(np.float64) - best, sampling)
             return kept, kept, rest
-        # the border stands for the best that the rest may hold
-        border = self.logprobs[-1:] / np.float32(sampling.temperature)
-        below = np.append(heat, border).astype(np.float64) - best
-        sum_of_head = float(np.exp(below[:-1]).sum())
+        if not first:
+            return 0, size, math.inf
+        # the highest that the rest may have stands for it; what is not before it may be anywhere among the rest
+        below = np.append(heat[:first], highest).astype(np.float64) - best
+        sum_of_first = float(np.exp(below[:-1]).sum())
+        sum_of_others = float(np.exp(heat[first:].astype(np.float64) - best).sum())
         sum_of_rest = math.exp(min(rest - best, math.log(outside)))
-        least, most = sum_of_head * (1 - _ROUNDING), (sum_of_head + sum_of_rest) * (1 + _ROUNDING)
+        least = sum_of_first * (1 - _ROUNDING)
+        most = (sum_of_first + sum_of_others + sum_of_rest) * (1 + _ROUNDING)
         certain, possible = survivors(below, sampling, least), survivors(below, sampling, most)
-        if possible <= size:
+        if possible <= first:
             return certain, possible, -math.inf
         if sampling.top_p < 1:
             # of the rest, top_p keeps what it still needs, and at most one token more
             needed = sampling.top_p * most - least + math.exp(below[-1])
             rest = min(rest, _a_little_above(best + math.log(needed)))
-        return min(certain, size), size, rest
+        return min(certain, first), size, rest
 
     def _rest_bound(self, outside: int, temperature: float) -> float:
         """Upper bound of log(sum of p ** (1 / temperature)) over any `outside` tokens of the rest.
@@ -128,6 +160,20 @@ class Head:
         return _a_little_above((power - 1) * border + min(mass, count + border))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unknown:
+    """Allowed tokens outside a head: how many they are, and what none of their scores is above.
+
+    `penalised`: the same for each of those that penalties are about. `is_behind`: all come after every token of the
+    head, by their ids where by nothing else.
+    """
+
+    count: int
+    highest: np.float32
+    penalised: NDArray[np.float32]
+    is_behind: bool
+
+
 _ROUNDING = 1e-9
 """More than float64 sums of a vocabulary can differ by, relative."""
 
@@ -145,15 +191,30 @@ def _outside_the_head(mask: Mask) -> int | Miss | None:
     return int(mask.argmax()) if allowed else None
 
 
-def question(mask: Mask, sampling: Sampling | None) -> bytes:
+def best_first(
+    ids: NDArray[np.int32], logprobs: NDArray[np.float32], penalties: Penalties
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Tokens of a head, best first by log-probability, with their scores and best first by these."""
+    if not penalties:
+        return ids, logprobs
+    scores = penalties.scores(ids, logprobs)
+    order = np.lexsort((ids, -scores))
+    return ids[order], scores[order]
+
+
+def question(mask: Mask, sampling: Sampling | None, penalties: Penalties = NO_PENALTIES) -> bytes:
     """16 bytes that stand for "which token, of these, chosen so?": the key of a verdict, or of a draw (S1).
 
-    Seed and index are no part of it, nor is a policy that comes to argmax: it is the same question as None.
+    Seed and index are no part of it, nor is a policy that comes to argmax: it is the same question as None. Of
+    penalties it is what they do to allowed tokens, however that came about.
     """
     policy = b""
     if sampling is not None and not is_greedy(sampling):
         top_k = 0 if sampling.top_k is None else max(sampling.top_k, 1)
         policy = struct.pack("<fqdd", sampling.temperature, top_k, min(sampling.top_p, 1), max(sampling.min_p, 0))
+    seen = penalties.among(mask) if penalties else penalties
+    if seen:  # 8 bytes and 12 for each token: no policy is as long with penalties as another one without
+        policy += b"penalty:" + seen.data
     # the length of the mask and the policy come first, so that no two questions have the same bytes
     digest = hashlib.blake2b(struct.pack("<qq", mask.size, len(policy)) + policy, digest_size=16)
     digest.update(np.packbits(mask).data)

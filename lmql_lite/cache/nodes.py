@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lmql_lite.cache.entries import checked, levels, merged, stretches
 from lmql_lite.cache.scores import mix
 from lmql_lite.cache.tree import Node
 
@@ -20,24 +21,20 @@ _PARENT_FACTOR = 668_265_263
 _TOKEN_FACTOR = 374_761_393
 _LOW_BITS = 13
 
-_WIDE = 48
-"""Levels with fewer entries are quicker one by one: a vectorised level costs about 60 us, an entry alone 1.3 us."""
 _MANY = 1000
 """Fewer entries are not worth a look whether all of them are new."""
-_ROUNDS = 4
-"""So often entries that say the same are looked for all at once: each time, those below the ones found before."""
 
 
 class Nodes:
-    """Parent, token, first child and next sibling (int32) and the hash of the path (uint64) of each node: 24 bytes.
+    """Parent, token, first child, next and previous sibling (int32), the hash of the path (uint64) and a mark of each
+    node: 29 bytes.
 
     The table adds 8 to 16: an open-addressed hash table of node numbers (linear probing, at most half full, 0 is free
     since the root is nobody's child), which finds the child by a token in one or two looks however many siblings it
     has, and many children in a few numpy steps. The chains list children.
 
-    One writer at a time, which the owner sees to. Readers need no lock: a node's columns are complete before the
-    table and the chains name it, and a table that grows is replaced, never changed in place. A reader may only miss
-    a node that is being added at that moment.
+    The number of a node that was removed is given to another one. One thread at a time finds, adds and removes, which
+    the owner sees to; the path of a node that stays may be read meanwhile.
     """
 
     def __init__(self) -> None:
@@ -46,15 +43,28 @@ class Nodes:
         self._hashes = array("Q", [0])
         self._first = array("i", [0])
         self._next = array("i", [0])
+        self._previous = array("i", [0])
+        self._used = bytearray(1)
         self._table = array("i", bytes(4 * 64))
+        self._free = array("i")
+        self.reused = 0
+        """How many nodes took the number of one that was removed."""
 
     def __len__(self) -> int:
-        return len(self._next)  # the column that is written last
+        return self.end - len(self._free)
+
+    @property
+    def end(self) -> int:
+        """All numbers are below."""
+        return len(self._next)
 
     @property
     def nbytes(self) -> int:
         """Memory of columns and table, what is reserved for the next nodes included."""
-        columns = (self._tokens, self._parents, self._hashes, self._first, self._next, self._table)
+        columns: tuple[Any, ...] = (
+            self._tokens, self._parents, self._hashes, self._first, self._next, self._previous, self._used,
+            self._table, self._free,
+        )  # fmt: skip
         return sum(column.__sizeof__() for column in columns)
 
     def find(self, node: Node, token: int) -> Node:
@@ -114,28 +124,92 @@ class Nodes:
         """Parents and tokens of nodes, int32, as copies."""
         return _numbers(self._parents)[nodes], _numbers(self._tokens)[nodes]
 
+    def is_leaf(self, node: Node) -> bool:
+        return not self._first[node]
+
+    def is_there(self, node: Node) -> bool:
+        """Whether a number below `end` is that of a node that is not the root: it may be free."""
+        return self._parents[node] >= ROOT
+
+    def use(self, node: Node) -> None:
+        """Marks a node as used."""
+        self._used[node] = 1
+
+    def is_used(self, node: Node) -> bool:
+        return self._used[node] == 1
+
+    def take_mark(self, node: Node) -> bool:
+        """Whether a node was used since its mark was taken the last time; new ones were."""
+        was_used, self._used[node] = self._used[node], 0
+        return bool(was_used)
+
     def extend(self, node: Node, token: int) -> Node:
         """The child of `node` by `token`, made where it is missing. Raises OverflowError if the token is no int32."""
-        parents, tokens, table = self._parents, self._tokens, self._table
-        mask = len(table) - 1
-        slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR) >> _LOW_BITS & mask
-        while child := table[slot]:
-            if parents[child] == node and tokens[child] == token:
-                return child
-            slot = slot + 1 & mask
+        return self.find(node, token) or self.add(node, token)
+
+    def add(self, node: Node, token: int) -> Node:
+        """The child of `node` by `token`, where there is none. Raises OverflowError if the token is no int32."""
         path_hash = mix(self._hashes[node], token)
-        child = len(tokens)
-        tokens.append(token)  # the only one that can fail
-        parents.append(node)
-        self._hashes.append(path_hash)
-        self._first.append(0)
-        self._next.append(self._first[node])
-        self._first[node] = child
+        if self._free:
+            child = self._free[-1]
+            self._tokens[child] = token  # the only one that can fail
+            self._free.pop()
+            self.reused += 1
+            self._parents[child], self._hashes[child], self._used[child] = node, path_hash, 1
+        else:
+            child = len(self._tokens)
+            self._tokens.append(token)
+            self._parents.append(node)
+            self._hashes.append(path_hash)
+            self._first.append(0)
+            self._previous.append(0)
+            self._used.append(1)
+            self._next.append(0)
+        elder = self._first[node]
+        self._next[child], self._first[node] = elder, child
+        if elder:
+            self._previous[elder] = child
+        table = self._table
+        mask = len(table) - 1
         if 2 * child < mask:
+            slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR) >> _LOW_BITS & mask
+            while table[slot]:
+                slot = slot + 1 & mask
             table[slot] = child
         else:
             self._grow()
         return child
+
+    def remove(self, leaf: Node) -> None:
+        """Takes away a node that has no children; its number may be given to another one."""
+        parent, before, after = self._parents[leaf], self._previous[leaf], self._next[leaf]
+        if before:
+            self._next[before] = after
+        else:
+            self._first[parent] = after
+        if after:
+            self._previous[after] = before
+        self._leave_table(leaf)
+        self._tokens[leaf] = self._parents[leaf] = -1
+        self._next[leaf] = self._previous[leaf] = 0
+        self._free.append(leaf)
+
+    def _leave_table(self, node: Node) -> None:
+        """Whoever went on because this place was taken moves up, so that there is no gap before anyone."""
+        table, mask = self._table, len(self._table) - 1
+        slot = self._slot(node)
+        while table[slot] != node:
+            slot = slot + 1 & mask
+        gap = slot
+        while other := table[slot := slot + 1 & mask]:
+            if (slot - self._slot(other) & mask) >= (slot - gap & mask):
+                table[gap], gap = other, slot
+        table[gap] = 0
+
+    def _slot(self, node: Node) -> int:
+        """Where the table begins to look for a node."""
+        word = self._parents[node] * _PARENT_FACTOR + self._tokens[node] * _TOKEN_FACTOR
+        return word >> _LOW_BITS & len(self._table) - 1
 
     def extend_many(self, parents: ArrayLike, tokens: ArrayLike) -> NDArray[np.int32]:
         """The node of each entry, made where it is missing; entries that say the same get the same node.
@@ -143,11 +217,11 @@ class Nodes:
         `parents[i]` is a node, or `~j` (that is `-1 - j`) for the node of entry `j` of this very call, with `j < i`.
         Both are integers of shape (entries,). Raises ValueError, before anything is added, where they are not.
         """
-        above, ids = _checked(parents, tokens, len(self))
+        above, ids = checked(parents, tokens, self.end)
         if len(above) >= _MANY and (added := self._add_new(above, ids)) is not None:
             return added
         nodes = np.zeros(len(above), dtype=np.int32)
-        for entries, wide in _stretches(_levels(above)):
+        for entries, wide in stretches(levels(above)):
             if wide:
                 over = above[entries]
                 nodes[entries] = self._level(np.where(over < 0, nodes[np.maximum(~over, 0)], over), ids[entries])
@@ -163,8 +237,8 @@ class Nodes:
         outer = np.flatnonzero(above >= 0)
         if self._find_many(above[outer], ids[outer]).any():
             return None
-        known = len(self)
-        stands_for = _merged(above, ids, known)
+        known = self.end
+        stands_for = merged(above, ids, known)
         if stands_for is None:
             return None
         new = np.flatnonzero(stands_for == np.arange(len(above)))
@@ -174,7 +248,7 @@ class Nodes:
         nodes = nodes[stands_for]
         above, tokens = above[new], ids[new].astype(np.int32)
         parents = np.where(above < 0, nodes[np.maximum(~above, 0)], above)
-        hashes = self._hashes_of(parents, tokens, _levels(np.where(above < 0, known + ~parents, 0)))
+        hashes = self._hashes_of(parents, tokens, levels(np.where(above < 0, known + ~parents, 0)))
         eldest = np.concatenate((_numbers(self._first), np.zeros(len(new), dtype=np.int32)))
         youngest = eldest.copy()
         youngest[parents] = numbers
@@ -190,8 +264,8 @@ class Nodes:
         self._parents.frombytes(parents.astype(np.int32).tobytes())
         self._hashes.frombytes(hashes.tobytes())
         self._first.frombytes(bytes(numbers.nbytes))
-        self._next.frombytes(siblings.tobytes())
         _numbers(self._first)[parents] = youngest[parents]
+        self._chain(numbers, siblings)
         self._enter(numbers, parents, tokens)
         return nodes
 
@@ -200,9 +274,9 @@ class Nodes:
     ) -> NDArray[np.uint64]:
         """Those of nodes to come, some of them below others."""
         hashes = np.concatenate((np.frombuffer(self._hashes, dtype=np.uint64), np.zeros(len(parents), dtype=np.uint64)))
-        known = len(self)
+        known = self.end
         hash_of, parent_of, token_of = hashes.data, parents.data, tokens.data
-        for entries, wide in _stretches(levels):
+        for entries, wide in stretches(levels):
             if wide:
                 hashes[known + entries] = mix_many(hashes[parents[entries]], tokens[entries])
             else:
@@ -228,7 +302,7 @@ class Nodes:
         if missing.size:
             words = (parents[missing] << 32) | (tokens[missing] & 0xFFFF_FFFF)
             distinct, which = np.unique(words, return_inverse=True)
-            nodes[missing] = len(self) + which.reshape(-1)
+            nodes[missing] = self.end + which.reshape(-1)
             self._add_many(distinct >> 32, distinct.astype(np.uint32).view(np.int32))
         return nodes
 
@@ -248,7 +322,7 @@ class Nodes:
 
     def _add_many(self, parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
         """New children, none of them twice, sorted by parent."""
-        new = np.arange(len(self), len(self) + len(parents), dtype=np.int32)
+        new = np.arange(self.end, self.end + len(parents), dtype=np.int32)
         eldest = np.concatenate(([True], parents[1:] != parents[:-1]))
         youngest = np.concatenate((eldest[1:], [True]))
         siblings = new + np.int32(1)
@@ -258,23 +332,32 @@ class Nodes:
         self._parents.frombytes(parents.astype(np.int32).tobytes())
         self._hashes.frombytes(hashes.tobytes())
         self._first.frombytes(bytes(new.nbytes))
-        self._next.frombytes(siblings.tobytes())
         _numbers(self._first)[parents[eldest]] = new[eldest]
+        self._chain(new, siblings)
         self._enter(new, parents, tokens)
 
+    def _chain(self, new: NDArray[np.int32], siblings: NDArray[np.int32]) -> None:
+        """Nodes at the end get their next siblings, 0 for none."""
+        self._next.frombytes(siblings.tobytes())
+        self._previous.frombytes(bytes(new.nbytes))
+        self._used += b"\1" * len(new)
+        before = np.flatnonzero(siblings)
+        _numbers(self._previous)[siblings[before]] = new[before]
+
     def _enter(self, new: NDArray[np.int32], parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
-        if 2 * len(self) > len(self._table):
+        if 2 * self.end > len(self._table):
             self._grow()
         else:
             _enter(_numbers(self._table), new, parents, tokens)
 
     def _grow(self) -> None:
         size = len(self._table)
-        while 2 * len(self) > size:
+        while 2 * self.end > size:
             size *= 2
         table = array("i", bytes(4 * size))
-        new = np.arange(1, len(self), dtype=np.int32)
-        _enter(_numbers(table), new, _numbers(self._parents)[1:], _numbers(self._tokens)[1:])
+        parents, tokens = _numbers(self._parents), _numbers(self._tokens)
+        new = np.flatnonzero(parents >= ROOT).astype(np.int32)
+        _enter(_numbers(table), new, parents[new], tokens[new])
         self._table = table
 
 
@@ -296,86 +379,6 @@ def _enter(table: NDArray[np.int32], new: NDArray[np.int32], parents: NDArray[An
         table[slots[free]] = new[free]
         on = table[slots] != new
         new, slots = new[on], (slots[on] + 1) & (len(table) - 1)
-
-
-def _checked(parents: ArrayLike, tokens: ArrayLike, known: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    above, ids = np.asarray(parents), np.asarray(tokens)
-    if above.ndim != 1 or above.shape != ids.shape:
-        raise ValueError(f"parents of shape {above.shape} and tokens of shape {ids.shape} are no list of entries")
-    if not all(numbers.size == 0 or np.issubdtype(numbers.dtype, np.integer) for numbers in (above, ids)):
-        raise ValueError("parents and tokens are integers")
-    above, ids = np.ascontiguousarray(above, dtype=np.int64), np.ascontiguousarray(ids, dtype=np.int64)
-    wrong = np.flatnonzero((above >= known) | (~above >= np.arange(len(above))))
-    if wrong.size:
-        raise ValueError(f"the parent of entry {wrong[0]} is neither a node nor an earlier entry: {above[wrong[0]]}")
-    wrong = np.flatnonzero(ids != ids.astype(np.int32))
-    if wrong.size:
-        raise ValueError(f"the token of entry {wrong[0]} has more than 32 bits: {ids[wrong[0]]}")
-    return above, ids
-
-
-def _levels(above: NDArray[np.int64]) -> NDArray[np.int32]:
-    """How many entries of the same call stand above each entry: chains, each entry below the last one, are followed
-    in steps that double."""
-    places = np.arange(len(above))
-    begins = above != -places  # ~(place - 1)
-    begins[:1] = True
-    starts = np.flatnonzero(begins)
-    chain_of = np.cumsum(begins) - 1
-    depths = places - starts[chain_of]
-    over = above[starts]
-    inner = over < 0
-    jump = np.where(inner, chain_of[np.maximum(~over, 0)], np.arange(len(starts)))
-    steps = np.where(inner, depths[np.maximum(~over, 0)] + 1, 0)
-    while (beyond := steps[jump]).any():
-        steps += beyond
-        jump = jump[jump]
-    levels: NDArray[np.int32] = (steps[chain_of] + depths).astype(np.int32)
-    return levels
-
-
-def _stretches(levels: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.intp], bool]]:
-    """Entries from above, and whether they are one wide level; narrow levels wait for the next wide one."""
-    widths = np.bincount(levels).tolist()
-    # numpy sorts short integers by radix, ten times as quickly
-    order = np.argsort(levels.astype(np.uint16) if len(widths) <= 2**16 else levels, kind="stable")
-    begin = end = 0
-    for width in widths:
-        if width >= _WIDE:
-            if begin < end:
-                yield order[begin:end], False
-            begin, end = end + width, end + width
-            yield order[end - width : end], True
-        else:
-            end += width
-    if begin < end:
-        yield order[begin:end], False
-
-
-def _merged(above: NDArray[np.int64], ids: NDArray[np.int64], known: int) -> NDArray[np.intp] | None:
-    """For each entry the first one that says the same, which may be itself. None where that would take long.
-
-    Entries that say the same have the same parent: most entries are alone below theirs, and are not looked at twice.
-    """
-    entries = np.arange(len(above))
-    stands_for = entries.copy()
-    left = np.ones(len(above), dtype=np.bool_)
-    for _ in range(_ROUNDS):
-        over = np.where(above < 0, known + stands_for[np.maximum(~above, 0)], above)
-        youngest = np.zeros(known + len(above), dtype=np.intp)
-        youngest[over] = entries
-        crowded = np.zeros(known + len(above), dtype=np.bool_)
-        crowded[over[youngest[over] != entries]] = True
-        some = np.flatnonzero(crowded[over] & left)
-        _, firsts, which = np.unique(
-            (over[some] << 32) | (ids[some] & 0xFFFF_FFFF), return_index=True, return_inverse=True
-        )
-        if len(firsts) == len(some):
-            return stands_for
-        stands_for[some] = some[firsts[which.reshape(-1)]]
-        stands_for = stands_for[stands_for]  # who stood for others may stand behind an earlier one now
-        left = stands_for == entries
-    return None
 
 
 def mix_many(first: NDArray[np.uint64], second: NDArray[Any]) -> NDArray[np.uint64]:

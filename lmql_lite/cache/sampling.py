@@ -78,3 +78,16 @@ def mix(first: int, second: int) -> int:
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
     return word ^ (word >> 31)
+
+
+def seeds(seed: int, count: int) -> tuple[int, ...]:
+    """The seeds of so many samples of one run: the run's own, and others made from it, all different.
+
+    Each is that of a whole run: a run with it alone says the same. They have 53 bits, so that JSON keeps them.
+    """
+    found = {seed: None}
+    number = 0
+    while len(found) < count:
+        number += 1
+        found[mix(seed & _WORD, number) >> 11] = None
+    return tuple(found)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lmql_lite.cache.books import Books
+from lmql_lite.cache.changes import Changes
 from lmql_lite.cache.frames import MAX_MODEL, Batch, Entry, Model
 from lmql_lite.cache.log import Log, Lost, News, Renumbered
 from lmql_lite.cache.trie import MAX_BYTES, Trie
@@ -20,20 +21,31 @@ class Numbered:
 
     books: Books
     batches: list[Batch]
+    changes: Changes
+    """They hold the nodes that have numbers now."""
 
 
 class SavedTrees:
     """One log, and a tree for each model that has facts in it. Runs of several threads and event loops may share it.
 
-    `max_bytes` bounds the facts of each tree that are in no column of the log; `runs` numbers the runs on these trees
+    `max_bytes` bounds what each tree has that the log does not hold: facts, and nodes on the way to none of its facts.
+    With `reads_only` nothing is saved, and no books are kept of what is new. `runs` numbers the runs on these trees
     (S31); `clock` tells when facts are written.
 
     All books are kept where the log tells what is new and what is kept (see `Log`): one after the other, and whoever
     waits for it.
     """
 
-    def __init__(self, log: Log, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        log: Log,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.time,
+        *,
+        reads_only: bool = False,
+    ) -> None:
         self.max_bytes = max_bytes
+        self.reads_only = reads_only
         self.runs = itertools.count(1)
         self._log = log
         self._clock = clock
@@ -55,7 +67,8 @@ class SavedTrees:
         tree = self._trees.get(fingerprint)
         if tree is None:
             tree = self._trees.setdefault(fingerprint, Trie(self.max_bytes))
-            tree.record()
+            if not self.reads_only:
+                tree.record()
         return tree
 
     async def follow(self) -> None:
@@ -82,8 +95,8 @@ class SavedTrees:
         books = self._latest.get(model.fingerprint)
         if books is None:
             books = Books(replace(model, number=self._free_number()), tree)
-        self._unsure = Numbered(books, [])
         changes = tree.changes()  # only now: what the log has just taken back is no news
+        self._unsure = Numbered(books, [], changes)
         if not changes.places:
             return []
         self._unsure.batches.extend(books.batches(changes, int(self._clock())))

@@ -77,6 +77,11 @@ class Stored:
         answers, key = self._asked(question)
         return answers.find(node, key)
 
+    def has(self, node: Node) -> bool:
+        """Whether anything is stored of a node."""
+        has_head = node < len(self._numbers) and self._numbers[node] >= 0
+        return has_head or self._verdicts.has(node) or self._draws.has(node)
+
     def holds_head(self, node: Node) -> bool:
         """Whether the log that is read now has one of this node."""
         return node < len(self._numbers) and self._numbers[node] >= self._outdated
@@ -173,6 +178,9 @@ class StoredAnswers:
             return None
         found = self._row(node, key)
         return None if found < 0 else Answer(self._tokens[found], self._logprobs[found], 0)
+
+    def has(self, node: Node) -> bool:
+        return node < len(self._last) and self._last[node] >= 0
 
     def holds(self, node: Node, key: bytes) -> bool:
         """Whether the log that is read now gives one."""

@@ -27,13 +27,15 @@ class Suffixes:
     """For the last `LENGTH` tokens of any path the first node that they led to: one to two int32 per node.
 
     The first and not the newest, so that what is proposed is text that somebody went on with, and not a guess that was
-    not taken. The owner of `nodes` sees to it that one thread at a time is here.
+    not taken. Nodes that took the numbers of others are entered when there are many of them: whose suffix is another
+    now is not found. The owner of `nodes` sees to it that one thread at a time is here.
     """
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._table = np.zeros(1024, dtype=np.int32)
         self._entered = ROOT + 1
+        self._reused = 0
 
     @property
     def nbytes(self) -> int:
@@ -88,14 +90,15 @@ class Suffixes:
 
     def _follow(self) -> None:
         """Enters the nodes that are new."""
-        end = len(self._nodes)
-        if end > len(self._table):
-            self._table = np.zeros(1 << end.bit_length(), dtype=np.int32)
-            self._entered = ROOT + 1
+        end = self._nodes.end
+        if end > len(self._table) or self._nodes.reused - self._reused > end // 4:
+            self._table = np.zeros(max(1 << end.bit_length(), len(self._table)), dtype=np.int32)
+            self._entered, self._reused = ROOT + 1, self._nodes.reused
         if end - self._entered > _FEW:
-            self._enter_many(np.arange(self._entered, end, dtype=np.int32))
+            new = np.arange(self._entered, end, dtype=np.int32)
+            self._enter_many(new[self._nodes.columns(new)[0] >= ROOT])
         else:
-            for node in range(self._entered, end):
+            for node in filter(self._nodes.is_there, range(self._entered, end)):
                 self._enter(node)
         self._entered = end
 

@@ -46,10 +46,14 @@ class Manner:
     @staticmethod
     def of(condition: bytes, sampling: Sampling) -> Manner:
         """`condition` tells apart what text was asked for, b"" for any."""
+        penalties = b""
+        if sampling.penalises:
+            strengths = sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty
+            penalties = b"penalty:" + struct.pack("<3d", *strengths)
         if is_greedy(sampling):
-            return Manner(_digest(condition) if condition else None)
+            return Manner(_digest(penalties + condition) if penalties or condition else None)
         policy = struct.pack("<fqdd", sampling.temperature, sampling.top_k or 0, sampling.top_p, sampling.min_p)
-        return Manner(_digest(policy + condition), sampling.seed, sampling.index)
+        return Manner(_digest(policy + penalties + condition), sampling.seed, sampling.index)
 
 
 def _digest(data: bytes) -> bytes:
@@ -84,7 +88,8 @@ class Texts:
 
     def __init__(self, tree: TokenTree) -> None:
         self.tree = tree
-        self._notes: OrderedDict[Node, tuple[int | None, Alternatives]] = OrderedDict()
+        self._notes: OrderedDict[int, tuple[int | None, Alternatives]] = OrderedDict()
+        """By the hash of the path: a note keeps no node."""
 
     def walk(self, node: Node, data: bytes) -> Node:
         """Where the bytes lead to from `node`."""
@@ -102,7 +107,7 @@ class Texts:
         if manner.question is None:
             first, *others = data or (END,)
             way = [(first, _head(first, said)), *((byte, _INSIDE[byte]) for byte in others)]
-            return self.tree.say(node, way, run)[-1]
+            return self.tree.say(node, way, run)
         for byte in data or (END,):
             self._add(node, byte, said, manner, run)
             node = self.tree.extend(node, byte)
@@ -115,12 +120,12 @@ class Texts:
         Remembered for a while, and never saved.
         """
         if alternatives or token is not None:
-            self._notes[node] = (token, alternatives)
+            self._notes[self.tree.path_hash(node)] = (token, alternatives)
             if len(self._notes) > NOTES_KEPT:
                 self._notes.popitem(last=False)
 
     def noted(self, node: Node) -> tuple[int | None, Alternatives]:
-        return self._notes.get(node, (None, ()))
+        return self._notes.get(self.tree.path_hash(node), (None, ()))
 
     def read(self, node: Node, manners: Sequence[Manner]) -> Said | None:
         """The token after `node`, as the first of these manners knows it. None where none does."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.scores import Scores
 
 Node = int
-"""A place in the tree: the path of tokens from the root. Never part of a key, a seed or a file."""
+"""A place in the tree: the path of tokens from the root. Never part of a key, a seed or a file. Who has one from
+`extend`, `walk` or `say` keeps that very object while the node is to be there: see `Holds`."""
 
 
 class Fact(NamedTuple):
@@ -36,18 +37,18 @@ class Answer(NamedTuple):
 class TokenTree(Protocol):
     """What one model (one fingerprint) has said, by token path. Append-only to its users; safe for threads (S28).
 
-    A question is a digest of 16 bytes.
+    What nobody holds may be forgotten, nodes too; what is known is the truth. A question is a digest of 16 bytes.
     """
 
     @property
     def root(self) -> Node: ...
 
     def __len__(self) -> int:
-        """How many nodes there are; those that come later have higher numbers."""
+        """How many nodes there are."""
         ...
 
-    def children(self, node: Node) -> Iterator[tuple[int, Node]]:
-        """Token and node of each child, in no particular order."""
+    def logged(self, node: Node) -> list[tuple[int, Node]]:
+        """Token and node of those children that stand in the log of this tree, in no particular order."""
         ...
 
     def extend(self, node: Node, token: int) -> Node:
@@ -91,8 +92,8 @@ class TokenTree(Protocol):
         """Adds a fact; what is known then is returned. The first one written stays, unless the new one tells more."""
         ...
 
-    def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> list[Node]:
-        """`add_scores` of the head at `node`, `extend` by the token beside it, and so on. Gives the tokens' nodes."""
+    def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> Node:
+        """`add_scores` of the head at `node`, `extend` by the token beside it, and so on. Gives the last node."""
         ...
 
     def forget_scores(self) -> None:

@@ -1,9 +1,8 @@
-"""The token tree in memory: nodes that stay, facts bounded in bytes, and what is new of both for whoever saves it."""
+"""The token tree in memory: nodes and facts, bounded in bytes, and what is new of both for whoever saves it."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from threading import Lock
 
 import numpy as np
@@ -12,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from lmql_lite.cache.changes import Changes, News, Question
 from lmql_lite.cache.frames import Draws, Verdicts
 from lmql_lite.cache.head import Head
+from lmql_lite.cache.holding import Holds
+from lmql_lite.cache.memory import Memory
 from lmql_lite.cache.nodes import ROOT, Nodes
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.stored import Stored, StoredHeads
@@ -21,33 +22,35 @@ from lmql_lite.cache.tree import Answer, Fact, Node
 MAX_BYTES = 256 * 2**20
 """A row of scores is 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a head about 1 kB with all that holds it."""
 
-SCORES_BYTES, ANSWER_BYTES = 600, 650
-"""What Python's objects take of memory: for scores beside the numbers themselves, for an answer."""
+NODE_BYTES = 56
+"""What a node takes of memory at most, with its places in the tables."""
+LOOKS = 16
+"""So many nodes are looked at for one that is added when there are too many: at least every other one of those that
+were looked at twice can go, where it is not needed."""
 
 
 class Trie:
-    """A `TokenTree`. One lock guards all writing; only nodes are read without it.
+    """A `TokenTree`. One lock guards all that may be changed meanwhile: facts, and which nodes there are.
 
-    Facts that do not fit into `max_bytes` go, those of the node that was used longest ago first: a whole row becomes
-    its head and goes round once more; next time everything known of that node goes, which only means that the model
-    (or the file) is asked again. Nodes on the way to a pin are passed over; where there are no others, rows above
-    the pinned nodes become heads, and no more than that. What was written last always stays.
+    `max_bytes` bounds facts and nodes that no log holds, nodes to half of it. Facts that do not fit go as `Memory`
+    says, nodes from their leaves on: a hand goes round over all of them, and takes those that were not used since it
+    came by the last time. It passes over what somebody holds (see `Holds`), what leads to a pin, to an unsaved fact, or
+    to what a log holds: that stays as long as the tree. A node that went is made anew when somebody comes by, and what
+    was known of it is asked of the model again.
     """
 
     root: Node = ROOT
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._nodes = Nodes()
-        self._facts: dict[Node, Fact] = {}
-        self._answers: dict[Node, dict[Question, Answer]] = {}
-        self._spare: OrderedDict[Node, None] = OrderedDict()  # of which all may go, the longest unused first
-        self._nbytes = 0
-        self._whole = 0
-        """Whole rows among the facts: only they can become less."""
-        self._max_bytes = max_bytes
-        self._pins: dict[Node, int] = {}
-        self._pinned: dict[Node, int] = {}  # on the way to a pin: pins here, and children that are in this table
+        self._holds = Holds()
+        self._memory = Memory(self._nodes, max_bytes, self._cooled)
         self._stored = Stored()
+        self._logged = bytearray()
+        """For each node whether a log holds it; those that are not in it: none does."""
+        self._loose = 0
+        """How many nodes no log holds."""
+        self._hand: Node = ROOT
         self.outlived = False
         """A log that was read is no more: what it said is news when it is asked for, unless another one says it."""
         self._suffixes = Suffixes(self._nodes)
@@ -58,39 +61,51 @@ class Trie:
         return len(self._nodes)
 
     @property
+    def end(self) -> int:
+        """The numbers of all nodes are below."""
+        return self._nodes.end
+
+    @property
     def nbytes(self) -> int:
-        """Memory of the facts, which `max_bytes` bounds."""
-        return self._nbytes
+        """Memory of facts and nodes that no log holds, which `max_bytes` bounds."""
+        return self._memory.nbytes
 
     @property
     def structure_nbytes(self) -> int:
-        """Memory of the nodes, with the table that guesses, stored answers, and what leads to stored facts."""
-        return self._nodes.nbytes + self._suffixes.nbytes + self._stored.nbytes
+        """Memory of all nodes, with the table that guesses, stored answers, and what leads to stored facts."""
+        return self._nodes.nbytes + self._suffixes.nbytes + self._stored.nbytes + self._logged.__sizeof__()
 
     # nodes
 
     def extend(self, node: Node, token: int) -> Node:
-        child = self._nodes.find(node, token)
-        if not child:
-            with self._lock:
-                child = self._nodes.extend(node, token)
-        return child
+        with self._lock:
+            return self._extend(node, token)
 
-    def extend_many(self, parents: ArrayLike, tokens: ArrayLike, *, quiet: bool = False) -> NDArray[np.int32]:
+    def extend_many(self, parents: ArrayLike, tokens: ArrayLike, *, logged: bool = False) -> NDArray[np.int32]:
         """The node of each entry, made where it is missing; entries that say the same get the same node.
 
         `parents[i]` is a node, or `~j` (that is `-1 - j`) for the node of entry `j` of this very call, with `j < i`.
-        Both are integers of shape (entries,). Raises ValueError, before anything is added, where they are not.
+        Both are integers of shape (entries,). Raises ValueError, before anything is added, where they are not. Nodes
+        that a log holds stay; others are in nobody's hands.
         """
         with self._lock:
             before = len(self._nodes)
             nodes = self._nodes.extend_many(parents, tokens)
-            if quiet and self._news is not None:
-                self._news.quiet(range(before, len(self._nodes)))
+            self._count(len(self._nodes) - before)
+            if logged:
+                self._keep(nodes)
             return nodes
 
+    def keep(self, nodes: NDArray[np.int64]) -> None:
+        """A log holds these nodes."""
+        with self._lock:
+            self._keep(nodes)
+
     def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
-        return self._nodes.walk(node, tokens)
+        with self._lock:
+            node, many = self._nodes.walk(node, tokens)
+            self._nodes.use(node)
+            return self._holds.hold(node), many
 
     def path(self, node: Node) -> tuple[int, ...]:
         return self._nodes.path(node)
@@ -109,24 +124,76 @@ class Trie:
     def path_hash(self, node: Node) -> int:
         return self._nodes.path_hash(node)
 
-    def children(self, node: Node) -> Iterator[tuple[int, Node]]:
-        """Token and node of each child, in no particular order."""
-        return self._nodes.children(node)
-
-    def nodes_since(self, mark: int) -> range:
-        """The nodes that were added when the tree had `mark` of them, or later."""
-        return range(mark, len(self._nodes))
+    def logged(self, node: Node) -> list[tuple[int, Node]]:
+        with self._lock:
+            return [(token, child) for token, child in self._nodes.children(node) if self._is_logged(child)]
 
     def guess(self, node: Node, most: int, *, skip: bool) -> tuple[int, ...]:
         with self._lock:
             return self._suffixes.guess(node, most, skip)
 
+    def _extend(self, node: Node, token: int) -> Node:
+        child = self._nodes.find(node, token)
+        if child:
+            self._nodes.use(child)
+            return self._holds.hold(child)
+        child = self._holds.hold(self._nodes.add(node, token))
+        self._count(1)
+        return child
+
+    def _count(self, added: int) -> None:
+        """So many more nodes that no log holds: others give way to them."""
+        memory = self._memory
+        self._loose += added
+        memory.nbytes += added * NODE_BYTES
+        if 2 * memory.nbytes > memory.max_bytes:
+            if 2 * self._loose * NODE_BYTES > memory.max_bytes:
+                self._thin_out(LOOKS * added)
+            memory.drop_spare()
+
+    def _keep(self, nodes: NDArray[np.int64] | NDArray[np.int32]) -> None:
+        self._logged += bytes(max(self._nodes.end - len(self._logged), 0))
+        marks = np.frombuffer(self._logged, dtype=np.uint8)
+        before = np.count_nonzero(marks)
+        marks[nodes] = 1
+        kept = int(np.count_nonzero(marks) - before)
+        self._loose -= kept
+        self._memory.nbytes -= kept * NODE_BYTES
+
+    def _is_logged(self, node: Node) -> bool:
+        return node < len(self._logged) and self._logged[node] == 1
+
+    def _thin_out(self, looks: int) -> None:
+        """Looks at so many nodes, and takes away branches that were not used since the hand came by."""
+        nodes = self._nodes
+        for _ in range(looks):
+            self._hand = node = (self._hand + 1) % nodes.end
+            if not nodes.is_there(node) or nodes.take_mark(node):
+                continue
+            while self._may_go(node):
+                parent = nodes.parent(node)
+                self._memory.forget([node])
+                nodes.remove(node)
+                self._loose -= 1
+                self._memory.nbytes -= NODE_BYTES
+                node = parent
+
+    def _may_go(self, node: Node) -> bool:
+        return (
+            node != ROOT
+            and self._nodes.is_leaf(node)
+            and not self._nodes.is_used(node)
+            and not self._is_logged(node)
+            and not self._holds.has(node)
+            and not self._memory.is_pinned(node)
+            and not self._stored.has(node)
+        )
+
     # scores
 
     def scores(self, node: Node) -> Fact | None:
         with self._lock:
-            if node in self._spare:
-                self._spare.move_to_end(node)
+            self._use(node)
             return self._fact(node)
 
     def add_scores(self, node: Node, scores: Scores | Head, run: int) -> Fact:
@@ -138,34 +205,34 @@ class Trie:
             self._add_fact(node, fact, is_news=first is None)  # the row of a known head is no news
             return fact
 
-    def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> list[Node]:
-        nodes = []
+    def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> Node:
         with self._lock:
             for token, head in way:
                 if self._fact(node) is None:
                     self._add_fact(node, Fact(head, run))
-                node = self._nodes.extend(node, token)
-                nodes.append(node)
-        return nodes
+                node = self._extend(node, token)
+            return node
+
+    def _use(self, node: Node) -> None:
+        self._nodes.use(node)
+        self._memory.use(node)
 
     def _add_fact(self, node: Node, fact: Fact, is_news: bool = True) -> None:
-        self._put(node, fact)
         if is_news and self._news is not None:
             self._news.scores(node, fact)
-        self._keep(node)
+        self._memory.add_fact(node, fact)
+
+    def _cooled(self, node: Node, fact: Fact) -> None:
+        if self._news is not None:
+            self._news.cooled(node, fact)
 
     def forget_scores(self) -> None:
         with self._lock:
             self._stored.drop_heads()
-            for node in self._facts:
-                self._nbytes -= _nbytes(self._facts[node])
-                if node not in self._answers:
-                    self._spare.pop(node, None)
-            self._facts.clear()
-            self._whole = 0
+            self._memory.forget_scores()
 
     def _fact(self, node: Node) -> Fact | None:
-        fact = self._facts.get(node) or self._stored.fact(node)
+        fact = self._memory.facts.get(node) or self._stored.fact(node)
         if fact is not None and self._retold is not None and not self._stored.holds_head(node):
             self._retold.scores(node, fact)
         return fact
@@ -193,12 +260,11 @@ class Trie:
 
     def _answer(self, node: Node, question: Question) -> Answer | None:
         with self._lock:
-            if node in self._spare:
-                self._spare.move_to_end(node)
+            self._use(node)
             return self._known_answer(node, question)
 
     def _known_answer(self, node: Node, question: Question) -> Answer | None:
-        answer = self._answers.get(node, {}).get(question) or self._stored.answer(node, question)
+        answer = self._memory.answers.get(node, {}).get(question) or self._stored.answer(node, question)
         if answer is not None and self._retold is not None and not self._stored.holds_answer(node, question):
             self._retold.answer(node, question, answer)
         return answer
@@ -207,11 +273,9 @@ class Trie:
         first = self._known_answer(node, question)
         if first is not None:
             return first
-        self._answers.setdefault(node, {})[question] = answer
-        self._nbytes += ANSWER_BYTES
         if self._news is not None:
             self._news.answer(node, question, answer)
-        self._keep(node)
+        self._memory.add_answer(node, question, answer)
         return answer
 
     # what a log holds of this tree: read where memory has nothing, no news, of run 0, and nothing of `max_bytes`
@@ -219,14 +283,14 @@ class Trie:
     def attach(self, nodes: NDArray[np.int32], heads: StoredHeads) -> None:
         """`nodes[i]` has the head `heads[i]`, unless it had one before. Takes 4 bytes of the structure per node."""
         with self._lock:
-            self._stored.add_heads(nodes, heads, len(self._nodes))
+            self._stored.add_heads(nodes, heads, self._nodes.end)
 
     def attach_answers(
         self, verdicts: Verdicts, draws: Draws, written: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> None:
         """Answers at nodes of this tree, the first to a question counts; and when each of both kinds was written."""
         with self._lock:
-            self._stored.add_answers(verdicts, draws, written, len(self._nodes))
+            self._stored.add_answers(verdicts, draws, written, self._nodes.end)
 
     def written(self, node: Node) -> int | None:
         """When the fact at a node was written to the log, in unix seconds, 0 where that is not known; None for what is
@@ -255,30 +319,36 @@ class Trie:
                 gone -= self._news.replaced
                 self._news.forget(gone)
             self._stored.drop(nodes)
-            self._forget(gone)
+            self._memory.forget(gone)
 
-    def overwrite(self, changes: Changes) -> None:
-        """All that is told of another tree, from its beginning, takes the place of what was known at these nodes."""
-        own = np.zeros(int(changes.nodes.max(initial=ROOT)) + 1, dtype=np.int64)
-        above = np.where(changes.parents == ROOT, ROOT, ~np.searchsorted(changes.nodes, changes.parents))
-        own[changes.nodes] = self.extend_many(above, changes.tokens)
-        nodes = own[sorted(changes.places)]
+    def overwrite(self, fresh: Trie) -> None:
+        """What is new in another tree takes the place of all that was known at those nodes."""
+        changes = fresh.changes()
+        own: dict[Node, Node] = {ROOT: ROOT}
         with self._lock:
+            for node in changes.places:
+                self._follow(fresh, node, own)
+            nodes = {int(own[node]) for node in changes.places}
             if self._news is not None:
-                self._news.replace(set(nodes.tolist()))
-            self._stored.drop(nodes.astype(np.int32))
-            self._forget(nodes.tolist())
+                self._news.replace(nodes)
+            self._stored.drop(np.array(sorted(nodes), dtype=np.int32))
+            self._memory.forget(nodes)
             for node, fact in changes.scores:
-                self._add_fact(int(own[node]), fact)
+                self._add_fact(own[node], fact)
             for node, question, answer in changes.verdicts:
-                self._add_answer(int(own[node]), question, answer)
+                self._add_answer(own[node], question, answer)
             for node, question, seed, index, answer in changes.draws:
-                self._add_answer(int(own[node]), (question, seed, index), answer)
+                self._add_answer(own[node], (question, seed, index), answer)
 
-    def _forget(self, nodes: Iterable[Node]) -> None:
-        for node in nodes:
-            self._spare.pop(node, None)
-            self._drop_facts(node)
+    def _follow(self, other: Trie, node: Node, own: dict[Node, Node]) -> None:
+        """Comes by all nodes that lead to one of another tree; `own` are those that are known."""
+        way = []
+        while node not in own:
+            way.append(node)
+            node = other._nodes.parent(node)
+        for below in reversed(way):
+            own[below] = self._extend(own[node], other._nodes.token(below))
+            node = below
 
     # what is new
 
@@ -287,10 +357,10 @@ class Trie:
         with self._lock:
             if self._news is not None:
                 return
-            self._news = News(mark=ROOT + 1)
-            for node, fact in self._facts.items():
+            self._news = News(self._holds.hold)
+            for node, fact in self._memory.facts.items():
                 self._news.scores(node, fact)
-            for node, answers in self._answers.items():
+            for node, answers in self._memory.answers.items():
                 for question, answer in answers.items():
                     self._news.answer(node, question, answer)
 
@@ -301,96 +371,19 @@ class Trie:
             return self._news is not None and self._news.has_facts
 
     def changes(self) -> Changes:
-        """What was added, and not quietly, since the last call. Raises ValueError where nothing is recorded."""
+        """What was added since the last call. Raises ValueError where nothing is recorded."""
         with self._lock:
             if self._news is None:
                 raise ValueError("changes are told of a tree that records them")
-            news, self._news = self._news, News(mark=len(self._nodes))
-            return news.changes(self._nodes)
+            news, self._news = self._news, News(self._holds.hold)
+            return news.changes()
 
     # memory
 
     def pin(self, node: Node) -> None:
         with self._lock:
-            self._pins[node] = self._pins.get(node, 0) + 1
-            while node >= ROOT:
-                count = self._pinned.get(node, 0)
-                self._pinned[node] = count + 1
-                if count:  # so is all above: a run that moves on pins one node
-                    return
-                self._spare.pop(node, None)
-                node = self._nodes.parent(node)
+            self._memory.pin(node)
 
     def unpin(self, node: Node) -> None:
         with self._lock:
-            if node not in self._pins:
-                raise ValueError(f"node {node} is not pinned")
-            self._pins[node] -= 1
-            if not self._pins[node]:
-                del self._pins[node]
-            while node >= ROOT:
-                self._pinned[node] -= 1
-                if self._pinned[node]:
-                    break
-                del self._pinned[node]
-                if node in self._facts or node in self._answers:
-                    self._spare[node] = None
-                node = self._nodes.parent(node)
-            self._make_room()
-
-    def _put(self, node: Node, fact: Fact) -> None:
-        before = self._facts.get(node)
-        self._facts[node] = fact
-        self._nbytes += _nbytes(fact) - (0 if before is None else _nbytes(before))
-        self._whole += isinstance(fact.scores, Scores) - (before is not None and isinstance(before.scores, Scores))
-
-    def _keep(self, node: Node) -> None:
-        """What was written here stays, whatever has to go for it."""
-        if self._nbytes > self._max_bytes:
-            self._spare.pop(node, None)
-            self._make_room(newest=node)
-        if node in self._spare:
-            self._spare.move_to_end(node)
-        elif node not in self._pinned:
-            self._spare[node] = None
-
-    def _make_room(self, newest: Node | None = None) -> None:
-        while self._nbytes > self._max_bytes and self._spare:
-            node = next(iter(self._spare))
-            if self._cool(node):
-                self._spare.move_to_end(node)
-            else:
-                self._drop(node)
-        if self._nbytes > self._max_bytes and self._whole:  # all at once, so that this is not done for every row
-            for node in self._facts:
-                if node not in self._pins and node != newest:
-                    self._cool(node)
-
-    def _cool(self, node: Node) -> bool:
-        """Makes whole scores their head; False where there are none."""
-        fact = self._facts.get(node)
-        if fact is None or isinstance(fact.scores, Head):
-            return False
-        cold = Fact(fact.scores.head(), fact.run)
-        self._put(node, cold)
-        if self._news is not None:
-            self._news.cooled(node, cold)
-        return True
-
-    def _drop(self, node: Node) -> None:
-        del self._spare[node]
-        self._drop_facts(node)
-
-    def _drop_facts(self, node: Node) -> None:
-        fact = self._facts.pop(node, None)
-        if fact is not None:
-            self._nbytes -= _nbytes(fact)
-            self._whole -= isinstance(fact.scores, Scores)
-        self._nbytes -= ANSWER_BYTES * len(self._answers.pop(node, ()))
-
-
-def _nbytes(fact: Fact) -> int:
-    scores = fact.scores
-    if isinstance(scores, Head):
-        return SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes
-    return SCORES_BYTES + scores.logprobs.nbytes
+            self._memory.unpin(node)

@@ -152,25 +152,31 @@ class Automaton:
         """The state after one byte, NOWHERE where no continuation can meet the term."""
         matched = max((machine.under_way(after[slot]) for slot, machine in self._watch.cutting), default=0)
         # under a phrase that may cut the value the text itself may be past hope: what stands before is judged
-        before = (*place.before, Past(place.atoms, place.utf8))[-matched:] if matched else ()
+        past = Past(self._watch.judged(place.atoms), min(place.utf8, 1))
+        before = (*place.before, past)[-matched:] if matched else ()
         if self._watch.ways(after) or any(self._watch.may_hold(past.atoms) for past in before):
             return self._number(Place(after, utf8, before))
         return NOWHERE
 
     def _ways_back(self, place: Place) -> tuple[Bounds, ...]:
         """The counts here with which a stop may still cut the value back to one that meets the term."""
-        found = []
-        for back, past in enumerate(reversed(place.before), start=1):
-            since = self.counts.unpack(self._added_since(place, back))
+        found: dict[Bounds, None] = {}
+        packed, after = 0, place.atoms
+        for past in reversed(place.before):
+            if self.counts.units:
+                packed += self._watch.added(past.atoms, after, past.utf8 == 0)
+            after = past.atoms
+            if past.utf8:
+                continue  # no phrase begins inside a character
+            since = self.counts.unpack(packed)
             for way in self._watch.ways(past.atoms):
                 if way.num_bytes == 0:
                     # the tokens of the phrase count as well, and some of them are still to come
-                    found.append(
-                        tuple(
-                            (0 if unit == "tokens" else low + more, high + more)
-                            for unit, more, (low, high) in zip(self.counts.units, since, way.bounds, strict=True)
-                        )
+                    bounds = tuple(
+                        (0 if unit == "tokens" else low + more, high + more)
+                        for unit, more, (low, high) in zip(self.counts.units, since, way.bounds, strict=True)
                     )
+                    found[bounds] = None
         return tuple(found)
 
     def _added_since(self, place: Place, back: int) -> int:

@@ -76,6 +76,11 @@ class ByCharacter:
     def _width(self, unit: Unit) -> float:
         return inf if unit == "tokens" else self._widths[unit]
 
+    @property
+    def states_read(self) -> int:
+        """So many states of the automaton were looked at."""
+        return len(self._begins) + len(self._tails)
+
     def loosened(self) -> ByCharacter:
         """Without the upper bounds on what is counted farthest, or without that count: it takes more texts."""
         unit = max(self._widths, key=self._width)

@@ -9,7 +9,10 @@ Atoms = tuple[int, ...]
 
 
 class Past(NamedTuple):
-    """A place that the text has left by some bytes, to which a stop may cut the value back."""
+    """A place that the text has left by some bytes, to which a stop may cut the value back.
+
+    Only what the value is judged by: the machines of stops are in their first states, and `utf8` is 0 or 1.
+    """
 
     atoms: Atoms
     utf8: int

@@ -22,6 +22,8 @@ RULES = 2000
 each that nearly all characters fit, and a vocabulary of 128,000 tokens: give it a hundred."""
 SLACK = 2
 """So many times as many places are looked at before equal ones become one rule."""
+STATES = 3000
+"""Of the automata, that are read: most of them stand inside characters, of which classes of Unicode have many."""
 EDGES = 8
 """Of a rule, on the average of all: classes of Unicode have hundreds of ranges, and each costs a server as well."""
 
@@ -78,7 +80,7 @@ def _explored(segment: _Segment, budget: int) -> Language | None:
                 met.append(after)
             edges.append((low, high, number))
         many += len(edges)
-        if len(met) > SLACK * budget or many > EDGES * budget:
+        if len(met) > SLACK * budget or many > EDGES * budget or segment.states_read > STATES:
             return None
         rules.append(Rule(tuple(edges), segment.accepts(places)))
     language = smallest(rules)
@@ -112,6 +114,10 @@ class _Segment:
         self._parts = [part for part in parts if part != ""]
         self._moves: dict[Place, Moves] = {}
         self._begun: dict[int, Places] = {}
+
+    @property
+    def states_read(self) -> int:
+        return sum(part.states_read for part in self._parts if isinstance(part, ByCharacter))
 
     def begin(self, part: int) -> Places:
         """Where a part begins, and the text before it ends."""

@@ -46,6 +46,7 @@ class Watch:
         self._collect(term, largest, {})
         self.cutting = [(slot, machine) for stop, slot, machine in self.stops if not stop.inclusive]
         """The stops before which a value is cut."""
+        self._of_stops = {slot for _, slot, _ in self.stops}
         # such a value is shorter than the text: leave room to count back
         self.room = max((_longest(stop) for stop, _, _ in self.stops if not stop.inclusive), default=0)
         self.counts = Counts({unit: most + 1 + self.room for unit, most in largest.items()})
@@ -107,6 +108,10 @@ class Watch:
             if machine.begins(before[slot], after[slot]):
                 added += self.counts.one(unit)
         return added
+
+    def judged(self, atoms: Atoms) -> Atoms:
+        """What a value that ends here is judged by: how far a stop has come is not part of it."""
+        return tuple(0 if slot in self._of_stops else atom for slot, atom in enumerate(atoms))
 
     # Judging -----------------------------------------------------------------------------------------------------
 

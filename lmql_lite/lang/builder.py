@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
+from lmql_lite.lang.blocks import Blocks
 from lmql_lite.lang.grammars import extent
-from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET
+from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, NEAREST
 from lmql_lite.lang.layout import Layout
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompts import Prompts
@@ -37,6 +38,7 @@ class Builder:
         self.problems = problems
         self.codes = layout.codes
         self.prompts = Prompts(source, python, problems)
+        self.blocks = Blocks(source, python, problems)
         self.loops = 0
 
     def query(self, tree: Branch) -> nodes.Query:
@@ -90,7 +92,7 @@ class Builder:
         span = self._span(name)
         known = str(name).lower()
         if known in DECODERS_NOT_YET:
-            self.problems.add(f"the decoder '{name}' is not in this version", span, f"there are {', '.join(DECODERS)}")
+            self.problems.add(f"the decoder '{name}' is not in this version", span, NEAREST[known])
         elif known not in DECODERS:
             close = difflib.get_close_matches(known, DECODERS + DECODERS_NOT_YET, 1)
             meant = f"; did you mean '{close[0]}'?" if close else ""
@@ -133,8 +135,6 @@ class Builder:
                 return [self.codes[extent(tree)[0]]]
             case "broken":
                 return []
-            case "block":
-                return self._block(tree)
             case "prompt":
                 built: nodes.Statement | None = self._prompt(tree)
             case "code":
@@ -147,6 +147,8 @@ class Builder:
                 built = self._while(tree)
             case "for":
                 built = self._for(tree)
+            case "with" | "try" | "match":
+                built = self.blocks.statement(tree, self._suite)
             case other:
                 raise AssertionError(other)
         return [built] if built else []
@@ -234,40 +236,6 @@ class Builder:
         assert tree is not None and not isinstance(tree, str)
         return tuple(self._statements(tree))
 
-    def _block(self, tree: Branch) -> list[nodes.Statement]:
-        """`try` and its clauses stand side by side, each a Block of its own; a `case` stands inside its `match`."""
-        first, *rest = tree.children
-        assert isinstance(first, str)
-        if first.type == "MATCH":
-            self.python.head(self._span(first), "", ":\n case _: pass")
-            cases = tuple(self._case(case) for case in rest if case is not None and not isinstance(case, str))
-            return [nodes.Block(self._span(tree), "match", str(first), cases)]
-        suite, *clauses = rest
-        if first.type == "WITH":
-            self.python.head(self._span(first), "", ": pass")
-        elif not any(clauses[index] for index in range(len(clauses)) if not _is_else(clauses[index])):
-            self.problems.add("this 'try' has neither 'except' nor 'finally'", self._span(first), None)
-        span = self.source.span(self._span(first).start, self._span(suite).end)
-        word = "with" if first.type == "WITH" else "try"
-        blocks: list[nodes.Statement] = [nodes.Block(span, word, str(first), self._suite(suite))]
-        for clause in clauses:
-            if clause is None:
-                continue
-            assert not isinstance(clause, str)
-            head, inner = clause.children
-            assert isinstance(head, str)
-            if head.type == "EXCEPT":
-                self.python.head(self._span(head), "try: pass\n", ": pass")
-            blocks.append(nodes.Block(self._span(clause), head.type.lower(), str(head), self._suite(inner)))
-        return blocks
-
-    def _case(self, tree: Branch) -> nodes.Block:
-        head, suite = tree.children
-        assert isinstance(head, str)
-        if head:
-            self.python.head(self._span(head), "match x:\n ", ": pass")
-        return nodes.Block(self._span(tree), "case", str(head), self._suite(suite))
-
     # Prompts -----------------------------------------------------------------------------------------------------
 
     def _prompt(self, tree: Branch) -> nodes.Prompt | None:
@@ -319,10 +287,6 @@ def _branches(tree: Branch) -> Iterator[Branch]:
     for child in tree.children:
         if child is not None and not isinstance(child, str):
             yield child
-
-
-def _is_else(child: Child) -> bool:
-    return child is not None and not isinstance(child, str) and child.data == "else"
 
 
 def _is_string(node: ast.expr) -> bool:

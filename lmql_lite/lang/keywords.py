@@ -12,8 +12,19 @@ from lmql_lite.tokens import Role
 DECODERS = ("argmax", "sample", "beam", "beam_search", "beam_sample")
 """What may stand in a header or before the name of a hole."""
 
-DECODERS_NOT_YET = ("var", "beam_var", "best_k", "bsseq", "incontext")
-"""Decoders of LMQL that this version does not have."""
+ALIASES: Mapping[str, str] = {"beam_search": "beam"}
+"""Decoders that have two names."""
+
+NEAREST: Mapping[str, str] = {
+    "var": "beam(n=...) is nearest: it also weighs whole programs, by how likely all their text is",
+    "beam_var": "beam(n=...) is nearest: it also weighs whole programs, by how likely all their text is",
+    "bsseq": "beam(n=...) is nearest: its hypotheses may be of different lengths",
+    "best_k": "beam(n=...) is nearest: it also keeps the best few, and looks no further back",
+    "incontext": "argmax is nearest: what stands in the prompt is all that it reads",
+}
+"""Decoders of LMQL that this version does not have, and which one does nearest."""
+
+DECODERS_NOT_YET = tuple(NEAREST)
 
 CLAUSES = ("from", "where", "distribution")
 INLINE_CLAUSES = ("where", "distribution")

@@ -117,12 +117,51 @@ class For(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Block(Node):
-    """`with`, `try`, `match` and their clauses, with a prompt inside; `keyword` is the first word of the head."""
+class Item(Node):
+    """One manager of a `with`, and what is bound to what it gives, in store context."""
 
-    keyword: str
-    head: str
+    manager: Expression
+    target: ast.expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class With(Node):
+    items: tuple[Item, ...]
     body: tuple[Statement, ...]
+    is_async: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Handler(Node):
+    """`except TYPE as NAME`. Without a type it takes what is left."""
+
+    type: Expression | None
+    name: str | None
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Try(Node):
+    """`of_groups`: its handlers are `except*`, each of which takes its part of a group of exceptions."""
+
+    body: tuple[Statement, ...]
+    handlers: tuple[Handler, ...]
+    orelse: tuple[Statement, ...] = ()
+    final: tuple[Statement, ...] = ()
+    of_groups: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case(Node):
+    pattern: ast.pattern
+    guard: Expression | None
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Match(Node):
+    subject: Expression
+    cases: tuple[Case, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +179,22 @@ class Return(Node):
     value: Expression | None = None
 
 
-Statement = Prompt | Code | If | While | For | Block | Break | Continue | Return
+Compound = If | While | For | With | Try | Match
+Statement = Prompt | Code | Compound | Break | Continue | Return
+
+
+def suites(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
+    """The blocks of statements inside a compound statement, in the order of the source."""
+    match statement:
+        case If() | While() | For():
+            return statement.body, statement.orelse
+        case With():
+            return (statement.body,)
+        case Try():
+            return (statement.body, *(each.body for each in statement.handlers), statement.orelse, statement.final)
+        case Match():
+            return tuple(case.body for case in statement.cases)
+    return ()
 
 
 # The whole -------------------------------------------------------------------------------------------------------

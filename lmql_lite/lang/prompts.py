@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lmql_lite.lang import nodes
 from lmql_lite.lang.escapes import Decoder, Literal
 from lmql_lite.lang.grammars import Terminal, extent, read
-from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, ROLES
+from lmql_lite.lang.keywords import DECODERS_NOT_YET, NEAREST, ROLES
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompt_lexer import NAME_HINT, PromptLexer
 from lmql_lite.lang.python import Python
@@ -112,7 +112,7 @@ class Prompts:
         node = call.tree.body
         function = node.func if isinstance(node, ast.Call) else node
         if isinstance(function, ast.Name) and function.id.lower() in DECODERS_NOT_YET:
-            hint = f"there are {', '.join(DECODERS)}"
+            hint = NEAREST[function.id.lower()]
             self.problems.add(f"the decoder '{function.id}' is not in this version", call.span, hint)
 
     def _first_argument(self, call: nodes.Expression) -> str:

@@ -140,12 +140,20 @@ class Python:
             arguments.append(Argument(self.span(keyword), keyword.arg, given))
         return tuple(arguments)
 
-    def head(self, span: Span, prefix: str, suffix: str) -> None:
-        """Check the head of a block that holds a prompt, in the smallest statement around it."""
+    def head(self, span: Span, prefix: str, suffix: str) -> ast.stmt | None:
+        """The head of a block that holds a prompt, as the smallest statement around it."""
+        above, _, before = prefix.rpartition("\n")
         try:
-            ast.parse(f"{prefix}{span.source}{suffix}", self.source.name)
+            tree = ast.parse(f"{prefix}{span.source}{suffix}", self.source.name)
+            lines, columns = self._shift(span.start, len(before))
+            first = above.count("\n") + 2 if above else 1
+            self._place(tree, lines - first + 1, columns, first)
         except UNREADABLE as error:
             self._report(error, span.start, span.end, prefix, span.source)
+            return None
+        (statement,) = tree.body
+        self._read.append((span, statement))
+        return statement
 
     def check_compiles(self) -> None:
         """Find what only Python's compiler refuses: a `yield` of the query itself, a doubled parameter."""
@@ -201,8 +209,11 @@ class Python:
         column = len(before) if before.isascii() else len(before.encode("utf-8"))
         return line + self.source.first_line - 1, column - wrapped
 
-    def _place(self, tree: ast.AST, lines: int, columns: int) -> None:
-        """Move a tree to its place in the file. Raises RecursionError when it is too deep for those who follow."""
+    def _place(self, tree: ast.AST, lines: int, columns: int, first: int = 1) -> None:
+        """Move a tree to its place in the file, the columns of its line `first` too.
+
+        Raises RecursionError when it is too deep for those who follow.
+        """
         level: list[ast.AST] = [tree]
         depth = 0
         while level:
@@ -219,9 +230,9 @@ class Python:
                     elif isinstance(value, list):
                         below.extend(child for child in value if isinstance(child, ast.AST))
                 if "lineno" in values:
-                    if columns and values["lineno"] == 1:
+                    if columns and values["lineno"] == first:
                         values["col_offset"] += columns
-                    if columns and values["end_lineno"] == 1:
+                    if columns and values["end_lineno"] == first:
                         values["end_col_offset"] += columns
                     if lines:
                         values["lineno"] += lines

@@ -195,11 +195,8 @@ def _prompts(statements: Iterable[nodes.Statement]) -> Iterator[nodes.Prompt]:
     for statement in statements:
         if isinstance(statement, nodes.Prompt):
             yield statement
-        elif isinstance(statement, nodes.Block):
-            yield from _prompts(statement.body)
-        elif isinstance(statement, (nodes.If, nodes.While, nodes.For)):
-            yield from _prompts(statement.body)
-            yield from _prompts(statement.orelse)
+        for suite in nodes.suites(statement):
+            yield from _prompts(suite)
 
 
 def _holes(prompt: nodes.Prompt) -> Iterator[nodes.Hole]:
@@ -237,13 +234,23 @@ def _body_trees(statements: Iterable[nodes.Statement]) -> Iterator[ast.AST]:
                     yield statement.value.tree
             case nodes.If() | nodes.While():
                 yield statement.test.tree
-                yield from _body_trees([*statement.body, *statement.orelse])
             case nodes.For():
                 yield statement.target
                 yield statement.iterable.tree
-                yield from _body_trees([*statement.body, *statement.orelse])
-            case nodes.Block():
-                yield from _body_trees(statement.body)
+            case nodes.With():
+                for item in statement.items:
+                    yield item.manager.tree
+                    if item.target:
+                        yield item.target
+            case nodes.Try():
+                for handler in statement.handlers:
+                    yield ast.ExceptHandler(handler.type.tree.body if handler.type else None, handler.name, [])
+            case nodes.Match():
+                yield statement.subject.tree
+                for case in statement.cases:
+                    yield ast.match_case(case.pattern, case.guard.tree.body if case.guard else None, [])
+        for suite in nodes.suites(statement):
+            yield from _body_trees(suite)
 
 
 def _prompt_trees(prompt: nodes.Prompt) -> Iterator[ast.AST]:

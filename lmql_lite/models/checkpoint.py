@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.errors import ModelError
+from lmql_lite.models.chat import read_chat
 from lmql_lite.models.tokenizer import HFTokenizer
 
 if TYPE_CHECKING:
@@ -103,7 +104,9 @@ def _load(name: str, folder: Path, commit: str | None) -> Checkpoint:
     return Checkpoint(
         name=f"local:{name}",
         fingerprint=_fingerprint(name, folder, commit, str(precision)),
-        tokenizer=HFTokenizer(backend, bos=bos, eos=eos, size=int(config.get_text_config().vocab_size)),
+        tokenizer=HFTokenizer(
+            backend, bos=bos, eos=eos, size=int(config.get_text_config().vocab_size), chat=read_chat(folder, backend)
+        ),
         context_length=_context_length(config),
         network=network,
     )

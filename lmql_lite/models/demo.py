@@ -27,6 +27,7 @@ from threadpoolctl import ThreadpoolController
 from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import ScoreRequest
+from lmql_lite.models.chat import template_text
 from lmql_lite.models.tokenizer import HFTokenizer
 
 Array = NDArray[np.float64]
@@ -117,6 +118,7 @@ class DemoModel:
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:
             digest.update(hashlib.blake2b(part).digest())
+        digest.update(template_text(folder).encode())
         return cls(HFTokenizer.from_folder(folder), f"demo:{digest.hexdigest()}", config, weights)
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:

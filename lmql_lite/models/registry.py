@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Model, Scorer
@@ -15,33 +16,32 @@ KINDS = (
 )
 
 
-def load(
-    model: str,
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    revision: str | None = None,
-    tokenizer: str | Path | Tokenizer | None = None,
-    timeout: float | None = None,
-    concurrency: int | None = None,
-) -> Model:
-    """`demo`, `local:NAME_OR_PATH` or `openai/NAME`; what is named besides is for the last one (`OpenAIModel`).
+class Access(TypedDict, total=False):
+    """How a model behind an API is reached; None is the same as not said.
 
-    `tokenizer` may be a folder that holds a `tokenizer.json`. Raises ModelError for anything else and for a model that
-    cannot be loaded. A server is asked nothing yet.
+    `base_url` and `api_key` of an OpenAI-compatible server come from OPENAI_BASE_URL and OPENAI_API_KEY unless named.
+    `revision` vouches for the version that it has, so that what the cache knows is found again at another address (S4).
+    `tokenizer` is a folder with a `tokenizer.json`, or a Tokenizer; `timeout` are the seconds of silence that it is
+    granted (300); `concurrency` is how many requests are under way at once (32).
+    """
+
+    base_url: str | None
+    api_key: str | None
+    revision: str | None
+    tokenizer: str | Path | Tokenizer | None
+    timeout: float | None
+    concurrency: int | None
+
+
+def load(model: str, **access: Unpack[Access]) -> Model:
+    """`demo`, `local:NAME_OR_PATH` or `openai/NAME`; `access` is for the last one.
+
+    Raises ModelError for anything else and for a model that cannot be loaded. A server is asked nothing yet.
     """
     kind, _, name = model.partition("/")
     if kind == "openai" and name:
-        return _behind_an_api(name, base_url, api_key, revision, tokenizer, timeout, concurrency)
-    named = {
-        "base_url": base_url,
-        "api_key": api_key,
-        "revision": revision,
-        "tokenizer": tokenizer,
-        "timeout": timeout,
-        "concurrency": concurrency,
-    }
-    for option, value in named.items():
+        return _behind_an_api(name, access)
+    for option, value in access.items():
         if value is not None:
             raise ModelError(
                 f"{option}= is for models behind an API, and {model!r} is none", hint=f"did you mean openai/{model}?"
@@ -68,25 +68,18 @@ def _local(name: str) -> Scorer:
     return TransformersModel.load(name)
 
 
-def _behind_an_api(
-    name: str,
-    base_url: str | None,
-    api_key: str | None,
-    revision: str | None,
-    tokenizer: str | Path | Tokenizer | None,
-    timeout: float | None,
-    concurrency: int | None,
-) -> Model:
+def _behind_an_api(name: str, access: Access) -> Model:
     _require(f"openai/{name}", ("openai",), "lmql-lite")
     from lmql_lite.models.openai import OpenAIModel
     from lmql_lite.models.openai_client import CONCURRENCY, TIMEOUT
     from lmql_lite.models.tokenizer import HFTokenizer
 
+    tokenizer, timeout, concurrency = access.get("tokenizer"), access.get("timeout"), access.get("concurrency")
     return OpenAIModel(
         name,
-        base_url=base_url,
-        api_key=api_key,
-        revision=revision,
+        base_url=access.get("base_url"),
+        api_key=access.get("api_key"),
+        revision=access.get("revision"),
         tokenizer=HFTokenizer.from_folder(Path(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer,
         timeout=TIMEOUT if timeout is None else timeout,
         concurrency=CONCURRENCY if concurrency is None else concurrency,

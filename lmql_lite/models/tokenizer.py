@@ -15,6 +15,7 @@ from typing import Any, cast
 import tokenizers
 
 from lmql_lite.errors import ModelError
+from lmql_lite.models.chat import ChatFormat, read_chat
 
 _SPACE = "\u2581"
 """SentencePiece writes a space as this character."""
@@ -24,17 +25,25 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 class HFTokenizer:
     """Satisfies `lmql_lite.tokens.Tokenizer` over a `tokenizers.Tokenizer`, which is from now on this object's own.
 
-    `size` is the number of scores the model gives, where that is more than the tokenizer has tokens.
+    `size` is the number of scores the model gives, where that is more than the tokenizer has tokens. What ends an
+    answer in a `chat` is end-of-text here.
     """
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, *, bos: Iterable[int] = (), eos: Iterable[int] = (), size: int = 0
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        bos: Iterable[int] = (),
+        eos: Iterable[int] = (),
+        size: int = 0,
+        chat: ChatFormat | None = None,
     ) -> None:
+        self.chat = chat
         byte_level = _is_byte_level(backend)
         self._backend = _plain(backend, byte_level)
         self._backend.encode_special_tokens = True
         self._bos = tuple(bos)
-        self._eos = frozenset(eos)
+        self._eos = frozenset(eos) | (chat.ends if chat else frozenset())
         self._vocabulary = _vocabulary(self._backend, byte_level, size, self._eos.union(self._bos))
         self._bytes = _single_bytes(self._backend, self._vocabulary, byte_level)
 
@@ -61,7 +70,8 @@ class HFTokenizer:
             bos = tuple(_named(backend, named.get("bos_token")))
         elif named.get("add_bos_token") is False:
             bos = ()
-        return cls(backend, bos=bos, eos=eos, size=int(config.get("vocab_size") or 0))
+        chat = read_chat(folder, backend)
+        return cls(backend, bos=bos, eos=eos, size=int(config.get("vocab_size") or 0), chat=chat)
 
     @property
     def vocabulary(self) -> tuple[bytes | None, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import CodeType
+from typing import Literal
 
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
@@ -88,10 +89,43 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
+class HoleDecoder:
+    """`[sample(temperature=0.8) X]`: how the tokens of this hole are chosen. Its options are read when it opens."""
+
+    span: Span
+    name: str
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decorator:
+    """`@tidy(1)` before a hole's name: its value is what the hole is decorated with."""
+
+    span: Span
+    code: CodeType
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """Something that a hole calls, which may be a query: that only the run can tell (S26, runtime/callees.py).
+
+    `function` gives what is called, `arguments` the pair (by place, by name) that it gets without the hole's own name,
+    None where it is not called but only named. `form` says what it is where it is no query: the hole's type in
+    `[X: kind(3)]`, a predicate of its in `where fits(X)`, and a mistake in `[ask(X)]`.
+    """
+
+    span: Span
+    form: Literal["type", "where", "hole"]
+    function: CodeType
+    arguments: CodeType | None
+
+
+@dataclass(frozen=True, slots=True)
 class Hole:
     """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject what it says.
 
-    Where it has a `distribution` its value is one of those options, if condition and predicates let it be.
+    Where it has a `distribution` its value is one of those options, if condition and predicates let it be. `callees`
+    are the nested queries that may fill it instead. `decoder` is its own, None for that of the query.
     `following` is the text that comes after the hole in every case, b"" where that is not known (S18).
     `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
     """
@@ -104,6 +138,9 @@ class Hole:
     continues_segment: bool = False
     type: HoleType | None = None
     distribution: Distribution | None = None
+    decoder: HoleDecoder | None = None
+    decorators: tuple[Decorator, ...] = ()
+    callees: tuple[Callee, ...] = ()
 
     @property
     def may_reject(self) -> bool:
@@ -113,7 +150,14 @@ class Hole:
     @property
     def stands_alone(self) -> bool:
         """Whether what may be said in it is not known when its segment starts, or may not be passed (S16)."""
-        return bool(self.may_reject or self.distribution or (self.type and not isinstance(self.type.spec, TextType)))
+        return bool(
+            self.may_reject
+            or self.distribution
+            or self.decoder
+            or self.decorators
+            or self.callees
+            or (self.type and not isinstance(self.type.spec, TextType))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +191,9 @@ class Enter:
     span: Span
     slot: str
     iterable: CodeType
+    here: CodeType
+    """Calls CALL, so that a traceback shows this place; `await` stands before it where something is async."""
+    is_async: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +204,120 @@ class Next:
     slot: str
     assign: CodeType
     target: int
+    here: CodeType
+    is_async: bool = False
+
+
+# `Enter`, `EnterWith` and `Try` open a block, and the ops named with them close it. How a block is left otherwise, by
+# `Leave`, by `Return` or by an exception, is settled when that happens (runtime/blocks.py).
+
+
+@dataclass(frozen=True, slots=True)
+class EnterWith:
+    """Opens a `with`: `manager` is entered, and what that gives lies under ITEM. Its exit is kept under `slot`.
+
+    An exception that the exit swallows goes on at `target`.
+    """
+
+    span: Span
+    slot: str
+    manager: CodeType
+    target: int
+    here: CodeType
+    is_async: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExitWith:
+    """The end of its body."""
+
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Opens a `try`: its handlers begin at `target`, or its `finally` where that is what `always` runs."""
+
+    span: Span
+    target: int
+    always: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndTry:
+    """The end of what a `Try` guards. Behind it stands the `finally`, or what comes if nothing was raised."""
+
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Except:
+    """Jumps to `target`, the next handler, unless the exception at hand, which lies under ERROR, is of these types."""
+
+    span: Span
+    types: CodeType
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndExcept:
+    """The end of a handler: the exception is dealt with."""
+
+    span: Span
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reraise:
+    """No handler took the exception."""
+
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class EndFinally:
+    """The end of a `finally`: goes on with what led into it. `onward` are the places that leads to."""
+
+    span: Span
+    onward: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """`break` and `continue` out of blocks: leaves the open ones but the first `depth`, then jumps.
+
+    `via` is the `finally` that this comes by first, None for none.
+    """
+
+    span: Span
+    depth: int
+    target: int
+    via: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Ends the query. `value` is None for a bare return and for the end of the body."""
+    """Ends the query. `value` is None for a bare return and for the end of the body. `via` as in `Leave`."""
 
     span: Span
     value: CodeType | None
+    via: int | None = None
 
 
-Op = Text | Turn | Hole | Let | Jump | JumpIf | Enter | Next | Return
+Jumping = Jump | JumpIf | Next | EnterWith | Try | Except | EndExcept | Leave
+Blocked = Enter | Next | EnterWith | ExitWith | Try | EndTry | Except | EndExcept | Reraise | EndFinally | Leave
+Op = Text | Turn | Hole | Let | Jump | JumpIf | Blocked | Return
 
 ITEM = "#item"
-"""Where `Next` leaves the item for its `assign` code; no name of a query."""
+"""Where `Next` leaves the item for its `assign` code, and `EnterWith` what it was given; no name of a query."""
+ERROR = "#error"
+"""The exception that is being handled, if one is."""
+CALL = "#call"
+"""What the `here` of an op calls."""
+CASE = "#case"
+"""Which case of a `match` holds, -1 for none."""
+QUERY = "#query"
+"""What makes a query of a function: called with the number of its program (`Program.queries`) and its options."""
 GUIDED = "#guided"
 """Where a predicate finds the truth of its parts that are no Python."""
 FINAL = "#final"
@@ -209,3 +356,5 @@ class Program:
     model: Option | None = None
     holes: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
+    queries: tuple[Program, ...] = ()
+    """Of the functions in it that are queries by `@query`, in the order of the source."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import CodeType
 
-from lmql_lite.program.ops import Hole, Jump, JumpIf, Let, Next, Op, Text
+from lmql_lite.program.ops import Hole, Jumping, Let, Op, Text
 
 REFLECTION = frozenset({"context", "eval", "exec", "globals", "locals", "vars"})
 """Through these Python reads any hole without naming it."""
@@ -18,7 +18,7 @@ def segmented(ops: Sequence[Op], prologue: Sequence[Let]) -> tuple[Op, ...]:
     Between the two is nothing but text that could be known when the segment starts: no statement, no place that is
     jumped to, no value of one of its holes. What Python judges, before or after, begins anew.
     """
-    targets = {op.target for op in ops if isinstance(op, Jump | JumpIf | Next)}
+    targets = {op.target for op in ops if isinstance(op, Jumping)}
     later = {name for let in (*prologue, *ops) if isinstance(let, Let) for name in _read_later(let.code)}
     marked: list[Op] = []
     segment: set[str] = set()

@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 
+from lmql_lite.cache.penalties import Penalties
 from lmql_lite.cache.scores import Mask
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
@@ -35,6 +36,7 @@ class Crossroads:
     matcher: Matcher
     held: bytes
     untried: Mask
+    penalties: Penalties
 
 
 class Fill:
@@ -109,7 +111,7 @@ class Fill:
             return self._opened
         best: tuple[float, Crossroads, Choice] | None = None
         for crossroads in self._crossroads:
-            choice = await self._choice(crossroads.state, (), crossroads.untried)
+            choice = await self._choice(crossroads.state, (), crossroads.untried, crossroads.penalties)
             if choice is not None:
                 score = crossroads.state.score + choice.logprob
                 if best is None or score > best[0]:
@@ -135,18 +137,19 @@ class Fill:
                 return replace(state, matcher=matcher.end("bound"))
             raise self._dead_end(state, matcher, held, room)
         mask = matcher.allowed(held, left)
-        choice = await self._choice(state, draft, mask)
+        penalties = self._path.counts.penalties(state.history, self._sampling)
+        choice = await self._choice(state, draft, mask, penalties)
         if choice is None:
             raise self._dead_end(state, matcher, held, room)
         untried = mask.copy() if self._op.may_reject else mask
-        crossroads = Crossroads(state, matcher, held, untried)
+        crossroads = Crossroads(state, matcher, held, untried, penalties)
         if self._op.may_reject and self._sampling.temperature <= 0:
             self._crossroads.append(crossroads)
         return self._take(crossroads, choice)
 
-    async def _choice(self, state: State, draft: tuple[int, ...], mask: Mask) -> Choice | None:
+    async def _choice(self, state: State, draft: tuple[int, ...], mask: Mask, penalties: Penalties) -> Choice | None:
         try:
-            return await self._frontier.choose(state.node, draft, mask, self._sampling, self._ledger)
+            return await self._frontier.choose(state.node, draft, mask, self._sampling, self._ledger, penalties)
         except ModelError as error:
             sentence = f"[{self._op.name}] could not be filled: {error.message}"
             raise ModelError(sentence, span=self._op.span, hint=error.hint) from error

@@ -12,10 +12,12 @@ import numpy as np
 
 from lmql_lite.cache.explain import difference
 from lmql_lite.cache.head import Head, Miss, question
+from lmql_lite.cache.penalties import NO_PENALTIES, Penalties
 from lmql_lite.cache.scores import Mask, Scores
 from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
 from lmql_lite.errors import CacheError, ModelError
 from lmql_lite.models.base import Scorer, ScoreRequest
+from lmql_lite.runtime.calls import overheard
 from lmql_lite.runtime.decoders import pick
 from lmql_lite.runtime.drafts import Drafts
 from lmql_lite.runtime.ledger import Ledger
@@ -59,29 +61,34 @@ class Frontier:
         self.tree = tree
         self.speculates = speculate and not replay
         self._replay = replay
-        self._known = len(tree)
-        """Nodes with lower numbers were there before any run of this frontier."""
         self._drafts = Drafts()
         self._asked: dict[Node, asyncio.Future[Fact]] = {}
         self._questions: list[Question] = []
         self._asking: asyncio.Task[None] | None = None
 
     async def choose(
-        self, node: Node, draft: tuple[int, ...], mask: Mask, sampling: Sampling, ledger: Ledger
+        self,
+        node: Node,
+        draft: tuple[int, ...],
+        mask: Mask,
+        sampling: Sampling,
+        ledger: Ledger,
+        penalties: Penalties = NO_PENALTIES,
     ) -> Choice | None:
         """The token after `node` that `sampling` picks from those that the mask allows, None where it allows none.
 
+        `penalties` are what it makes of the tokens that stand before.
         `draft` are tokens likely to come next; their scores come along in the same pass and land in the tree. Raises
         ModelError where the model fails, what it said before stays; and CacheError where a replay does not know.
         """
         path_hash = self.tree.path_hash(node)
         known = self.tree.scores(node)
         if known is not None:
-            picked = pick(known.scores, mask, sampling, path_hash)
+            picked = pick(known.scores, mask, sampling, path_hash, penalties)
             if not isinstance(picked, Miss):
-                self._remember(node, known, picked, mask, sampling)
+                self._remember(node, known, picked, mask, sampling, penalties)
                 return self._choice(node, known, picked, ledger)
-        answer = self._recall(node, mask, sampling)
+        answer = self._recall(node, mask, sampling, penalties)
         if answer is not None:
             return Choice(answer.token, answer.logprob, self._source(node, answer.run, ledger))
         if self._replay:
@@ -92,9 +99,9 @@ class Frontier:
             unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
             self._ask(node, draft, unknown, ledger)
         fact = await asyncio.shield(self._asked[node])
-        picked = pick(fact.scores, mask, sampling, path_hash)
+        picked = pick(fact.scores, mask, sampling, path_hash, penalties)
         assert not isinstance(picked, Miss), "scores that were just made are whole"
-        self._remember(node, fact, picked, mask, sampling)
+        self._remember(node, fact, picked, mask, sampling, penalties)
         return self._choice(node, fact, picked, ledger)
 
     async def logprobs(
@@ -142,22 +149,25 @@ class Frontier:
             return "cache"
         return "draft" if ledger.guessed(node) else "model"
 
-    def _recall(self, node: Node, mask: Mask, sampling: Sampling) -> Answer | None:
+    def _recall(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties) -> Answer | None:
         if sampling.temperature <= 0:
-            return self.tree.verdict(node, question(mask, None))
-        return self.tree.draw(node, question(mask, sampling), sampling.seed, sampling.index)
+            return self.tree.verdict(node, question(mask, None, penalties))
+        return self.tree.draw(node, question(mask, sampling, penalties), sampling.seed, sampling.index)
 
-    def _remember(self, node: Node, fact: Fact, token: int | None, mask: Mask, sampling: Sampling) -> None:
+    def _remember(
+        self, node: Node, fact: Fact, token: int | None, mask: Mask, sampling: Sampling, penalties: Penalties
+    ) -> None:
         """Keeps an answer that whoever reads only the head of this entry would have to ask for again."""
         scores = fact.scores
         if token is None or isinstance(scores, Head):
             return
-        if isinstance(pick(scores.head(), mask, sampling, self.tree.path_hash(node)), Miss):
+        if isinstance(pick(scores.head(), mask, sampling, self.tree.path_hash(node), penalties), Miss):
             answer = Answer(token, scores.logprob(token), fact.run)
             if sampling.temperature <= 0:
-                self.tree.add_verdict(node, question(mask, None), answer)
+                self.tree.add_verdict(node, question(mask, None, penalties), answer)
             else:
-                self.tree.add_draw(node, question(mask, sampling), sampling.seed, sampling.index, answer)
+                asked = question(mask, sampling, penalties)
+                self.tree.add_draw(node, asked, sampling.seed, sampling.index, answer)
 
     def _logprob(self, node: Node, token: int) -> Answer | None:
         """What is known of one token: it stands in the scores, or is the answer where no other was allowed."""
@@ -184,7 +194,7 @@ class Frontier:
 
     def _unknown(self, node: Node) -> CacheError:
         path, vocabulary = self.tree.path(node), self.scorer.tokenizer.vocabulary
-        found = difference(self.tree, path, self._known)
+        found = difference(self.tree.logged, path)
         why = found.told(vocabulary)
         if found.asked is None and self.tree.scores(node) is not None:
             why = f"{found.place(vocabulary)}: what is stored answers other conditions or another seed"
@@ -235,8 +245,9 @@ class Frontier:
             ]
             for ledger in {id(wanted.ledger): wanted.ledger for wanted in questions}.values():
                 ledger.forward_passes += 1
+            heard = [wanted.ledger.calls for wanted in questions]
             try:
-                answers = await self.scorer.score(requests)
+                answers = await (overheard(self.scorer, requests, heard) if any(heard) else self.scorer.score(requests))
             except Exception as error:
                 self._fail(questions, error)
                 continue

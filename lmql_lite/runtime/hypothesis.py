@@ -8,15 +8,15 @@ decides how many there are: interpreter.py drives one, beams.py many.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from inspect import isawaitable
 from types import CodeType
 from typing import Any
 
+from lmql_lite.cache.sampling import mix
 from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.matcher import Ending, Matcher
-from lmql_lite.constraints.terms import Term, conjunction
+from lmql_lite.constraints.terms import Term
 from lmql_lite.errors import ConstraintError, InputError, QueryError, Span
 from lmql_lite.program.clauses import settled
 from lmql_lite.program.ops import (
@@ -30,69 +30,30 @@ from lmql_lite.program.ops import (
     Let,
     Next,
     Op,
-    Program,
     Return,
     Text,
     Turn,
 )
 from lmql_lite.program.options import texts_of
-from lmql_lite.program.schemas import JsonType
-from lmql_lite.program.types import NAMES, TextType
+from lmql_lite.program.types import NAMES
 from lmql_lite.runtime import events
-from lmql_lite.runtime.environment import Context, Environment, evaluate, value_of
+from lmql_lite.runtime.callees import called
+from lmql_lite.runtime.environment import Context, environment_of, evaluate, value_of
+from lmql_lite.runtime.frames import Frame, own
+from lmql_lite.runtime.header import header, within
 from lmql_lite.runtime.judge import Judge, Objection
 from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.nested import MOST_DEEP, Caller, NestedCall, answered
+from lmql_lite.runtime.opening import OpenHole, matcher_of, schema_of, text_term
+from lmql_lite.runtime.outlook import outlook_of
 from lmql_lite.runtime.result import OptionScores
-from lmql_lite.runtime.settings import Settings
 from lmql_lite.runtime.state import State
-from lmql_lite.runtime.variables import NotCopied, copied, only_reads
-from lmql_lite.runtime.writer import Filling, Outlook, Writer
-from lmql_lite.tokens import Sampling
-
-
-@dataclass(slots=True)
-class Frame:
-    """One query under way: the outermost, or one that a hole of the frame before it has called (S26).
-
-    `shared` are values that every hypothesis has in common: what the caller gave.
-    """
-
-    program: Program
-    environment: Environment
-    shared: tuple[Any, ...] = ()
-    bound: dict[int, Term] = field(default_factory=dict)
-    """Conditions of holes that were evaluated when their segment began, by place in the program."""
-    variables: dict[str, Any] = field(default_factory=dict)
-    """The values of its holes."""
-    endings: dict[str, Ending] = field(default_factory=dict)
-
-    def fork(self) -> Frame:
-        return replace(
-            self,
-            environment=dict(self.environment),
-            bound=dict(self.bound),
-            variables=dict(self.variables),
-            endings=dict(self.endings),
-        )
-
-
-@dataclass(slots=True)
-class OpenHole:
-    """A hole on its way to a value. `op` has its type and its conditions."""
-
-    op: Hole
-    filling: Filling
-    judge: Judge
-    shown: int = 0
-    """So many bytes of its text have been told."""
-    rejections: int = 0
-
-    def fork(self) -> OpenHole:
-        return replace(self, filling=self.filling.fork(), judge=self.judge.fork())
+from lmql_lite.runtime.variables import only_reads
+from lmql_lite.runtime.writer import Outlook, Writer
 
 
 class Hypothesis:
-    def __init__(self, frame: Frame, settings: Settings, sampling: Sampling, writer: Writer, ledger: Ledger) -> None:
+    def __init__(self, frame: Frame, writer: Writer, ledger: Ledger) -> None:
         self.state = writer.start()
         self.frames = [frame]
         self.hole: OpenHole | None = None
@@ -100,12 +61,12 @@ class Hypothesis:
         """What the query returned, once it `is_over`."""
         self.is_over = False
         self.news: list[events.Event] = []
-        self._settings = settings
-        self._sampling = sampling
         self._writer = writer
         self._ledger = ledger
         self._is_borrowed = False
         """Another hypothesis has the same objects in its variables."""
+        self._calls = 0
+        """So many queries have been called."""
         self._standing: Node | None = None
         self._context = Context(self._score)
         frame.environment["context"] = self._context
@@ -126,8 +87,7 @@ class Hypothesis:
         fork.frames = [frame.fork() for frame in self.frames]
         fork.hole = self.hole.fork() if self.hole else None
         fork.value, fork.is_over, fork.news = self.value, self.is_over, []
-        fork._settings, fork._sampling = self._settings, self._sampling
-        fork._writer, fork._ledger = self._writer, self._ledger
+        fork._writer, fork._ledger, fork._calls = self._writer, self._ledger, self._calls
         fork._is_borrowed = self._is_borrowed = True
         fork._standing = None
         fork._context = Context(fork._score, self._context.prompt)
@@ -163,7 +123,7 @@ class Hypothesis:
                 said = state
                 for part in op.parts:
                     said = said.say(await self._part(part, said))
-                self.news.append(events.Text(said.text[len(state.text) :]))
+                self._say(events.Text(said.text[len(state.text) :]))
                 self._go(said)
             case Hole():
                 await self._open(op)
@@ -181,11 +141,8 @@ class Hypothesis:
                 self._go(state)
             case Next():
                 await self._next(op)
-            case Return(span, code):
-                self.value = await self._python(code, span) if code else None
-                self.state = await self._writer.finish(state)
-                self._tell()
-                self.is_over = True
+            case Return():
+                await self._return(op)
 
     def _go(self, state: State, target: int | None = None) -> None:
         """To the next op, or to another place in the program."""
@@ -227,23 +184,79 @@ class Hypothesis:
         """Python is about to run that may change variables: other hypotheses must not see that."""
         if not self._is_borrowed:
             return
-        shared = (self._context, *(value for frame in self.frames for value in frame.shared))
-        holders = [each for frame in self.frames for each in (frame.environment, frame.variables)]
-        try:
-            fresh = copied(holders, shared, lambda name: name.startswith("#"))
-        except NotCopied as error:
-            raise QueryError(
-                "hypotheses part ways inside a loop over something that cannot be copied",
-                span=self._loop(error.name),
-                hint="loop over list(...), or use argmax or sample",
-            ) from error
-        for at, frame in enumerate(self.frames):
-            frame.environment, frame.variables = fresh[2 * at : 2 * at + 2]
+        own(self.frames, (self._context,), self.op.span)
         self._is_borrowed = False
 
-    def _loop(self, slot: str) -> Span:
-        ops = [op for frame in self.frames for op in frame.program.ops]
-        return next((op.span for op in ops if isinstance(op, Enter) and op.slot == slot), self.op.span)
+    # Queries under way -------------------------------------------------------------------------------------------
+
+    async def call(self, op: Hole, nested: NestedCall) -> None:
+        """The hole `op` is filled by a query, which goes on with the text as it stands (S26)."""
+        if len(self.frames) >= MOST_DEEP:
+            raise QueryError(
+                f"queries call each other more than {MOST_DEEP} deep, here {nested.name} for [{op.name}]",
+                span=op.span,
+                hint="a query that calls itself needs a case in which it does not",
+            )
+        self._own()
+        term = self._term(op)
+        self.state = self._writer.begin_call(self.state)
+        environment = environment_of(nested.program, {**nested.scope, **nested.arguments})
+        environment["context"] = self._context
+        seed = mix(self.frame.sampling.seed, self._calls)
+        settings = within(self.frame.settings, await header(nested.program, environment), seed)
+        self._calls += 1
+        shared = tuple(nested.scope.values())
+        frame = Frame(nested.program, environment, settings, settings.sampling(), shared, Caller(op, term, self.state))
+        if any(isinstance(each, Return) and each.value is not None for each in nested.program.ops):
+            frame.unsaid = []
+        self.frames.append(frame)
+        self._go(self.state, 0)
+
+    async def _return(self, op: Return) -> None:
+        self.value = await self._python(op.value, op.span) if op.value else None
+        caller = self.frame.caller
+        if caller is None:
+            self.state = await self._writer.finish(self.state)
+            self._tell()
+            self.is_over = True
+            return
+        hole, before = caller.op, caller.before
+        unsaid = self.frames.pop().unsaid or []
+        if op.value is None:  # its text stays, and is the value
+            self.value = self.state.text[len(before.text) :]
+            self.state = replace(self.state, pc=before.pc, turn=before.turn)
+            for text in unsaid:
+                self._say(text)
+        else:
+            self._writer.leave()
+            self.state = answered(before, self.state, str(self.value), hole.name, self._ledger)
+            self._tell()
+            self._say(events.Text(str(self.value), hole.name))
+        await self._check(caller, self.value)
+        self._bind(hole.name, self.value, str(self.value), "forced")
+
+    async def _check(self, caller: Caller, value: Any) -> None:
+        """Whether the value that a query gave a hole meets its conditions."""
+        op = caller.op
+        self.frame.environment[op.name] = value
+        broken = caller.objects(str(value))
+        for predicate in op.predicates:
+            if broken is None and not await self._python(predicate.code, predicate.span):
+                broken = Objection(predicate.span)
+        if broken is not None:
+            raise ConstraintError(
+                f"[{op.name}] does not meet `{broken.span.source}`: the query gave {str(value)!r}",
+                span=broken.span,
+                hint="say the condition in the query that is called",
+            )
+
+    def _say(self, text: events.Text) -> None:
+        """Text that is told as soon as it is known to stay."""
+        holding = [frame.unsaid for frame in self.frames if frame.unsaid is not None]
+        if holding:
+            holding[-1].append(text)
+        else:
+            self.news.append(text)
 
     # Holes -------------------------------------------------------------------------------------------------------
 
@@ -258,11 +271,14 @@ class Hypothesis:
         if op.distribution is not None:
             await self._choose(op, op.distribution)
             return
+        op, nested = await called(op, lambda code: self._python(code, op.span))
+        if nested is not None:
+            await self.call(op, nested)
+            return
         op = await self._settled(op)
-        limit, pc = self._settings.limit, self.state.pc
-        term = self._term(op, pc)
-        matcher = self._matcher(op, term, limit)
-        filling = self._writer.fill(op, self.state, self._sampling, limit, lambda: self._outlook(op, term, pc))
+        limit, term = self.frame.settings.limit, self._term(op)
+        matcher = matcher_of(op, term, limit, self._writer)
+        filling = self._writer.fill(op, self.state, self.frame.sampling, limit, lambda: self._outlook(op, term))
         self.state = filling.open(self.state, matcher)
         self.hole = OpenHole(op, filling, Judge(op))
         await self.look(self.hole)
@@ -276,19 +292,17 @@ class Hypothesis:
         while True:
             self._tell()
             matcher = self.matcher
-            # text that may still be cut or rejected, and a character that is not complete, wait (S33)
-            ready = matcher.text[hole.shown : matcher.certain].decode("utf-8", "ignore")
-            if ready and matcher.ending is None and not hole.op.may_reject:
-                hole.shown += len(ready.encode())
-                self.news.append(events.Text(ready, hole.op.name))
+            ready = hole.ready(matcher)
+            if ready:
+                self._say(events.Text(ready, hole.op.name))
             if hole.op.may_reject:
                 self._own()
             broken = await hole.judge.objects(matcher, self.frame.environment)
             if broken is None:
                 break
-            back = await hole.filling.go_back() if hole.rejections < self._settings.backtracks else None
+            back = await hole.filling.go_back() if hole.rejections < self.frame.settings.backtracks else None
             if back is None:
-                raise _rejected(hole.op, broken, matcher, hole.rejections + 1)
+                raise hole.rejected(broken, matcher)
             hole.rejections += 1
             self.state = back
         if matcher.ending is not None:
@@ -301,7 +315,7 @@ class Hypothesis:
         self._tell()
         rest = matcher.value[hole.shown :].decode()
         if rest:
-            self.news.append(events.Text(rest, name))
+            self._say(events.Text(rest, name))
         self._bind(name, hole.judge.value, text, ending)
 
     def _bind(self, name: str, value: Any, text: str, ending: Ending) -> None:
@@ -316,14 +330,14 @@ class Hypothesis:
         """One hole with a distribution, from opening to its value."""
         options = await self._python(distribution.options, distribution.span)
         op = await self._settled(op)
-        limit = self._settings.limit
-        matcher = self._matcher(op, self._term(op, self.state.pc), limit)
+        limit = self.frame.settings.limit
+        matcher = matcher_of(op, self._term(op), limit, self._writer)
         self._own()
         environment = self.frame.environment
-        chosen = await self._writer.choose(op, environment, self.state, options, self._sampling, matcher, limit)
+        chosen = await self._writer.choose(op, environment, self.state, options, self.frame.sampling, matcher, limit)
         self.state = chosen.state
         self._tell()
-        self.news.append(events.Text(chosen.text, op.name))
+        self._say(events.Text(chosen.text, op.name))
         self._bind(op.name, chosen.value, chosen.text, "forced")
         self.frame.variables[f"P({op.name})"] = chosen.distribution
 
@@ -343,11 +357,9 @@ class Hypothesis:
         names = {**self.frame.environment, **{name: NAMES[name] for name in op.type.offered}}
         return settled(op, await evaluate(op.type.code, names))
 
-    def _term(self, op: Hole, pc: int) -> Term:
+    def _term(self, op: Hole) -> Term:
         """Its condition, the values in it being known."""
-        if pc in self.frame.bound:
-            return self.frame.bound.pop(pc)
-        return op.condition.bind(self._now)
+        return self.frame.term(op, self.state.pc, self._now)
 
     def _now(self, code: CodeType) -> Any:
         """The value of an expression in a condition."""
@@ -355,58 +367,18 @@ class Hypothesis:
             self._own()
         return value_of(code, self.frame.environment)
 
-    def _matcher(self, op: Hole, term: Term, limit: int) -> Matcher:
-        spec, engine = op.type.spec if op.type else None, self._writer.engine
-        if isinstance(spec, JsonType) and op.type:
-            rules = spec.rules(term, op.name, op.type.span, free_spelling=self._writer.spells_freely)
-            return engine.grammars.matcher(rules, op.following, op.name, op.type.span)
-        return engine.matcher(_whole(op, term), op.following, limit, op.name, op.span)
+    def _outlook(self, op: Hole, term: Term) -> Outlook:
+        """What is known of the segment that begins with this hole."""
+        frame, here = self.frame, self.state.pc
 
-    def _outlook(self, op: Hole, term: Term, pc: int) -> Outlook:
-        """What is known from this hole to the end of its segment. Texts that Python has yet to make end it earlier."""
-        ops, bound = self.frame.program.ops, self.frame.bound
-        parts: list[Term | bytes] = [_whole(op, term)]
-        end, is_whole = pc + 1, True
-        while isinstance(ops[end], Text | Hole):
-            following = ops[end]
-            if isinstance(following, Text):
-                literal = "".join(part for part in following.parts if isinstance(part, str))
-                is_whole = all(isinstance(part, str) for part in following.parts)
-                if not is_whole:
-                    break
-                parts.append(literal.encode())
-            elif isinstance(following, Hole):
-                if not following.continues_segment:
-                    break
-                bound[end] = self._term(following, end)
-                parts.append(_whole(following, bound[end]))
-            end += 1
-        later = [index for index in range(end, len(ops)) if isinstance(ops[index], Hole | Jump | Next)]
-        return Outlook(tuple(parts), goes_on=bool(later), is_whole=is_whole, schema=_schema(op, term))
+        def text_at(at: int) -> Term:
+            later = frame.program.ops[at]
+            assert isinstance(later, Hole), "a segment is made of holes and texts"
+            return text_term(op, term) if at == here else text_term(later, frame.bind(at, self._now))
+
+        return outlook_of(frame.program.ops, here, text_at, schema_of(op, term))
 
     def _tell(self) -> None:
         """Tokens that joined or left the path."""
         moved, self._ledger.news = self._ledger.news, []
         self.news += [events.TokenMoved(step.token, step.node, step.parent) for step in moved]
-
-
-def _rejected(op: Hole, broken: Objection, matcher: Matcher, tries: int) -> ConstraintError:
-    value = matcher.value.decode("utf-8", "replace")
-    times = "the only value that was left" if tries == 1 else f"the last of {tries} values"
-    return ConstraintError(
-        f"[{op.name}] has no value that meets `{broken.span.source}`: {times} was {value!r}"
-        + (f" ({broken.reason})" if broken.reason else ""),
-        span=broken.span,
-        hint="a higher max_backtracks tries more; a condition that needs no Python guides the model from the start",
-    )
-
-
-def _whole(op: Hole, term: Term) -> Term:
-    """The condition with what the hole's type says of its text."""
-    spec = op.type.spec if op.type else None
-    return conjunction((spec.term, term)) if isinstance(spec, TextType) else term
-
-
-def _schema(op: Hole, term: Term) -> str | None:
-    spec = op.type.spec if op.type else None
-    return json.dumps(spec.bounded(term, op.name, op.span)) if isinstance(spec, JsonType) else None

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 
+from lmql_lite.errors import BudgetError
 from lmql_lite.program.ops import Program
 from lmql_lite.runtime import events
 from lmql_lite.runtime.environment import Environment
-from lmql_lite.runtime.hypothesis import Frame, Hypothesis
+from lmql_lite.runtime.frames import Frame
+from lmql_lite.runtime.hypothesis import Hypothesis
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.settings import Settings
@@ -36,15 +38,21 @@ class Run:
         self._sampling = sampling
         self._writer = writer
         self._ledger = ledger
+        self._steps = 0
+
+    @property
+    def seed(self) -> int:
+        return self._sampling.seed
 
     async def stream(self) -> AsyncGenerator[events.Event, None]:
         """Runs the program to its end; the last event carries the result."""
         yield events.Started(self._writer.model, self._settings.decoder_name, self._sampling.seed)
         shared = tuple(self._environment.values())
-        frame = Frame(self._program, self._environment, shared)
-        hypothesis = Hypothesis(frame, self._settings, self._sampling, self._writer, self._ledger)
+        frame = Frame(self._program, self._environment, self._settings, self._sampling, shared)
+        hypothesis = Hypothesis(frame, self._writer, self._ledger)
         try:
             while not hypothesis.is_over:
+                self._count(hypothesis)
                 await hypothesis.step()
                 for event in _news(hypothesis):
                     yield event
@@ -52,6 +60,16 @@ class Run:
         finally:
             hypothesis.leave()
             self._writer.leave()
+
+    def _count(self, hypothesis: Hypothesis) -> None:
+        """Another step. Raises BudgetError where a run has had more of them than it may."""
+        self._steps += 1
+        if self._steps > self._settings.steps:
+            raise BudgetError(
+                f"the run has not come to its end within {self._settings.steps:,} steps, and is here",
+                span=hypothesis.op.span,
+                hint="if this is no endless loop, raise step_budget",
+            )
 
     def _result(self, hypothesis: Hypothesis) -> Result:
         state, frame = hypothesis.state, hypothesis.frame
@@ -64,6 +82,7 @@ class Run:
             endings=dict(frame.endings),
             seed=self._sampling.seed,
             model=self._writer.model,
+            score=state.score,
         )
 
 

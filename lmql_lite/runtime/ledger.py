@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from lmql_lite.cache.tree import Node
 from lmql_lite.models.base import Spent
-from lmql_lite.runtime.budget import Budget
+from lmql_lite.runtime.budget import Bill, Budget
+from lmql_lite.runtime.calls import Calls
 from lmql_lite.runtime.result import Usage
 from lmql_lite.runtime.state import Step
 from lmql_lite.tokens import Fate
@@ -21,11 +22,20 @@ UNLIMITED = Budget()
 
 
 class Ledger:
-    """`run` tells this run's own questions from facts that were known before."""
+    """`run` tells this run's own questions from facts that were known before.
 
-    def __init__(self, run: int, budget: Budget = UNLIMITED) -> None:
+    `purse` are the ledgers of all runs that spend from one budget, this one with them; without it, it is alone.
+    """
+
+    def __init__(
+        self, run: int, budget: Budget = UNLIMITED, purse: list[Ledger] | None = None, calls: Calls | None = None
+    ) -> None:
         self.run = run
         self.budget = budget
+        self.calls = calls
+        """Where what the models are asked is put down; None where nobody asks for it."""
+        self._purse = [] if purse is None else purse
+        self._purse.append(self)
         self.requests = 0
         self.forward_passes = 0
         self.by_server = False
@@ -41,8 +51,7 @@ class Ledger:
         self._kept: Counter[str] = Counter()
         self._prompt = 0
         self._wasted = 0
-        self._bills: list[tuple[int, Spent | None]] = []
-        """Of each request the most prompt tokens that it can have had, and what the server says."""
+        self._bills: list[Bill] = []
 
     def guess(self, nodes: tuple[Node, ...]) -> None:
         """What comes after these nodes was put to the model before the run came by them, if it ever will."""
@@ -79,6 +88,12 @@ class Ledger:
             self._kept[step.token.source] -= 1
             self._wasted += 1
 
+    def remove(self, step: Step, *, is_said_again: bool) -> None:
+        """A token leaves the path with the query that said it (S26)."""
+        self.drop(step, "removed")
+        if is_said_again and step.token.hole is not None:
+            self._wasted -= 1
+
     def reject(self, steps: Iterable[Step]) -> list[Step]:
         """Takes steps off the books that are not on the way any more; gives those of a hole, as rejected."""
         rejected = []
@@ -95,26 +110,26 @@ class Ledger:
 
         A token has at least one byte: where the server does not say how many there were, its bytes are the bound.
         """
-        prompt = sum(
-            bound if spent is None or spent.prompt_tokens is None else spent.prompt_tokens
-            for bound, spent in self._bills
-        )
-        completion = [spent.completion_tokens for _, spent in self._bills if spent and spent.completion_tokens]
-        spent = prompt + most_prompt_tokens, max(sum(completion), len(self.arrived))
-        self.budget.check(self.requests + 1, spent[0], spent[1] + 1)
+        prompt = sum(bill.at_most[0] for each in self._purse for bill in each._bills)
+        completion = sum(each._completion() for each in self._purse)
+        spent = prompt + most_prompt_tokens, completion
+        self.budget.check(sum(each.requests for each in self._purse) + 1, spent[0], spent[1] + 1)
         self.requests += 1
         return self.budget.room(*spent)
+
+    def _completion(self) -> int:
+        return max(sum(bill.completion_tokens or 0 for bill in self._bills), len(self.arrived))
 
     def learn(self, spent: Spent | None) -> None:
         """What this run has paid to find out what its model's server can do."""
         if spent is not None:
             self.requests += 1
-            self.pay(0, spent)
+            self.pay(Bill(0, 0, spent))
 
-    def pay(self, most_prompt_tokens: int, spent: Spent | None) -> None:
-        """What the server says a request of this run cost; None where it was closed before it could say."""
-        self._bills.append((most_prompt_tokens, spent))
-        self.requests += spent.requests - 1 if spent else 0
+    def pay(self, bill: Bill) -> None:
+        """What a request of this run cost."""
+        self._bills.append(bill)
+        self.requests += bill.spent.requests - 1 if bill.spent else 0
 
     def used(self, path: Iterable[Node]) -> None:
         """The run ends on this path: tokens of a server of which no part lies on it were paid for and not used."""
@@ -125,14 +140,15 @@ class Ledger:
             return Usage(
                 requests=self.requests,
                 forward_passes=None,
-                prompt_tokens=_sum(spent.prompt_tokens if spent else None for _, spent in self._bills),
-                completion_tokens=_sum(spent.completion_tokens if spent else None for _, spent in self._bills),
+                prompt_tokens=_sum(bill.prompt_tokens for bill in self._bills),
+                completion_tokens=_sum(bill.completion_tokens for bill in self._bills),
                 tokens_from_cache=self._kept["cache"],
                 tokens_from_model=self._kept["model"],
                 tokens_forced=self._kept["forced"],
                 wasted_tokens=self._wasted,
                 received_tokens=len(self.arrived),
-                provider_cached_tokens=_sum(spent.cached_tokens if spent else None for _, spent in self._bills),
+                provider_cached_tokens=_sum(bill.cached_tokens for bill in self._bills),
+                cost=self.budget.cost_of(self._bills),
             )
         return Usage(
             requests=self.requests,

@@ -1,7 +1,8 @@
 """Text onto the path: what is pending becomes canonical tokens when the model is next asked (S10, S14).
 
 A `Path` belongs to one run; its methods take a state and give the next one, and report every token that joins or
-leaves the path to the ledger.
+leaves the path to the ledger. What the template of a chat says between turns is on the path, and no part of the prompt
+(S30): it is never healed, and counts as the model's bos does.
 """
 
 from __future__ import annotations
@@ -9,20 +10,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from lmql_lite.cache.tree import TokenTree
+from lmql_lite.cache.tree import Node, TokenTree
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.errors import ModelError
+from lmql_lite.models.chat import ChatFormat, Chatting, Delimiter
+from lmql_lite.runtime.counts import Counts
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.state import Overhang, Piece, State, Step, data_of, join, joined, until, without
-from lmql_lite.tokens import Fate, Source, Token, Tokenizer
+from lmql_lite.runtime.turns import (
+    UNREAD,
+    begun,
+    behind_template,
+    first_answer,
+    of_template,
+    read,
+    shown,
+    stripped_left,
+    stripped_right,
+    unread,
+)
+from lmql_lite.tokens import Fate, Role, Source, Token, Tokenizer
+
+NONE = -1
+"""The id of no token."""
 
 
 class Path:
     def __init__(self, tree: TokenTree, tokenizer: Tokenizer, vocabulary: Vocabulary, ledger: Ledger) -> None:
+        self.chat = tokenizer.chat if isinstance(tokenizer, Chatting) else None
         self._tree = tree
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._ledger = ledger
+        self.counts = Counts()
+        """Of the tokens on the path, for who asks."""
 
     def start(self) -> State:
         """An empty text: the model's bos stands before it and is no part of it."""
@@ -34,17 +56,26 @@ class Path:
     def settle(self, state: State, *, last: bool = False) -> State:
         """Encodes what is pending, in one piece, and takes back its ambiguous tail as `held`.
 
-        Nothing is held back at the `last` time, when no token will follow.
+        Nothing is held back at the `last` time, when no token will follow. In a chat, whoever is asked is the
+        assistant (S29).
         """
         state = self.resolve(state)
+        if self.chat is not None and state.turn is not None:
+            state = self._answering(state, self.chat, is_asked=not last)
         if not state.pending and not last:
             return state
         # what an earlier hole left held, when it ended before its first token, is text like any other
-        state = replace(state, pending=joined(state.held, state.pending), held=())
-        ids = self._tokenizer.encode(data_of(state.pending))
-        back = 0 if last else self._ambiguous(ids, first=state.depth == 0)
+        return self._spell(replace(state, pending=joined(state.held, state.pending), held=()), last=last)
+
+    def _spell(self, state: State, *, last: bool) -> State:
+        ids = self._tokenizer.encode(read(state.pending))
+        back = 0 if last else min(self._ambiguous(ids, first=state.depth == 0), self._own(ids, state.pending))
         for token in ids[: len(ids) - back]:
             state = self.take(state, token)
+        if state.pending and state.pending[0].hole == UNREAD:  # then nothing was read with it
+            white, left = begun(state.pending, 0)
+            before = self._tree.path(state.node)[-1:] or (NONE,)
+            state = self._add(replace(state, pending=left), self._record(before[0], white), state.node)
         return replace(state, held=state.pending, pending=())
 
     def _ambiguous(self, ids: tuple[int, ...], *, first: bool) -> int:
@@ -59,22 +90,111 @@ class Path:
         # something has to stand before the first token that is asked for
         return min(back, len(ids) - 1) if first else back
 
+    def _own(self, ids: tuple[int, ...], pieces: tuple[Piece, ...]) -> int:
+        """How many of the last tokens hold nothing that a template says."""
+        room, count = len(read(pieces[behind_template(pieces) :])), 0
+        for token in reversed(ids):
+            room -= len(self._data(token))
+            if room < 0:
+                break
+            count += 1
+        return count
+
     def take(self, state: State, token: int) -> State:
         """Puts a token of settled text on the path: from `held` where there is some, else from `pending`."""
-        data = self._data(token)
-        whose = (state.held or state.pending)[0]
-        record = Token(token, data, whose.hole, whose.source, "kept", None)
-        if state.held:
-            state = replace(state, held=without(state.held, len(data)))
-        else:
-            state = replace(state, pending=without(state.pending, len(data)))
-        return self._add(state, record)
+        spelled, left = begun(state.held or state.pending, len(self._data(token)))
+        state = replace(state, held=left) if state.held else replace(state, pending=left)
+        return self._put(state, token, spelled)
+
+    # Turns of a chat ---------------------------------------------------------------------------------------------
+
+    def begin(self, state: State, role: Role, chat: ChatFormat) -> State:
+        """A turn begins. Raises ModelError where the model's template has no such turn here."""
+        state = self.resolve(state)
+        state = self._answering(state, chat, is_asked=False) if state.turn else self._without_turns(state)
+        state = replace(state, pending=joined(state.held, state.pending), held=())
+        opening = chat.opening(state.turn, role)
+        if state.turn in chat.strips:
+            state = replace(state, pending=stripped_right(state.pending))
+        return replace(self._say(state, opening), turn=role)
+
+    def _without_turns(self, state: State) -> State:
+        """Before the first turn. The template says itself whether there is a bos."""
+        before = data_of(joined(state.held, state.pending))
+        if state.history is not None or before.strip():
+            raise ModelError(
+                "there is text before the first role tag, which then is in nobody's turn",
+                hint="begin with {:system} or {:user}",
+            )
+        return replace(state, node=self._tree.root, depth=0, held=(), pending=(unread(before),) if before else ())
+
+    def _answering(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
+        """In a turn of the assistant's, where a hole stands or the model is asked; the turn's text has a beginning."""
+        answer = first_answer(state.pending)
+        if state.turn != "assistant" and (is_asked or answer is not None):
+            own = () if answer is None else state.pending[answer:]
+            state = self.begin(replace(state, pending=state.pending[:answer]), "assistant", chat)
+            state = replace(state, pending=joined(state.pending, own))
+        return self._begun(state, chat, is_asked=is_asked) if self._is_new(state, chat) else state
+
+    def _is_new(self, state: State, chat: ChatFormat) -> bool:
+        """Whether nothing of the turn's text is on the path yet."""
+        if behind_template(state.pending):
+            return True
+        newest = state.history
+        while newest is not None and newest.token.fate != "kept":
+            newest = newest.before
+        if state.held or (newest is not None and newest.node == state.node):
+            return False
+        return bool(chat.borders.intersection(self._tree.path(state.node)[-1:]))
+
+    def _begun(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
+        """What stands between the beginning of a turn and its text, which may be the model's or the query's."""
+        at = behind_template(state.pending)
+        opening, text = state.pending[:at], state.pending[at:]
+        if state.turn in chat.strips:
+            text = stripped_left(text)
+        first = next((piece for piece in text if piece.hole != UNREAD), None)
+        is_said = first is not None and first.hole is None
+        if first is None and not is_asked:
+            return state
+        state = replace(state, pending=opening)
+        if state.turn == "assistant":
+            state = self._say(state, chat.said if is_said else chat.asked)
+        if not is_said:  # what the model begins is not read together with what the template says
+            state = self._spell(state, last=True)
+        return replace(state, pending=joined(state.pending, text))
+
+    def _say(self, state: State, delimiter: Delimiter) -> State:
+        """What the template says: text is encoded together with what stands around it, as the template means it."""
+        for part in delimiter:
+            if isinstance(part, bytes):
+                state = replace(state, pending=join(state.pending, of_template(part)))
+                continue
+            if read(state.pending):
+                state = self._spell(state, last=True)
+            state = self._put(replace(state, pending=()), part, state.pending)
+        return state
+
+    def _put(self, state: State, token: int, spelled: tuple[Piece, ...]) -> State:
+        """A token joins the path, on record if the prompt holds something of what it stands for."""
+        node, told = self._tree.extend(state.node, token), shown(spelled)
+        if told:
+            return replace(self._add(state, self._record(token, told), node), depth=state.depth + 1)
+        return replace(state, node=node, depth=state.depth + 1)
+
+    def _record(self, token: int, told: tuple[Piece, ...]) -> Token:
+        whose = next((piece for piece in told if piece.hole != UNREAD), None)
+        hole, source = (whose.hole, whose.source) if whose else (None, told[0].source)
+        return Token(token, data_of(told), hole, source, "kept", None)
+
+    # Holes -------------------------------------------------------------------------------------------------------
 
     def choose(self, state: State, token: int, hole: str, source: Source, logprob: float) -> State:
         """Puts a token that was chosen for a hole on the path; it covers `held` and goes beyond."""
         record = Token(token, self._data(token), hole, source, "kept", logprob)
-        state = replace(state, held=(), score=state.score + logprob)
-        return self._add(state, record)
+        state = replace(state, held=(), score=state.score + logprob, depth=state.depth + 1)
+        return self._add(state, record, self._tree.extend(state.node, token))
 
     def force(self, state: State, data: bytes, hole: str) -> State:
         """Text that a constraint leaves no choice about: pending, like the program's own."""
@@ -154,12 +274,12 @@ class Path:
             score=state.score - sum(step.token.logprob or 0.0 for step in dropped),
         )
 
-    def _add(self, state: State, token: Token) -> State:
-        node = self._tree.extend(state.node, token.id)
+    def _add(self, state: State, token: Token, node: Node) -> State:
+        """A token goes on record; it leads to `node`."""
         step = Step(token, state.node, node, state.history)
         self._ledger.add(step)
         used = state.used + (token.hole is not None and token.hole == state.hole)
-        return replace(state, node=node, history=step, depth=state.depth + 1, used=used)
+        return replace(state, node=node, history=step, used=used)
 
     def _data(self, token: int) -> bytes:
         data = self._vocabulary.tokens[token]

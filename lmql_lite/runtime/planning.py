@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from math import ceil, inf
-from typing import Any, Literal
+from typing import Any
 
 from lmql_lite.cache.texts import END
 from lmql_lite.constraints.hole import Engine
@@ -18,21 +18,21 @@ from lmql_lite.lang.nodes import Expression
 from lmql_lite.models.base import Completer, Endpoint, Model
 from lmql_lite.program.conditions import All, Condition
 from lmql_lite.program.endings import endings, fits_all, longest_text, parts_of
-from lmql_lite.program.ops import Hole, Interpolated, Jump, Next, Op, Option, Program, Text, Turn
+from lmql_lite.program.ops import Hole, Interpolated, Op, Option, Program, Text, Turn
 from lmql_lite.program.options import texts_of
 from lmql_lite.program.schemas import JsonType
 from lmql_lite.program.types import TextType
-from lmql_lite.runtime.flow import Flow, Loop
+from lmql_lite.runtime.amounts import Amounts, Asked, Kind, times, whole
+from lmql_lite.runtime.flow import Flow
 from lmql_lite.runtime.foreseen import Foreseen, NotForeseen
-from lmql_lite.runtime.plan import Plan, PlannedHole, PlannedLoop, Spending, Way
-from lmql_lite.runtime.pushing import Pushing, is_free
+from lmql_lite.runtime.outlook import outlook_of
+from lmql_lite.runtime.plan import Plan, PlannedHole, Way
+from lmql_lite.runtime.pushing import Pushing, seen
 from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.settings import Settings, checked
 from lmql_lite.runtime.text_fill import BANNED
-from lmql_lite.runtime.text_frontier import GO_ON, LEAST_STRIDE, MOST_STRIDE, TURN_TOKENS
-from lmql_lite.runtime.writer import Outlook
+from lmql_lite.runtime.text_frontier import LEAST_STRIDE, MOST_STRIDE, TURN_TOKENS
 
-Kind = Literal["usual", "most"]
 ENDLESS = 2**31
 """More tokens than a hole ever has."""
 
@@ -63,14 +63,15 @@ async def planned(
     endpoint = await model.meet() if isinstance(model, Completer) else None
     planner = _Planner(program, foreseen, wishes, endpoint, limited="max_tokens" not in unknown)
     holes = tuple(planner.holes())
+    amounts = Amounts(planner.flow, endpoint, planner.asked, planner.text)
     return Plan(
         model=model.name,
         decoder=wishes.decoder_name,
-        max_tokens=_whole(planner.limit),
+        max_tokens=whole(planner.limit),
         holes=holes,
-        loops=tuple(planner.loops()),
-        usual=planner.total("usual"),
-        most=planner.total("most"),
+        loops=tuple(amounts.loops()),
+        usual=amounts.total("usual"),
+        most=amounts.total("most"),
         budget=budget,
         missing=tuple(wanted.name for wanted in program.inputs if wanted.name not in inputs),
         unknown=tuple(unknown),
@@ -91,40 +92,40 @@ def _named(model: Option, foreseen: Foreseen) -> str | Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """For one hole, once: so many requests, each of which sends the text so far `texts` times, and is answered with so
-    many tokens."""
+class _Course:
+    """How a segment is filled: so many `holes` of it by one request, the answer to which may serve more where the run
+    `goes_on`. `parts` is what is pushed, if anything is."""
 
-    requests: float
-    answer: float
-    texts: float = 1
+    way: Way
+    holes: int = 1
+    goes_on: bool = False
+    parts: tuple[Term | bytes, ...] = ()
 
 
 class _Planner:
+    """Reads the holes in the order of the program; `asked` and `text` then say what each op may come to."""
+
     def __init__(
         self, program: Program, foreseen: Foreseen, wishes: Settings, endpoint: Endpoint | None, *, limited: bool
     ) -> None:
         self.problems: list[str] = []
         self.limit: float = wishes.limit if limited else inf
+        self.asked: dict[int, Mapping[Kind, Asked]] = {}
+        self.flow = Flow(program, foreseen)
         self._ops = program.ops
         self._foreseen = foreseen
-        self._flow = Flow(program, foreseen)
         self._endpoint = endpoint
         self._isolated = wishes.is_isolated
-        self._speculates = wishes.speculate is not False and not wishes.is_isolated
+        self._speculates = wishes.speculate is not False
         self._backtracks = wishes.backtracks
         self._engine = Engine(Vocabulary((*(bytes([byte]) for byte in range(END)), None), frozenset({END})))
         self._pushing = Pushing(self._engine, endpoint or Endpoint(""))
         self._known = {at: self._condition(op) for at, op in enumerate(self._ops) if isinstance(op, Hole)}
-        self._asked: dict[int, Mapping[Kind, _Asked]] = {}
-        self._pushed: dict[int, tuple[Term | bytes, ...]] = {}
-        """What is held to a grammar, by the hole with which it begins."""
-        self._text = [self._text_of(op) for op in self._ops]
+        self.text = [self._text_of(op) for op in self._ops]
+        """Tokens that each op adds to the prompt, at most."""
         if endpoint is None:
             tags = (op for op in self._ops if isinstance(op, Turn))
             self.problems += [f"{_place(tag.span)}: this model is not asked in turns" for tag in tags]
-
-    # Holes -------------------------------------------------------------------------------------------------------
 
     def holes(self) -> Iterator[PlannedHole]:
         segment, left = 0, 0
@@ -134,13 +135,13 @@ class _Planner:
             assert isinstance(op, Hole)
             if not op.continues_segment or left == 0 or self._isolated:
                 segment += not op.continues_segment or not segment
-                way, held = self._way(op, at, later)
-                left = held
-            begins = left == held
+                course = self._course(op, at)
+                left = course.holes
+            begins = left == course.holes
             left -= 1
             most = self._most_tokens(op, term)
-            self._asked[at] = self._bounds(op, at, way, held, most, begins=begins)
-            self._text[at] = self._size_of(op, term, most)
+            self.asked[at] = self._bounds(op, at, course, most, begins=begins)
+            self.text[at] = self._size_of(op, term, most)
             clauses = [part.span.source for part in _conditions(op)]
             clauses += [clause.span.source for clause in _unread(op)]
             yield PlannedHole(
@@ -150,12 +151,12 @@ class _Planner:
                 judged=tuple(predicate.span.source for predicate in op.predicates),
                 later=later,
                 ends=tuple(self._ends(op, term, later)),
-                most_tokens=_whole(most),
-                times=_whole(self._flow.times(at)),
-                always=self._flow.is_certain(at),
+                most_tokens=whole(most),
+                times=whole(self.flow.times(at)),
+                always=self.flow.is_certain(at),
                 segment=segment,
-                way=way,
-                with_holes=held,
+                way=course.way,
+                with_holes=course.holes,
             )
 
     def _condition(self, op: Hole) -> tuple[Term, tuple[str, ...]]:
@@ -185,75 +186,39 @@ class _Planner:
             self.problems.append(str(error))
         return term, tuple(later)
 
-    def _way(self, op: Hole, at: int, later: tuple[str, ...]) -> tuple[Way, int]:
-        """How the model is held to the segment that begins here, and how many holes of it one request is for.
-
-        As `TextWriter` decides it, which knows the values by then.
-        """
+    def _course(self, op: Hole, at: int) -> _Course:
+        """Of the segment that begins here: as a run decides it, which knows the values by then."""
         endpoint = self._endpoint
         if endpoint is None:
-            return "masks", 1
+            return _Course("masks")
         if op.distribution is not None:
             if not endpoint.scores:
                 self.problems.append(
                     f"{_place(op.span)}: [{op.name}] has a distribution, and the server scores no texts"
                 )
-            return "scores", 1
-        outlook, unknown = self._outlook(at)
-        if self._isolated:
-            outlook = Outlook(outlook.parts[:1], goes_on=False, is_whole=True)
-            unknown = bool(later)
-        outlook = replace(outlook, goes_on=outlook.goes_on and self._speculates)
+            return _Course("scores")
+        outlook = outlook_of(self._ops, at, lambda place: self._known[place][0], "{}" if _is_json(op) else None)
+        outlook = seen(outlook, isolated=self._isolated, speculates=self._speculates)
         many = sum(not isinstance(part, bytes) for part in outlook.parts)
-        if op.type is not None and isinstance(op.type.spec, JsonType):
-            return ("schema" if endpoint.takes_schemas else "freely"), 1
-        if unknown:
+        holes = [later for place, (_, later) in self._known.items() if place >= at][:many]
+        if any(holes) and outlook.schema is None:
             may_push = endpoint.takes_languages or (endpoint.stops and not op.may_reject and not outlook.goes_on)
-            return ("later" if may_push else "freely"), many
-        if not op.may_reject and not outlook.goes_on and self._pushing.stops(outlook):
-            return "stops", many
-        held, language = self._pushing.language(outlook)
-        if language is None or (held.goes_on and is_free(language)):
-            return "freely", sum(not isinstance(part, bytes) for part in held.parts)
-        self._pushed[at] = held.parts
-        return "grammar", sum(not isinstance(part, bytes) for part in held.parts)
-
-    def _outlook(self, at: int) -> tuple[Outlook, bool]:
-        """From this hole to the end of its segment, and whether something in it is not known."""
-        term, later = self._known[at]
-        parts: list[Term | bytes] = [term]
-        unknown, end = bool(later), at + 1
-        while isinstance(self._ops[end], Text | Hole):
-            op = self._ops[end]
-            if isinstance(op, Text):
-                literal = [part for part in op.parts if isinstance(part, str)]
-                if len(literal) < len(op.parts):
-                    break
-                parts.append("".join(literal).encode())
-            elif isinstance(op, Hole):
-                if not op.continues_segment:
-                    break
-                term, later = self._known[end]
-                parts.append(term)
-                unknown = unknown or bool(later)
-            end += 1
-        goes_on = any(isinstance(op, Hole | Jump | Next) for op in self._ops[end:])
-        return Outlook(tuple(parts), goes_on=goes_on, is_whole=True), unknown
+            return _Course("later" if may_push else "freely", many, outlook.goes_on or many > 1)
+        held = self._pushing.held(op, outlook)
+        return _Course(held.way, held.holes, held.goes_on, held.outlook.parts)
 
     def _most_tokens(self, op: Hole, term: Term) -> float:
         """A token has at least a byte."""
         if op.distribution is not None:
             return max((float(len(text.encode())) for text in self._options(op)), default=inf)
-        if op.type is not None and isinstance(op.type.spec, JsonType):
+        if _is_json(op):
             return self.limit
         counted = [part.at_most for part in parts_of(term) if isinstance(part, Length) and part.unit == "tokens"]
         return min([self.limit, self._longest((term,)), *(float(most) for most in counted if most is not None)])
 
     def _size_of(self, op: Hole, term: Term, most: float) -> float:
         """Tokens of a value where it stands in a prompt: what is forced does not count for `max_tokens`."""
-        longest = (
-            most if op.distribution or (op.type and isinstance(op.type.spec, JsonType)) else self._longest((term,))
-        )
+        longest = most if op.distribution or _is_json(op) else self._longest((term,))
         return self.limit if longest == inf else longest
 
     def _options(self, op: Hole) -> tuple[str, ...]:
@@ -271,72 +236,30 @@ class _Planner:
             return inf
         return longest_text(found.language) if found and found.exact else inf
 
-    def _bounds(self, op: Hole, at: int, way: Way, held: int, most: float, *, begins: bool) -> Mapping[Kind, _Asked]:
+    def _bounds(self, op: Hole, at: int, course: _Course, most: float, *, begins: bool) -> Mapping[Kind, Asked]:
         tries = 1 + self._backtracks if op.may_reject else 1
         if self._endpoint is None:
-            return {"usual": _Asked(0, most), "most": _Asked(0, most * tries)}
-        if way == "scores":
+            return {"usual": Asked(0, most), "most": Asked(0, most * tries)}
+        if course.way == "scores":
             options = len(self._options(op)) or inf
-            weighing = _Asked(1 + options if self._endpoint.chat_only else 1, 1 + options, texts=1 + options)
+            weighing = Asked(1 + options if self._endpoint.chat_only else 1, 1 + options, texts=1 + options)
             return {"usual": weighing, "most": weighing}
-        goes_on = held > 1 or (self._speculates and self._outlook(at)[0].goes_on)
-        speaks_on = way in ("freely", "later") and goes_on and not self._isolated
+        speaks_on = course.way in ("freely", "later") and course.goes_on
         answer = max(self.limit, LEAST_STRIDE) if speaks_on else self.limit
-        if way == "grammar" and begins:
-            answer = min(answer, self._longest(self._pushed[at]))
-        elif way == "stops":
+        if course.way == "grammar" and begins:
+            answer = min(answer, self._longest(course.parts))
+        elif course.way == "stops":
             answer = min(answer, most)
         usual = float(begins)
         term, later = self._known[at]
-        if way in ("freely", "stops") and not later and not op.may_reject and fits_all(term):
-            requests = _times(ceil(most / LEAST_STRIDE), 1) if most < inf else inf
+        if course.way in ("freely", "stops") and not later and not op.may_reject and fits_all(term):
+            requests = times(ceil(most / LEAST_STRIDE), 1) if most < inf else inf
         else:  # each token may not fit, and be asked for otherwise
             requests = most * tries * (2 + (BANNED if self._endpoint.takes_bans else 0))
         longest = max(self.limit, MOST_STRIDE) if speaks_on else self.limit
-        return {"usual": _Asked(usual, answer), "most": _Asked(max(requests, usual), longest)}
-
-    # Amounts -----------------------------------------------------------------------------------------------------
-
-    def loops(self) -> Iterator[PlannedLoop]:
-        for loop in self._flow.loops:
-            if any(loop.holds(at) for at in self._known):
-                yield PlannedLoop(loop.span, _whole(loop.passes), self.total("usual", loop))
-
-    def total(self, kind: Kind, within: Loop | None = None) -> Spending:
-        """Of the whole run, or of the first pass of a loop."""
-        reach = self._flow.heaviest(self._text)
-        if within is not None:
-            before = reach[within.head - 1] if within.head else 0.0
-            reach = [before + text for text in self._flow.heaviest(self._text, within)]
-        each = [self._spent(at, kind, reach, within) for at in range(len(self._ops))]
-        return Spending(*(_whole(self._flow.heaviest(weights, within)[-1]) for weights in zip(*each, strict=True)))
-
-    def _spent(self, at: int, kind: Kind, reach: list[float], within: Loop | None) -> tuple[float, float, float]:
-        """By one op, once: requests, tokens of prompts and of answers."""
-        op = self._ops[at]
-        if self._endpoint is None:
-            return (
-                0,
-                0 if isinstance(op, Hole) else self._text[at],
-                self._asked[at][kind].answer if at in self._asked else 0,
-            )
-        if at not in self._asked:
-            return 0, 0, 0
-        asked = self._asked[at][kind]
-        inside = (loop for loop in self._flow.loops if loop.holds(at) and (within is None or loop.head > within.head))
-        longest = next((reach[loop.last] for loop in inside), reach[at])  # the text of its last pass
-        prompt = _times(_times(asked.requests, asked.texts), self._prompt(self._endpoint, longest))
-        return asked.requests, prompt, _times(asked.requests, asked.answer)
-
-    def _prompt(self, endpoint: Endpoint, text: float) -> float:
-        """Tokens of a prompt with this text."""
-        text += 1  # that of the beginning
-        if endpoint.chat_only:
-            text += 2 * TURN_TOKENS + (0 if endpoint.continues_turns else TURN_TOKENS + len(GO_ON))
-        return min(text, inf if endpoint.context_length is None else endpoint.context_length)
+        return {"usual": Asked(usual, answer), "most": Asked(max(requests, usual), longest)}
 
     def _text_of(self, op: Op) -> float:
-        """Tokens that an op adds to the prompt, at most."""
         if isinstance(op, Turn):
             return TURN_TOKENS
         if not isinstance(op, Text):
@@ -351,13 +274,11 @@ class _Planner:
         except (NotForeseen, ValueError, TypeError):
             return inf
 
-    # Words -------------------------------------------------------------------------------------------------------
-
     def _ends(self, op: Hole, term: Term, later: tuple[str, ...]) -> Iterator[str]:
         if op.distribution is not None:
             yield "it is one of its options"
             return
-        if op.type is not None and isinstance(op.type.spec, JsonType):
+        if _is_json(op):
             yield "where its JSON is complete"
             return
         yield from endings(term)
@@ -375,12 +296,8 @@ def _unread(op: Hole) -> tuple[Expression, ...]:
     return op.type.clauses if op.type is not None and op.type.spec is None else ()
 
 
-def _times(many: float, each: float) -> float:
-    return many * each if many and each else 0.0
-
-
-def _whole(number: float) -> int | None:
-    return None if number == inf else ceil(number)
+def _is_json(op: Hole) -> bool:
+    return op.type is not None and isinstance(op.type.spec, JsonType)
 
 
 def _place(span: Span) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lmql_lite.constraints.matcher import Ending
+from lmql_lite.runtime.budget import Cost
 from lmql_lite.tokens import Token
 
 
@@ -21,7 +22,7 @@ class Usage:
 
     Of a server `prompt_tokens`, `completion_tokens` and `provider_cached_tokens` are what it says itself, and None
     where a request was closed before it could (S32); `received_tokens` is what arrived, and `wasted_tokens` those of
-    them of which no part stands in the prompt.
+    them of which no part stands in the prompt. `cost` is set where the run has prices.
     """
 
     requests: int | None = 0
@@ -36,9 +37,13 @@ class Usage:
     wasted_tokens: int | None = 0
     received_tokens: int | None = None
     provider_cached_tokens: int | None = None
+    cost: Cost | None = None
 
     def as_dict(self) -> dict[str, int | None]:
-        return asdict(self)
+        """The counts by name, without the cost."""
+        counts = asdict(self)
+        del counts["cost"]
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ class Result:
     `prompt` is the whole text, program and model together; `variables` the last value of each hole, of its type where
     it has one, and under `P(X)` the (value, probability) pairs of a hole X with a `distribution`; `value` what the
     query returned (None without `return`). `endings` says how each hole ended last. `seed` repeats the run exactly.
-    `notices` are sentences that a user should read.
+    `notices` are sentences that a user should read. `score` is the sum of the raw log-probabilities of the tokens that
+    were chosen: of several results the best one has the highest.
     """
 
     prompt: str
@@ -80,6 +86,7 @@ class Result:
     seed: int
     model: str
     notices: tuple[str, ...] = ()
+    score: float = 0.0
 
     def __getitem__(self, name: str) -> Any:
         return self.variables[name]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
+from lmql_lite.cache.sampling import seeds
 from lmql_lite.cache.saved import SavedTrees
 from lmql_lite.cache.token_cache import MemoryTrees, TokenCache
 from lmql_lite.cache.tokens_file import TokensFile
@@ -20,10 +21,13 @@ from lmql_lite.models.registry import load
 from lmql_lite.program.ops import Program
 from lmql_lite.runtime import events
 from lmql_lite.runtime.backends import Backend, Desk, TextBackend, TokenBackend
-from lmql_lite.runtime.environment import environment_of, evaluate, execute
+from lmql_lite.runtime.environment import environment_of, evaluate
+from lmql_lite.runtime.header import header
 from lmql_lite.runtime.interpreter import Run
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.settings import Settings, checked
+from lmql_lite.runtime.samples import together
+from lmql_lite.runtime.settings import Settings
+from lmql_lite.runtime.trace import Trace, trace_to, traced
 
 DEFAULT_MODEL = "demo"
 
@@ -31,8 +35,9 @@ Trees = MemoryTrees | SavedTrees
 Place = tuple[Backend, bool, bool]
 """Of a desk on some trees: the model, whether it only replays, and whether it guesses."""
 Desks = WeakKeyDictionary[Trees, dict[Place, Desk]]
-FileWishes = tuple[str, int, bool]
-"""A file's real path, and what a `TokenCache` wishes besides: who wishes otherwise has trees of their own."""
+FileWishes = tuple[str, int, bool, bool]
+"""A file's real path, what a `TokenCache` wishes besides, and whether the file is only read: who wishes otherwise has
+trees of their own."""
 
 
 class Session:
@@ -60,7 +65,7 @@ class Session:
             self._models[wanted] = load(wanted)
         return self._models[wanted]
 
-    async def stream(
+    def stream(
         self,
         program: Program,
         inputs: Mapping[str, Any],
@@ -68,51 +73,50 @@ class Session:
         model: str | Model | None = None,
     ) -> AsyncGenerator[events.Event, None]:
         """One run, event by event. Raises the errors of the package, and the query's own exceptions as they are."""
+        if settings.trace is None:
+            return self._stream(program, inputs, settings, model, None)
+        trace = trace_to(settings.trace)
+        return traced(self._stream(program, inputs, settings, model, trace), trace, settings.trace)
+
+    async def _stream(
+        self,
+        program: Program,
+        inputs: Mapping[str, Any],
+        settings: Settings,
+        model: str | Model | None,
+        trace: Trace | None,
+    ) -> AsyncGenerator[events.Event, None]:
         environment = environment_of(program, inputs)
-        for let in program.prologue:
-            await execute(let.code, environment)
-        header = {option.name: await evaluate(option.value, environment) for option in program.options}
-        spans = {option.name: option.span for option in program.options}
-        wishes = settings.over(checked({"decoder": program.decoder, **header}, spans))
+        wishes = settings.over(await header(program, environment))
+        if trace is not None:
+            trace.wish(wishes)
         if model is None and program.model is not None:
             model = await evaluate(program.model.value, environment)
-        budget, sampling = wishes.budget, wishes.sampling()
         backend, spent = await self._backend(self.model(model))
-        if wishes.is_isolated:
-            alone, ledger = backend.desk(Trie(), speculate=False, replay=False), Ledger(1, budget)
-            ledger.learn(spent)
-            writer = alone.writer(ledger, sampling, isolated=True)
-            async with aclosing(Run(program, environment, wishes, sampling, writer, ledger).stream()) as stream:
-                async for event in stream:
-                    yield event
-            return
-        trees = await self._trees(wishes)
+        trees = None if wishes.is_isolated else await self._trees(wishes)
         fresh = None
-        if wishes.cache_mode == "refresh":  # on a tree of its own nothing is known
+        if trees is not None and wishes.cache_mode == "refresh":  # on a tree of its own nothing is known
             fresh = Trie(trees.max_bytes)
             fresh.record()
-        ledger = Ledger(next(trees.runs), budget)
-        ledger.learn(spent)
-        writer = self._desk(backend, wishes, trees, fresh).writer(ledger, sampling, isolated=False)
-        run = Run(program, environment, wishes, sampling, writer, ledger)
-        is_kept = wishes.cache_mode in ("ro", "replay")
-        told: set[str] = set()
-        try:
-            async with aclosing(run.stream()) as stream:
+        sampling, budget, runs, purse = wishes.sampling(), wishes.budget, list[Run](), list[Ledger]()
+        for seed in seeds(sampling.seed, 1 if wishes.has_beams else wishes.results):
+            if runs:
+                environment = environment_of(program, inputs)
+                await header(program, environment)
+            ledger = Ledger(next(trees.runs) if trees else 1, budget, purse, trace.calls if trace else None)
+            if not runs:
+                ledger.learn(spent)
+            desk = self._desk(backend, wishes, trees, fresh)
+            writer = desk.writer(ledger, replace(sampling, seed=seed), isolated=trees is None)
+            runs.append(Run(program, environment, wishes, replace(sampling, seed=seed), writer, ledger))
+        async with aclosing(together(runs, at_once=not budget.counts_tokens)) as stream:
+            if trees is None:
                 async for event in stream:
-                    if isinstance(event, events.Finished):
-                        if not is_kept:
-                            is_kept = True
-                            await _keep(trees, backend, fresh)
-                        event = events.Finished(replace(event.result, notices=trees.notices))
-                    for notice in trees.notices:
-                        if notice not in told and not isinstance(event, events.Started):
-                            told.add(notice)
-                            yield events.Notice(notice)
                     yield event
-        finally:
-            if not is_kept:  # what the model said before an error has been paid for too
-                await _keep(trees, backend, fresh)
+                return
+            async with aclosing(_kept(stream, wishes, trees, backend, fresh)) as kept:
+                async for event in kept:
+                    yield event
 
     async def _trees(self, wishes: Settings) -> Trees:
         """Where the run's trees are: memory, or a file with what others have written. Raises CacheError where it is
@@ -124,7 +128,7 @@ class Session:
                     f"cache_mode={wishes.cache_mode!r} reads a file, and none is named", hint='add cache="x.tokens"'
                 )
             return cache.trees if isinstance(cache, TokenCache) else self._memory
-        place = (os.path.realpath(cache.path), cache.max_bytes, cache.durable)
+        place = (os.path.realpath(cache.path), cache.max_bytes, cache.durable, reads_only)
         saved = self._files.get(place)
         if saved is None:
             if reads_only and not os.path.exists(place[0]):
@@ -133,13 +137,15 @@ class Session:
                     hint="run once with cache_mode='rw' to make it",
                 )
             file = await TokensFile.open(cache.path, durable=cache.durable)
-            saved = SavedTrees(file, cache.max_bytes)
+            saved = SavedTrees(file, cache.max_bytes, reads_only=reads_only)
             finalize(saved, file.close_at_once)
             saved = self._files.setdefault(place, saved)  # of runs that opened it at once the first one's counts
         await saved.follow()
         return saved
 
-    def _desk(self, backend: Backend, wishes: Settings, trees: Trees, fresh: Trie | None) -> Desk:
+    def _desk(self, backend: Backend, wishes: Settings, trees: Trees | None, fresh: Trie | None) -> Desk:
+        if trees is None:
+            return backend.desk(Trie(), speculate=False, replay=False)
         replay, speculate = wishes.cache_mode == "replay", wishes.speculate is not False
         if fresh is not None:
             return backend.desk(fresh, speculate=speculate, replay=False)
@@ -161,8 +167,31 @@ class Session:
         return self._backends[model.fingerprint], None
 
 
+async def _kept(
+    stream: AsyncGenerator[events.Event, None], wishes: Settings, trees: Trees, backend: Backend, fresh: Trie | None
+) -> AsyncGenerator[events.Event, None]:
+    """The events of a run whose facts are kept: before the last one they are (S34); with what is to be said of that."""
+    is_kept = wishes.cache_mode in ("ro", "replay")
+    told: set[str] = set()
+    try:
+        async for event in stream:
+            if isinstance(event, events.Finished):
+                if not is_kept:
+                    is_kept = True
+                    await _keep(trees, backend, fresh)
+                event = event.noting(trees.notices)
+            for notice in trees.notices:
+                if notice not in told and not isinstance(event, events.Started):
+                    told.add(notice)
+                    yield events.Notice(notice)
+            yield event
+    finally:
+        if not is_kept:  # what the model said before an error has been paid for too
+            await _keep(trees, backend, fresh)
+
+
 async def _keep(trees: Trees, backend: Backend, fresh: Trie | None) -> None:
     """What a run learned is written where it is kept; what it learned on a `fresh` tree replaces what was known."""
     if fresh is not None:
-        trees.tree(backend.fingerprint).overwrite(fresh.changes())
+        trees.tree(backend.fingerprint).overwrite(fresh)
     await trees.save(backend.fingerprint, backend.name, backend.vocabulary_size)

@@ -10,13 +10,27 @@ from typing import Any
 
 from lmql_lite.cache.token_cache import TokenCache
 from lmql_lite.errors import InputError, Span
+from lmql_lite.program.decoding import (
+    BEAMS,
+    HOLE_OPTIONS,
+    TAKING_THE_BEST,
+    Problem,
+    clash,
+    decoder_named,
+    hole_clash,
+    hole_option_problem,
+    option_problem,
+    value_problem,
+)
 from lmql_lite.runtime.budget import Budget
-from lmql_lite.runtime.decoders import DECODERS
 from lmql_lite.tokens import Sampling
 
 MAX_TOKENS = 1024
 MAX_BACKTRACKS = 64
-CACHE_MODES = ("rw", "ro", "refresh", "replay", "off")
+STEP_BUDGET = 1_000_000
+"""A loop that never ends meets it within seconds; a query that asks a model for so many tokens is not seen."""
+BEAM_WIDTH = 4
+TRACES = (".json", ".lqrun", ".html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +40,8 @@ class Settings:
     `cache`: True shares one tree among all runs, False asks the model every time (S7), a `TokenCache` says where what
     models said is kept. `cache_mode`: `rw` reads and writes the file, `ro` only reads it, `refresh` asks the model for
     everything once and puts that in the place of what was known (S4), `replay` never asks the model, `off` is
-    `cache=False`. `speculate=False` lets the model score nothing but what a run has come to.
+    `cache=False`. `speculate=False` lets the model score nothing but what a run has come to. `step_budget` bounds the
+    ops and tokens of a run together.
     """
 
     decoder: str | None = None
@@ -35,9 +50,13 @@ class Settings:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
     max_backtracks: int | None = None
+    step_budget: int | None = None
     cache: bool | TokenCache | None = None
     cache_mode: str | None = None
     speculate: bool | None = None
@@ -45,11 +64,23 @@ class Settings:
     max_total_tokens: int | None = None
     max_cost: float | None = None
     prices: tuple[float, float] | None = None
+    trace: str | None = None
+    """Where what the run tells is written (trace.py); only a caller says that."""
 
     def over(self, header: Settings) -> Settings:
-        """These settings where they say something, the header's where they do not."""
+        """These settings where they say something, the header's where they do not.
+
+        What the header says of drawing, or of how many, goes with its decoder where another one is asked for that
+        does not draw, or finds one result. Raises InputError where the two contradict each other.
+        """
         mine = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(header, **{name: value for name, value in mine.items() if value is not None})
+        if self.decoder in TAKING_THE_BEST:
+            header = replace(header, temperature=None)
+        if self.decoder == "argmax":
+            header = replace(header, n=None)
+        both = replace(header, **{name: value for name, value in mine.items() if value is not None})
+        _raise(clash(both.decoder_name, both.temperature, both.n))
+        return both
 
     @property
     def limit(self) -> int:
@@ -58,6 +89,11 @@ class Settings:
     @property
     def backtracks(self) -> int:
         return MAX_BACKTRACKS if self.max_backtracks is None else self.max_backtracks
+
+    @property
+    def steps(self) -> int:
+        """The most ops and tokens of a run."""
+        return STEP_BUDGET if self.step_budget is None else self.step_budget
 
     @property
     def budget(self) -> Budget:
@@ -74,63 +110,68 @@ class Settings:
         """Whether every hole asks the model anew."""
         return self.cache is False or self.cache_mode == "off"
 
-    def sampling(self) -> Sampling:
-        """A seed is drawn where none was given, so that every result can be repeated."""
-        heat = self.temperature
-        if heat is None:
-            heat = 1.0 if self.decoder == "sample" else 0.0
-        seed = secrets.randbits(32) if self.seed is None else self.seed
-        top_p = 1.0 if self.top_p is None else self.top_p
-        return Sampling(heat, self.top_k, top_p, self.min_p or 0.0, seed)
-
     @property
     def decoder_name(self) -> str:
         return self.decoder or ("sample" if self.temperature else "argmax")
 
+    @property
+    def has_beams(self) -> bool:
+        """Whether hypotheses compete: else each result is a run of its own."""
+        return self.decoder_name in BEAMS
 
-_NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
-    "n": (int, 1, 1, "only one result is available in this version: n=1"),
-    "temperature": (float, 0, 100, "temperature is a number from 0 (argmax) upwards"),
-    "top_k": (int, 1, 2**31, "top_k is a whole number of tokens, at least 1"),
-    "top_p": (float, 0, 1, "top_p is a share of the probability, from 0 to 1"),
-    "min_p": (float, 0, 1, "min_p is a share of the best token's probability, from 0 to 1"),
-    "seed": (int, 0, 2**64 - 1, "a seed is a whole number from 0 to 2**64 - 1"),
-    "max_requests": (int, 0, 2**31, "max_requests is a whole number, at least 0"),
-    "max_total_tokens": (int, 0, 2**63, "max_total_tokens is a whole number, at least 0"),
-    "max_cost": (float, 0, 1e12, "max_cost is a sum of money, at least 0"),
-    "max_backtracks": (int, 0, 2**31, "max_backtracks is a whole number, at least 0"),
-    "max_tokens": (int, 1, 2**31, "max_tokens is a whole number, at least 1"),
-}
+    @property
+    def results(self) -> int:
+        """How many are asked for."""
+        return self.n or (BEAM_WIDTH if self.has_beams else 1)
+
+    def sampling(self) -> Sampling:
+        """A seed is drawn where none was given, so that every result can be repeated."""
+        seed = secrets.randbits(32) if self.seed is None else self.seed
+        said = {name: getattr(self, name) for name in _CHOOSING if getattr(self, name) is not None}
+        return Sampling(**{"temperature": self._temperature, **said, "seed": seed})
+
+    @property
+    def _temperature(self) -> float:
+        return 0.0 if self.decoder_name in TAKING_THE_BEST else 1.0
+
+    def at_hole(
+        self, hole: str, decoder: str, span: Span, values: Mapping[str, Any], spans: Mapping[str, Span], run: Sampling
+    ) -> Sampling:
+        """How the tokens of a hole with a decoder of its own are chosen: as that says, and else as in the whole run.
+
+        `values` are its options, `span` and `spans` the places of it and them. Its draws have the run's seed: noise
+        depends on the place in the text as well. Raises InputError.
+        """
+        decoder = decoder_named(decoder)
+        for name, value in values.items():
+            problem = hole_option_problem(decoder, name)
+            _raise(problem or (None if value is None else value_problem(name, value)), spans.get(name))
+        _raise(hole_clash(hole, decoder, values.get("temperature"), values.get("n")), span)
+        said = {name: value for name, value in values.items() if name != "n" and value is not None}
+        if decoder in TAKING_THE_BEST:
+            said["temperature"] = 0.0
+        elif run.temperature <= 0:
+            said.setdefault("temperature", 1.0)
+        return replace(run, **said)
+
+
+_CHOOSING = tuple(name for name in HOLE_OPTIONS if name != "n")
 
 
 def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) -> Settings:
     """Settings from values that a user wrote. Raises InputError with the value's place, where it has one."""
-    spans = spans or {}
+    values, spans, trace = dict(values), spans or {}, _trace(values.get("trace"))
+    values.pop("trace", None)
+    decoder = values.get("decoder")
     for name, value in values.items():
-        if value is None:
-            continue
-        if name in _NUMBERS:
-            kind, low, high, sentence = _NUMBERS[name]
-            fits = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-            if not fits or not low <= value <= high:
-                raise InputError(f"{sentence}; this is {value!r}", span=spans.get(name))
-        elif name == "decoder" and value not in DECODERS:
-            raise InputError(f"no decoder is called {value!r}", hint=f"there are {' and '.join(DECODERS)}")
-        elif name == "prices" and not _are_prices(value):
-            raise InputError(
-                f"prices are two numbers, of a million tokens of prompts and of answers; this is {value!r}",
-                span=spans.get(name),
-                hint="for example prices=(0.15, 0.60)",
-            )
-        elif name == "speculate" and not isinstance(value, bool):
-            raise InputError(f"speculate is True or False; this is {value!r}", span=spans.get(name))
-        elif name == "cache_mode" and value not in CACHE_MODES:
-            raise InputError(
-                f"no cache mode is called {value!r}",
-                span=spans.get(name),
-                hint=f"there are {', '.join(CACHE_MODES[:-1])} and {CACHE_MODES[-1]}",
-            )
-    settings = Settings(**{**values, "cache": _cache(values.get("cache"), spans.get("cache"))})
+        if value is not None:
+            _raise(value_problem(name, value), spans.get(name))
+        if name != "decoder":
+            _raise(option_problem(decoder or "a run", name), spans.get(name))
+    if decoder is not None:
+        decoder = decoder_named(decoder)
+    cache = _cache(values.get("cache"), spans.get("cache"))
+    settings = Settings(**{**values, "decoder": decoder, "cache": cache}, trace=trace)
     if settings.cache_mode in ("ro", "refresh", "replay") and settings.cache is False:
         does = "replaces what is known" if settings.cache_mode == "refresh" else "reads a file"
         raise InputError(
@@ -138,13 +179,15 @@ def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) 
             span=spans.get("cache_mode"),
             hint='name the file: cache="x.tokens"',
         )
-    if settings.decoder == "argmax" and settings.temperature:
-        raise InputError(
-            "argmax takes the best token and has no temperature",
-            span=spans.get("temperature"),
-            hint=f"write sample(temperature={settings.temperature})",
-        )
+    if decoder is not None:
+        place = spans.get("temperature") if settings.temperature else spans.get("n")
+        _raise(clash(decoder, settings.temperature, settings.n), place)
     return settings
+
+
+def _raise(problem: Problem | None, span: Span | None = None) -> None:
+    if problem is not None:
+        raise InputError(problem.sentence, span=span, hint=problem.hint)
 
 
 def _cache(value: object, span: Span | None) -> bool | TokenCache | None:
@@ -163,8 +206,14 @@ def _cache(value: object, span: Span | None) -> bool | TokenCache | None:
         raise InputError(error.message, span=span, hint=error.hint) from None
 
 
-def _are_prices(value: object) -> bool:
-    numbers = value if isinstance(value, tuple | list) else ()
-    return len(numbers) == 2 and all(
-        isinstance(each, int | float) and not isinstance(each, bool) and each >= 0 for each in numbers
-    )
+def _trace(value: object) -> str | None:
+    """The name of the file."""
+    if value is None:
+        return None
+    name = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
+    if not isinstance(name, str) or os.path.splitext(name)[1].lower() not in TRACES:
+        raise InputError(
+            f"trace is the name of a file that ends in {', '.join(TRACES[:-1])} or {TRACES[-1]}; this is {value!r}",
+            hint="run.json has all calls of the model, run.lqrun can be replayed, run.html is a report to look at",
+        )
+    return name

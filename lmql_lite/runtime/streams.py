@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from lmql_lite.cache.texts import Manner, Texts
 from lmql_lite.cache.tree import Node
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Piece, Spent
+from lmql_lite.runtime.budget import Bill
 from lmql_lite.runtime.ledger import Ledger
 
 Moved = Callable[["Stream", Node | None], None]
@@ -19,8 +21,8 @@ Moved = Callable[["Stream", Node | None], None]
 class Stream:
     """One answer, piece by piece. It goes on as long as somebody follows it.
 
-    `tip` is where the next piece will be written; `most` bounds the tokens of the prompt. The run that asked pays; if
-    it leaves and others stay, one of them takes over (S32).
+    `tip` is where the next piece will be written; `bill` bounds what the request costs. The run that asked pays; if it
+    leaves and others stay, one of them takes over (S32).
     """
 
     def __init__(
@@ -30,7 +32,7 @@ class Stream:
         tip: Node,
         manner: Manner,
         ledger: Ledger,
-        most: int,
+        bill: Bill,
         ends: Callable[[bytes], bool],
         moved: Moved,
     ) -> None:
@@ -45,7 +47,7 @@ class Stream:
         self._pieces = pieces
         self._texts = texts
         self._ledger = ledger
-        self._most = most
+        self._bill = bill
         self._moved = moved
         self._followers: list[Ledger] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -97,7 +99,7 @@ class Stream:
         """Nothing more will be written. A request that was closed before its end does not say what it cost (S32)."""
         if not self.is_over:
             self.is_over = True
-            self._ledger.pay(self._most, spent)
+            self._ledger.pay(replace(self._bill, spent=spent))
             self._moved(self, None)
             self._wake()
 

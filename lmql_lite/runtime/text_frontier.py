@@ -14,6 +14,7 @@ from lmql_lite.cache.texts import END, TURNS, Manner, Said, Texts
 from lmql_lite.cache.tree import Node, TokenTree
 from lmql_lite.errors import BrokenOff, CacheError, ModelError
 from lmql_lite.models.base import Completer, Endpoint, Piece, Prompt, Turn, Wish
+from lmql_lite.runtime.budget import Bill
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.streams import Stream
 from lmql_lite.tokens import Role
@@ -73,7 +74,6 @@ class TextFrontier:
         self.endpoint = endpoint
         self.texts = Texts(tree)
         self._replay = replay
-        self._known = len(tree)
         self._lessons = 0
         self._longest = 0.0
         self._streams: dict[Node, list[Stream]] = {}
@@ -132,10 +132,12 @@ class TextFrontier:
                 hint="use a model in this process, or a server that scores prompts (vLLM, SGLang)",
             )
         prompt = self.prompt(node)
-        most = _most_tokens(prompt) * len(options) + sum(len(option.encode()) for option in options)
+        texts = 1 + len(options)  # the prompt alone too
+        most = _most_tokens(prompt) * texts + sum(len(option.encode()) for option in options)
         ledger.request(most)
-        scores = await self.completer.score(prompt, options)
-        ledger.pay(most, None)
+        asking = self.completer.score(prompt, options)
+        scores = await (ledger.calls.weigh(self.completer.name, prompt, options, asking) if ledger.calls else asking)
+        ledger.pay(Bill(most, texts))
         return scores
 
     def _may_reach(self, stream: Stream, node: Node, asking: Asking) -> bool:
@@ -156,9 +158,12 @@ class TextFrontier:
         if room is not None:
             wish = replace(wish, max_tokens=min(wish.max_tokens, room))
         pieces = self.completer.stream(prompt, wish)
+        if ledger.calls is not None:
+            pieces = ledger.calls.overhear(self.completer.name, prompt, wish, pieces)
         if self._is_space_of_a_turn(node):
             pieces = _begun_by_space(pieces)
-        stream = Stream(pieces, self.texts, node, asking.writes, ledger, most, asking.ends, self._moved)
+        bill = Bill(most, wish.max_tokens)
+        stream = Stream(pieces, self.texts, node, asking.writes, ledger, bill, asking.ends, self._moved)
         self._streams.setdefault(node, []).append(stream)
         return stream
 
@@ -212,7 +217,7 @@ class TextFrontier:
         return bytes(token for token in self.texts.tree.path(node) if token < END)
 
     def _unknown(self, node: Node) -> CacheError:
-        why = difference(self.texts.tree, self.texts.tree.path(node), self._known).told(BYTES, "byte")
+        why = difference(self.texts.tree.logged, self.texts.tree.path(node)).told(BYTES, "byte")
         return CacheError(
             f"the replay does not know what {self.completer.name} says {why}",
             hint="run it once with cache_mode='rw' to record what is new",
@@ -220,8 +225,8 @@ class TextFrontier:
 
 
 def _most_tokens(prompt: Prompt) -> int:
-    """A token has at least one byte."""
-    return sum(len(turn.text.encode()) + TURN_TOKENS for turn in prompt)
+    """A token has at least one byte; one begins a text, and a chat puts some around each turn."""
+    return sum(len(turn.text.encode()) + (TURN_TOKENS if turn.role else 1) for turn in prompt)
 
 
 def _text(data: bytearray) -> str:

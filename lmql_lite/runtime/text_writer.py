@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 from lmql_lite.cache.tree import Node
@@ -13,12 +12,11 @@ from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import identity
 from lmql_lite.errors import Span
-from lmql_lite.models.base import JsonSchema
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.choosing import Choosing, Chosen
 from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.pushing import Pushing, is_free
+from lmql_lite.runtime.pushing import Pushing, seen
 from lmql_lite.runtime.result import OptionScores, Usage
 from lmql_lite.runtime.score import probabilities
 from lmql_lite.runtime.state import State, data_of
@@ -69,9 +67,7 @@ class TextWriter:
     def turn(self, state: State, role: Role, span: Span) -> State:
         return self._path.begin(state, role)
 
-    def fill(
-        self, op: Hole, state: State, sampling: Sampling, limit: int, outlook: Callable[[], Outlook]
-    ) -> TextFill:
+    def fill(self, op: Hole, state: State, sampling: Sampling, limit: int, outlook: Callable[[], Outlook]) -> TextFill:
         before = self._filling
         goes_on = op.continues_segment and self._left > 0 and not (before and before.fell_short)
         if self._segment is None or self._isolated or not goes_on:
@@ -84,24 +80,19 @@ class TextWriter:
         return self._filling
 
     def _begun(self, op: Hole, state: State, outlook: Outlook) -> Segment:
-        """What the server is held to from here on. A stop string is plainer than a language and ends the text alike."""
-        outlook = replace(outlook, goes_on=outlook.goes_on and self._speculate)
-        if self._isolated:
-            outlook = Outlook(outlook.parts[:1], goes_on=False, is_whole=True, schema=outlook.schema)
+        """What the server is held to from here on."""
+        outlook = seen(outlook, isolated=self._isolated, speculates=self._speculate)
         own = b"%d" % secrets.randbits(64) if self._isolated else b""
         known = [part if isinstance(part, bytes) else identity(part) for part in outlook.parts]
         parts = (state.text.encode(), repr((known, outlook.schema)).encode(), own)
         digest = hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
         begin = state.depth + len(data_of(state.pending))
-        if outlook.schema is not None:  # a typed hole is a segment of its own
-            schema = JsonSchema(outlook.schema) if self._frontier.endpoint.takes_schemas else None
-            self._left = 1
-            return Segment(digest, begin, pushed=schema, goes_on=outlook.goes_on)
-        stops = () if op.may_reject or outlook.goes_on else self._pushing.stops(outlook)
-        outlook, language = self._pushing.language(outlook)
-        pushed = None if stops or language is None or (outlook.goes_on and is_free(language)) else language
-        self._left = sum(not isinstance(part, bytes) for part in outlook.parts)
-        return Segment(digest, begin, language, pushed, stops, goes_on=outlook.goes_on or self._left > 1)
+        held = self._pushing.held(op, outlook)
+        self._left = held.holes
+        return Segment(digest, begin, held.language, held.pushed, held.stops, goes_on=held.goes_on)
+
+    def begin_call(self, state: State) -> State:
+        return state
 
     async def choose(
         self,

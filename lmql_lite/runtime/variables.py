@@ -37,6 +37,16 @@ def only_reads(code: CodeType) -> bool:
     return all(instruction.opname in _READING for instruction in dis.get_instructions(code))
 
 
+def names_only(code: CodeType, name: str) -> bool:
+    """Whether it is this variable and nothing else."""
+    looked_up = [instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_NAME"]
+    return looked_up == [name] and not _constants(code) and only_reads(code)
+
+
+def _constants(code: CodeType) -> bool:
+    return any(instruction.opname in ("LOAD_CONST", "UNARY_NOT") for instruction in dis.get_instructions(code))
+
+
 def copied(
     environments: Sequence[Environment], shared: Iterable[Any], is_own: Callable[[str], bool]
 ) -> list[Environment]:

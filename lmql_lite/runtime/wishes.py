@@ -61,9 +61,11 @@ class Wishes:
 
     def asking(self) -> Asking:
         segment, held, plain = self.segment, self.held, Manner.of(b"", self.sampling)
-        reads = (held,) if self.isolated else (held, plain)
-        writes = held if self.isolated or segment.pushed is not None else plain
-        speaks_on = segment.goes_on and segment.pushed is None and not segment.stops and not self.isolated
+        # a server counts for its penalties from where the request began: what it said answers that request alone
+        alone = self.isolated or self.sampling.penalises
+        reads = (held,) if alone else (held, plain)
+        writes = held if alone or segment.pushed is not None else plain
+        speaks_on = segment.goes_on and segment.pushed is None and not segment.stops and not alone
 
         def wish(left: int, stride: int, said: bytes) -> Wish:
             return self._wish(stride if speaks_on else left, said)

@@ -99,6 +99,10 @@ class Writer(Protocol):
         """`limit`: the most tokens of the hole."""
         ...
 
+    def begin_call(self, state: State) -> State:
+        """A query goes on from here, for a hole (S26)."""
+        ...
+
     async def choose(
         self,
         op: Hole,
@@ -125,7 +129,7 @@ class Writer(Protocol):
         ...
 
     def leave(self) -> None:
-        """The run is over."""
+        """What the model is saying now, nobody will read."""
         ...
 
     async def finish(self, state: State) -> State:
@@ -154,15 +158,23 @@ class TokenWriter:
         return self._path.start()
 
     def turn(self, state: State, role: Role, span: Span) -> State:
-        raise ModelError(
-            f"{self.model} is not asked in turns, so that {{:{role}}} means nothing to it",
-            span=span,
-            hint="leave the role tags out, or use a chat model behind an API",
-        )
+        if self._path.chat is None:
+            raise ModelError(
+                f"{self.model} is not asked in turns, so that {{:{role}}} means nothing to it",
+                span=span,
+                hint="leave the role tags out, or use a model with a chat template",
+            )
+        try:
+            return self._path.begin(state, role, self._path.chat)
+        except ModelError as error:
+            raise ModelError(error.message, span=span, hint=error.hint) from error
 
     def fill(self, op: Hole, state: State, sampling: Sampling, limit: int, outlook: Callable[[], Outlook]) -> Fill:
         self._begin()
         return Fill(op, self._path, self._frontier, self.engine, self._ledger, sampling, limit)
+
+    def begin_call(self, state: State) -> State:
+        return self._path.resolve(state)
 
     async def choose(
         self,

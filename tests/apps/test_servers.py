@@ -68,7 +68,7 @@ def test_json_has_the_cost_and_whether_it_was_told(shell: Shell) -> None:
         prices = ["--prices", "1000000,0"]
         told = json.loads(shell("run", "q.lq", *at(server), "--json", *prices).out)
         assert told["cost"] == {"amount": server.prompt_tokens, "told": True}
-    with serving(OPENAI_CHAT, SAYS) as server:  # what it says is broken off, and so its cost is not told
+    with serving(OPENAI_CHAT, SAYS * 400) as server:  # what it says is broken off, and so its cost is not told
         told = json.loads(shell("run", "q.lq", *at(server), "--json", *prices).out)
         assert told["cost"]["told"] is False and told["cost"]["amount"] >= server.prompt_tokens
     assert json.loads(shell("run", "q.lq", "--json", *prices).out)["cost"] is None
@@ -312,4 +312,14 @@ def test_what_a_server_said_is_shown_as_text_with_its_turns(shell: Shell) -> Non
         miss = shell("cache", "explain", other, "--cache", "x.tokens", *at(server))
         assert miss.code == 6 and 'at byte 2, after <user>: stored "S", asked "T"' in miss.out
     shown = shell("cache", "inspect", "x.tokens").out
-    assert '<user> "Say:" <assistant> " hi\\n' in shown and "bytes" in shown and "<258>" not in shown
+    # a line ends with the last place of which something is known, and what is known of that is what came next
+    assert '<user> "Say:" <assistant> " hi' in shown and "bytes" in shown and "<258>" not in shown
+
+
+def test_the_last_word_is_kept_where_the_server_was_left_before_the_next_one(shell: Shell) -> None:
+    silent = Fault(hang=True, after=4)
+    with serving(OPENAI_CHAT, "Say: hi\n", None, None, silent) as server:  # two to find out what it can do
+        first = shell("run", "q.lq", *at(server), "--cache", "x.tokens")
+        again = shell("run", "q.lq", *at(server), "--cache", "x.tokens", "--cache-mode", "replay")
+        assert (again.code, again.out) == (0, first.out) == (0, "Say: hi\n")
+    assert '" hi"  9 bytes, 4 heads' in shell("cache", "inspect", "x.tokens").out

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmql_lite.cache.sampling import REST, gumbel
+from lmql_lite.cache.sampling import REST, gumbel, seeds
 from lmql_lite.cache.scores import Scores
 from lmql_lite.tokens import Sampling
 
@@ -119,3 +119,20 @@ def test_truncation_looks_at_what_the_mask_allows_S2() -> None:
     scores = scores_of(5, 4, 3, 2)
     mask = np.array([False, False, True, True])
     assert scores.draw(mask, Sampling(temperature=1, top_k=1, seed=4), 1) == 2
+
+
+def test_seeds_of_many_samples_begin_with_the_runs_own_and_are_all_different() -> None:
+    assert seeds(7, 1) == (7,)
+    assert seeds(7, 1024)[:5] == seeds(7, 5)
+    assert len(set(seeds(7, 1024))) == 1024
+    assert all(0 <= seed < 2**53 for seed in seeds(7, 1024))
+    of_neighbours = {seed for own in range(50) for seed in seeds(own, 50)[1:]}
+    assert len(of_neighbours) == 50 * 49, "runs with seeds side by side share no sample"
+
+
+def test_bits_of_derived_seeds_are_even() -> None:
+    bits = np.array([[seed >> bit & 1 for bit in range(53)] for own in range(40) for seed in seeds(own, 101)[1:]])
+    # 4,000 throws: 6 standard deviations are 190
+    assert (abs(bits.sum(axis=0) - 2000) < 190).all()
+    changes = (bits[1:] != bits[:-1]).sum(axis=0)
+    assert (abs(changes - 2000) < 190).all()

@@ -326,6 +326,25 @@ def test_rules_are_few(parts: list[Term | bytes], most: int) -> None:
     assert len(made(*parts, budget=2000).rules) <= most
 
 
+@pytest.mark.parametrize(
+    ("stop", "most"),
+    [
+        pytest.param(StopPattern(r"\n[A-Z][a-z]{0,6}:", 0, BEFORE), 40, id="a name in a line of its own"),
+        pytest.param(StopPattern("(?:a|b){1,8}c", 0, BEFORE), 40, id="two letters"),
+        pytest.param(StopPattern(r"\d{4}-\d{2}-\d{2}", 0, BEFORE), 4000, id="a date in digits of all scripts"),
+        pytest.param(StopPattern(r"\w{1,5}\.", 0, BEFORE), 5000, id="letters of all scripts"),
+        pytest.param(StopPattern(".{0,6}END", 0, BEFORE), 20_000, id="anything before a word"),
+    ],
+)
+def test_a_pattern_before_which_a_value_is_cut_took_seconds_in_tens_of_thousands_of_states(
+    stop: StopPattern, most: int
+) -> None:
+    """What the value is judged by is the same however far the stop has come."""
+    automaton = Automaton(stop)
+    pushed([automaton, b"x END"])
+    assert automaton.stop_states.size <= most
+
+
 # Where there would be too many rules ---------------------------------------------------------------------------------
 
 

@@ -59,8 +59,29 @@ def _statement(statement: nodes.Statement, pad: str) -> list[str]:
             word = "async for" if statement.is_async else "for"
             head = f"{pad}{word} {_code(statement.target)} in {_code(statement.iterable.tree)}"
             return [head, *_suites(statement.body, statement.orelse, pad)]
-        case nodes.Block():
-            return [f"{pad}block {statement.keyword}: {statement.head}", *_suites(statement.body, (), pad)]
+        case nodes.With():
+            word = "async with" if statement.is_async else "with"
+            items = ", ".join(
+                _code(item.manager.tree) + (f" as {_code(item.target)}" if item.target else "")
+                for item in statement.items
+            )
+            return [f"{pad}{word} {items}", *_suites(statement.body, (), pad)]
+        case nodes.Try():
+            lines = [f"{pad}try", *_suites(statement.body, (), pad)]
+            for handler in statement.handlers:
+                head = ("except*" if statement.of_groups else "except") + (
+                    f" {_code(handler.type.tree)}" if handler.type else ""
+                )
+                lines += [pad + head + (f" as {handler.name}" if handler.name else "")]
+                lines += _suites(handler.body, (), pad)
+            lines += _suites((), statement.orelse, pad)
+            return lines + ([f"{pad}finally", *_suites(statement.final, (), pad)] if statement.final else [])
+        case nodes.Match():
+            lines = [f"{pad}match {_code(statement.subject.tree)}"]
+            for case in statement.cases:
+                guard = f" if {_code(case.guard.tree)}" if case.guard else ""
+                lines += [f"{pad}  case {_code(case.pattern)}{guard}", *_suites(case.body, (), pad + "  ")]
+            return lines
         case nodes.Return():
             return [f"{pad}return {_code(statement.value.tree)}" if statement.value else f"{pad}return"]
     return [pad + type(statement).__name__.lower()]

@@ -87,8 +87,11 @@ def check_spans(query: nodes.Query, text: str, first_line: int = 1) -> None:
                 assert source.startswith(("if", "elif"))
             case nodes.For():
                 assert source.startswith(("for", "async for"))
-            case nodes.Block():
-                assert source.startswith(node.head) and node.head.startswith(node.keyword)
+            case nodes.With():
+                assert source.startswith(("with", "async with"))
+            case nodes.Try() | nodes.Match() | nodes.Case() | nodes.Handler():
+                word = type(node).__name__.lower().replace("handler", "except")
+                assert source.startswith(word)
             case nodes.Hole():
                 assert node.name in source
             case nodes.Prompt():

@@ -9,10 +9,11 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.models.base import Endpoint, Spent
+from lmql_lite.runtime.budget import Cost
 from tests.models.api import run as waited
 from tests.servers.kinds import VLLM
 from tests.servers.scored import ScoredCompleter
-from tests.servers.stub import serving
+from tests.servers.stub import Fault, serving
 
 LIST = "Things:\n- Sun\n- Hat\n- Map\n- Tent\n"
 DIFFERENT = """
@@ -126,6 +127,20 @@ def test_no_run_uses_more_tokens_than_it_may(limit: int) -> None:
         with pytest.raises(lq.BudgetError):
             lq.run_sync('"Say:[A]"\n"[B]"\n"[C]"', model=model, session=lq.Session(), max_total_tokens=limit)
         assert server.prompt_tokens + server.completion_tokens <= limit
+
+
+def test_a_result_tells_its_cost_and_a_bound_where_the_server_was_left_before_it_said_law_6() -> None:
+    prices = (1e6, 2e6)
+    with serving(VLLM, "Say: hi\n") as server:
+        model = lq.model("openai/stub", base_url=server.base_url)
+        cost = lq.run_sync('"Say:[A]"', model=model, session=lq.Session(), prices=prices).usage.cost
+        assert cost == Cost(server.prompt_tokens + 2 * server.completion_tokens, is_told=True)
+        assert lq.run_sync('"Say:[A]"', model=model, session=lq.Session()).usage.cost is None
+    with serving(VLLM, "Say: hi " * 100, Fault(hang=True, after=9)) as server:
+        model = lq.model("openai/stub", base_url=server.base_url)
+        query = '"Say:[A]" where STOPS_AT(A, "i")\nif A == "no":\n    "[B]"'
+        cost = lq.run_sync(query, model=model, session=lq.Session(), prices=prices, max_tokens=50).usage.cost
+        assert cost == Cost(len("Say:") + 1 + 2 * 50, is_told=False)
 
 
 def test_a_weighing_of_options_is_a_request_too() -> None:

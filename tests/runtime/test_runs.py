@@ -331,7 +331,7 @@ def test_a_run_without_a_seed_names_the_one_it_drew(session: lq.Session) -> None
         ({"seed": True}, "a seed is a whole number"),
         ({"top_p": 2}, "top_p is a share"),
         ({"max_tokens": 0}, "max_tokens is a whole number"),
-        ({"n": 3}, "only one result"),
+        ({"n": 3}, "argmax finds one result"),
         ({"decoder": "beem"}, "no decoder is called 'beem'"),
         ({"decoder": "argmax", "temperature": 0.5}, "argmax takes the best token"),
         ({"cache": 3}, "cache is True, False, the name of a file or a TokenCache"),

@@ -1,0 +1,370 @@
+"""The turns of a chat, as the template of a model's tokenizer writes them: what stands before and after what is said.
+
+The template is rendered with texts that mark where each turn stands, once, when the model is loaded (S30); never with
+a text of a user or of the model. What it says depends on nothing but the order of the turns: one that does otherwise
+is refused by name. It is given no tools, and always the same date: what a model said yesterday is not asked again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import tokenizers
+
+from lmql_lite.errors import ModelError
+from lmql_lite.tokens import Role
+
+TODAY = datetime(2024, 7, 26)
+"""Templates that tell a date are told this one, which many fall back to by themselves."""
+TALK: tuple[Role, ...] = ("user", "assistant", "user", "assistant", "user")
+"""What every template must be able to write."""
+SYSTEM_TALK: tuple[Role, ...] = ("system", *TALK)
+OTHER_TALKS: tuple[tuple[Role, ...], ...] = (
+    SYSTEM_TALK,
+    ("assistant", "user", "assistant", "user"),
+    ("system", "assistant", "user"),
+    ("user", "user", "assistant", "user"),
+    ("user", "assistant", "assistant", "user"),
+    ("user", "system", "user"),
+    ("user", "assistant", "system", "user"),
+    ("system", "system", "user"),
+)
+"""Which turns may follow which other ones: what of these a template refuses, a query cannot say."""
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+Delimiter = tuple[int | bytes, ...]
+"""What a template says between two texts: ids of special tokens, and plain text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """What stands between the turns of a chat.
+
+    `opens` is what a turn begins with, after a turn of another role (None: before all others). To that of an
+    assistant's turn comes `said` where the turn begins with a text of the query, and `asked` where the model is to
+    begin it. `ends` are the tokens that end an answer. `strips`: white space around the texts of these roles is no
+    part of what the model reads. `problem`: why there are no turns, or no system turns.
+    """
+
+    opens: Mapping[tuple[Role | None, Role], Delimiter] = field(default_factory=dict)
+    said: Delimiter = ()
+    asked: Delimiter = ()
+    ends: frozenset[int] = frozenset()
+    strips: frozenset[Role] = frozenset()
+    problem: str = ""
+
+    @property
+    def borders(self) -> frozenset[int]:
+        """Special tokens with which a turn begins, and after which its text comes at once."""
+        return frozenset(opening[-1] for opening in self.opens.values() if opening and isinstance(opening[-1], int))
+
+    def opening(self, last: Role | None, role: Role) -> Delimiter:
+        """What stands before a turn of `role` after one of `last`. Raises ModelError where there is no such turn."""
+        found = self.opens.get((last, role))
+        if found is not None:
+            return found
+        if not self.opens:
+            hint = "leave the role tags out: a text without them is not put into turns"
+            raise ModelError(f"the model's chat template cannot be used: {self.problem}", hint=hint)
+        if self.problem and role == "system":
+            hint = "say it in the first {:user} turn"
+            raise ModelError(f"the model's chat template has no {{:system}} turn: {self.problem}", hint=hint)
+        if last is None:
+            raise ModelError(f"the model's chat template lets no conversation begin with {{:{role}}}")
+        hint = "put both texts into one turn" if role == last else "let somebody else speak between them"
+        raise ModelError(f"the model's chat template lets no {{:{role}}} follow {{:{last}}}", hint=hint)
+
+
+@runtime_checkable
+class Chatting(Protocol):
+    """A tokenizer of a model that may be asked in turns."""
+
+    @property
+    def chat(self) -> ChatFormat | None:
+        """None where there is no chat template."""
+        ...
+
+
+def read_chat(folder: Path, backend: tokenizers.Tokenizer) -> ChatFormat | None:
+    """The format of a model in Hugging Face format, None where its folder has no chat template.
+
+    A template that cannot be used makes a format without turns, and says why. `backend` is as it was saved: it is not
+    changed.
+    """
+    settings = _settings(folder / "tokenizer_config.json")
+    try:
+        template = _template(folder, settings)
+        if template is None:
+            return None
+        names = {**_settings(folder / "special_tokens_map.json"), **settings}
+        spelled = {name: spelling for name in _SPECIAL_NAMES if (spelling := _spelling(names.get(name)))}
+        return _Reader(_Renderer(template, spelled), _Splitter(backend)).read()
+    except _Unfit as problem:
+        return ChatFormat(problem=str(problem))
+
+
+def template_text(folder: Path) -> str:
+    """What the format depends on, for a fingerprint; "" where there is no template."""
+    try:
+        return _template(folder, _settings(folder / "tokenizer_config.json")) or ""
+    except _Unfit as problem:
+        return str(problem)
+
+
+class _Unfit(Exception):
+    """Why a template, or a conversation, cannot be used."""
+
+
+def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """A file of its own, a string, or one of several under names, of which `default` counts."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise _Unfit(f"{path.name} cannot be read ({error})") from None
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {
+            each.get("name"): each.get("template")
+            for each in found
+            if isinstance(each, dict) and isinstance(each.get("template"), str)
+        }
+        if len(named) == 1:
+            return str(next(iter(named.values())))
+        if named and "default" not in named:
+            raise _Unfit(f"there are several ({', '.join(map(str, named))}), and none is called default")
+        found = named.get("default")
+    return found if isinstance(found, str) and found.strip() else None
+
+
+class _Renderer:
+    """Renders a template with texts that mark the turns. A template is a program: it runs in a sandbox."""
+
+    def __init__(self, template: str, spelled: Mapping[str, str]) -> None:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation_tag()]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = TODAY.strftime
+        self._spelled = dict(spelled)
+        self._source = template
+        try:
+            self._template = environment.from_string(template)
+        except Exception as error:  # of many classes: a template may hold anything
+            raise _Unfit(f"it is no template ({_first_line(error)})") from None
+
+    def gaps(self, roles: Sequence[Role], *, asks: bool = False, around: str = "", where: Role | None = None) -> Gaps:
+        """What stands before, between and after the texts of such turns; with `asks` an answer is asked for.
+
+        Texts of the role `where` have `around` on both sides. Raises _Unfit where the template refuses, or changes
+        the order of the texts.
+        """
+        marks = [self._mark(at) for at in range(len(roles))]
+        messages = [
+            {"role": role, "content": f"{around}{mark}{around}" if role == where else mark}
+            for role, mark in zip(roles, marks, strict=True)
+        ]
+        given = {"tools": None, "documents": None, "add_generation_prompt": asks, **self._spelled}
+        try:
+            text = self._template.render(messages=messages, **given)
+        except Exception as error:  # whatever it raises, it cannot be used for this
+            raise _Unfit(f"it says: {_first_line(error)}") from None
+        found: list[str] = []
+        for mark in marks:
+            before, there, text = text.partition(mark)
+            if not there or mark in text:
+                raise _Unfit("it does not say each text once and in order")
+            found.append(before)
+        return (*found, text)
+
+    def _mark(self, at: int) -> str:
+        mark = f"Turn{at}Text"
+        while mark in self._source:
+            mark += "x"
+        return mark
+
+
+Gaps = tuple[str, ...]
+
+
+def _generation_tag() -> Any:
+    """`{% generation %}` marks for trainers what the model says: here it is without effect."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012  as the base class has it
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    return Generation
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **others: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **others)
+
+
+def _refuse(message: str) -> None:
+    raise _Unfit(message)
+
+
+class _Splitter:
+    """Delimiters to tokens: special ones are parsed, all else is plain text (S12)."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._special = {
+            added.content: (number, added.lstrip, added.rstrip)
+            for number, added in backend.get_added_tokens_decoder().items()
+            if added.special
+        }
+        longest_first = sorted(self._special, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._adds_space = any(self._has_space_after(backend, spelling) for spelling in longest_first[:1])
+
+    def _has_space_after(self, backend: tokenizers.Tokenizer, spelling: str) -> bool:
+        """Whether this tokenizer writes a space before a text that follows a special token, as Llama 2 does."""
+        ids = backend.encode(spelling + "a", add_special_tokens=False).ids
+        return len(ids) > 1 and str(backend.id_to_token(ids[1])).startswith("\u2581")
+
+    def split(self, text: str, *, before_text: bool) -> Delimiter:
+        """`before_text`: a text of the query follows, and not the model's own."""
+        found: list[int | bytes] = []
+        start = 0
+        for match in self._pattern.finditer(text):
+            number, takes_left, takes_right = self._special[match[0]]
+            plain = text[start : match.start()]
+            found += self._plain(plain.rstrip() if takes_left else plain, found)
+            found.append(number)
+            start = match.end()
+            if takes_right:
+                start += len(text) - start - len(text[start:].lstrip())
+        found += self._plain(text[start:], found)
+        if before_text and self._adds_space and found and isinstance(found[-1], int):
+            found.append(b" ")
+        return tuple(found)
+
+    def _plain(self, text: str, before: list[int | bytes]) -> Iterator[bytes]:
+        if text:
+            yield (" " if before and self._adds_space else "").encode() + text.encode()
+
+
+class _Reader:
+    """Finds out what a template says, by letting it write conversations of all kinds."""
+
+    def __init__(self, renderer: _Renderer, splitter: _Splitter) -> None:
+        self._renderer = renderer
+        self._splitter = splitter
+        self._between: dict[tuple[Role | None, Role], str] = {}
+
+    def read(self) -> ChatFormat:
+        self._learn(TALK)
+        problem = ""
+        for talk in OTHER_TALKS:
+            try:
+                self._learn(talk)
+            except _Unfit as reason:
+                problem = str(reason) if talk == SYSTEM_TALK else problem
+        split = self._splitter.split
+        said = split(self._between["user", "assistant"], before_text=True)
+        said, asked = _parted(said, split(self._asking(), before_text=False))
+        opens: dict[tuple[Role | None, Role], Delimiter] = {}
+        for (last, role), text in self._between.items():
+            opening = split(text, before_text=True)
+            if role != "assistant":
+                opens[last, role] = opening
+            elif (begun := _without_end(opening, said)) is not None:
+                opens[last, role] = begun
+        closing = split(self._between["assistant", "user"], before_text=True)
+        ends = [part for part in closing if isinstance(part, int)]
+        return ChatFormat(opens, said, asked, frozenset(ends[:1]), frozenset(self._strips()), problem)
+
+    def _learn(self, talk: Sequence[Role]) -> None:
+        """Raises _Unfit, and learns nothing, where it is refused or does not agree with what is known."""
+        learned = dict(self._between)
+        for pair, text in zip(zip((None, *talk), talk, strict=False), self._renderer.gaps(talk), strict=False):
+            if learned.setdefault(pair, text) != text:
+                raise _Unfit("what it writes between two turns depends on more than whose they are")
+        self._between = learned
+
+    def _asking(self) -> str:
+        """What it says after a turn of the user where the model is to answer."""
+        *before, asked = self._renderer.gaps(TALK, asks=True)
+        written = self._between["user", "assistant"]
+        if before != list(self._renderer.gaps(TALK)[:-1]):
+            raise _Unfit("it writes a conversation otherwise where an answer is asked for")
+        # one that cannot ask for an answer stops before the words that begin it
+        return written if written.startswith(asked) and written.removeprefix(asked).strip() else asked
+
+    def _strips(self) -> Iterator[Role]:
+        talk = SYSTEM_TALK if (None, "system") in self._between else TALK
+        plain = self._renderer.gaps(talk)
+        for role in dict.fromkeys(talk):
+            try:
+                if self._renderer.gaps(talk, around=" \n", where=role) == plain:
+                    yield role
+            except _Unfit:  # then white space is not taken away silently, at least
+                continue
+
+
+def _parted(first: Delimiter, second: Delimiter) -> tuple[Delimiter, Delimiter]:
+    """What is left of two delimiters behind what they begin with alike."""
+    at = 0
+    while at < min(len(first), len(second)) and first[at] == second[at]:
+        at += 1
+    first, second = first[at:], second[at:]
+    if first and second and isinstance(first[0], bytes) and isinstance(second[0], bytes):
+        pairs = enumerate(zip(first[0], second[0], strict=False))
+        alike = next((place for place, (one, other) in pairs if one != other), min(len(first[0]), len(second[0])))
+        first, second = (first[0][alike:], *first[1:]), (second[0][alike:], *second[1:])
+    return _filled(first), _filled(second)
+
+
+def _without_end(delimiter: Delimiter, end: Delimiter) -> Delimiter | None:
+    """None where it does not end so."""
+    if not end:
+        return delimiter
+    at = len(delimiter) - len(end)
+    if at < 0 or delimiter[at + 1 :] != end[1:]:
+        return None
+    first, wanted = delimiter[at], end[0]
+    if first == wanted:
+        return delimiter[:at]
+    if isinstance(first, bytes) and isinstance(wanted, bytes) and first.endswith(wanted):
+        return _filled((*delimiter[:at], first.removesuffix(wanted)))
+    return None
+
+
+def _filled(delimiter: Delimiter) -> Delimiter:
+    return tuple(part for part in delimiter if part != b"")
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Of a file of the folder; whoever loads the tokenizer says what is wrong with one."""
+    try:
+        settings = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _spelling(token: Any) -> str | None:
+    """Of a special token that is given bare, or as `{"content": ...}`."""
+    spelling = token.get("content") if isinstance(token, dict) else token
+    return spelling if isinstance(spelling, str) else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")

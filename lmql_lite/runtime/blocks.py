@@ -1,0 +1,318 @@
+"""The blocks of a query that are open, `for`, `with` and `try`, and how they are left (S23): by their end, by `break`,
+`continue` and `return`, by an exception. All runs in Python's own order.
+
+A block is a frozen value, and a fork has the same ones. What is one's own lies in the environment, under the block's
+slot: the iterator of a loop is copied with it, and the exit of a `with` says that it cannot be.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from inspect import CO_COROUTINE, isawaitable
+from types import CodeType
+from typing import Any, NoReturn
+
+from lmql_lite.errors import Span
+from lmql_lite.program.ops import (
+    CALL,
+    ERROR,
+    ITEM,
+    Blocked,
+    EndExcept,
+    EndFinally,
+    EndTry,
+    Enter,
+    EnterWith,
+    Except,
+    ExitWith,
+    Leave,
+    Next,
+    Reraise,
+    Try,
+)
+from lmql_lite.runtime.environment import Environment, value_of
+
+Evaluate = Callable[[CodeType, Span], Awaitable[Any]]
+"""What the query's own Python says."""
+CANCELLATIONS = (CancelledError, KeyboardInterrupt, GeneratorExit)
+"""Whoever drives the run wants it to end: no handler of the query keeps it going."""
+DONE = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class With:
+    """An exception that its exit swallows goes on at `target`."""
+
+    slot: str
+    target: int
+    here: CodeType
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A `try`: `target` are its handlers, or its `finally` where it is `always`."""
+
+    target: int
+    always: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """The handler of an exception."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A `break` or `continue` on its way."""
+
+    depth: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A `return` on its way."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """A `finally`, and what goes on behind it; None for what comes next in the program."""
+
+    onward: Left | Returned | BaseException | None
+
+
+Block = Loop | With | Guard | Handled | Final
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The `__exit__` of an open `with`, bound."""
+
+    call: Callable[..., Any]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise TypeError("a `with` is left once")
+
+
+class Blocks:
+    """Those of one query under way, outermost first."""
+
+    def __init__(self, stack: tuple[Block, ...] = ()) -> None:
+        self._stack = stack
+
+    def fork(self) -> Blocks:
+        return Blocks(self._stack)
+
+    @property
+    def errors(self) -> tuple[BaseException, ...]:
+        """The exceptions that are under way, outermost first."""
+        return tuple(error for block in self._stack if (error := _error_of(block)) is not None)
+
+    async def do(self, op: Blocked, pc: int, environment: Environment, evaluate: Evaluate) -> int | Returned:
+        """The next place in the program, or what the query returns. Raises what the query's own Python raises."""
+        match op:
+            case Enter():
+                await self._enter_loop(op, environment, evaluate)
+            case Next():
+                return await self._next(op, pc, environment, evaluate)
+            case EnterWith():
+                await self._enter_with(op, environment)
+            case ExitWith():
+                await self._exit(self._pop(environment), None, environment)
+            case Try(_, target, always):
+                self._push(Guard(target, always), environment)
+            case EndTry():
+                if self._pop(environment) == Guard(pc + 1, always=True):
+                    self._push(Final(None), environment)
+            case Except(span, types, target):
+                return pc + 1 if _is_one_of(environment[ERROR], await evaluate(types, span)) else target
+            case EndExcept(_, target):
+                self._pop(environment)
+                return target
+            case Reraise():
+                raise environment[ERROR]
+            case EndFinally():
+                final = self._pop(environment)
+                assert isinstance(final, Final), "a `finally` ends where it began"
+                if isinstance(final.onward, BaseException):
+                    raise final.onward
+                return await self.leave(final.onward, environment) if final.onward else pc + 1
+            case Leave(_, depth, target):
+                return await self.leave(Left(depth, target), environment)
+        return pc + 1
+
+    async def leave(self, onward: Left | Returned, environment: Environment) -> int | Returned:
+        """Out of the blocks that end with it, up to the first `finally`: the next place, or what the query returns."""
+        depth = onward.depth if isinstance(onward, Left) else 0
+        while len(self._stack) > depth:
+            match self._pop(environment):
+                case With() as block:
+                    await self._exit(block, None, environment)
+                case Guard(target, always=True):
+                    self._push(Final(onward), environment)
+                    return target
+        return onward.target if isinstance(onward, Left) else onward
+
+    async def catch(self, error: BaseException, environment: Environment, *, by_handlers: bool = True) -> int:
+        """The place in the program that deals with an exception. Raises it, or what took its place on the way out.
+
+        `by_handlers=False` runs what runs always, and no handler.
+        """
+        by_handlers = by_handlers and not isinstance(error, CANCELLATIONS)
+        _chain(error, environment.get(ERROR))
+        while self._stack:
+            match self._pop(environment):
+                case With(target=target) as block:
+                    try:
+                        is_swallowed = await self._exit(block, error, environment)
+                    except BaseException as other:
+                        by_handlers = not isinstance(other, CANCELLATIONS)
+                        error = other
+                    else:
+                        if is_swallowed and by_handlers:
+                            return target
+                case Guard(target, always=True):
+                    self._push(Final(error), environment)
+                    return target
+                case Guard(target) if by_handlers:
+                    self._push(Handled(error), environment)
+                    return target
+        raise error
+
+    def _push(self, block: Block, environment: Environment) -> None:
+        self._stack = (*self._stack, block)
+        self._note(environment)
+
+    def _pop(self, environment: Environment) -> Block:
+        *rest, block = self._stack
+        self._stack = tuple(rest)
+        if isinstance(block, Loop):
+            del environment[block.slot]
+        self._note(environment)
+        return block
+
+    def _note(self, environment: Environment) -> None:
+        """The exception that is at hand, for Python's own `raise`, `sys.exc_info` and chaining."""
+        _put(environment, next(reversed(self.errors), None))
+
+    # Loops and managers ------------------------------------------------------------------------------------------
+
+    async def _enter_loop(self, op: Enter, environment: Environment, evaluate: Evaluate) -> None:
+        items = await evaluate(op.iterable, op.span)
+        environment[op.slot] = await _called(op.here, lambda: aiter(items) if op.is_async else iter(items), environment)
+        self._push(Loop(op.slot), environment)
+
+    async def _next(self, op: Next, pc: int, environment: Environment, evaluate: Evaluate) -> int:
+        slot, is_async = op.slot, op.is_async
+
+        def step() -> Any:
+            return anext(environment[slot], DONE) if is_async else next(environment[slot], DONE)
+
+        item = await _called(op.here, step, environment)
+        if item is DONE:
+            self._pop(environment)
+            return op.target
+        environment[ITEM] = item
+        await evaluate(op.assign, op.span)
+        return pc + 1
+
+    async def _enter_with(self, op: EnterWith, environment: Environment) -> None:
+        manager = await _raw(op.manager, environment)
+        if not op.is_async and isawaitable(manager) and not hasattr(type(manager), "__enter__"):
+            manager = await manager  # what is called without `await` is awaited, as everywhere
+        leave = None
+
+        def enter() -> Any:
+            nonlocal leave
+            begin, leave = _protocol(manager, is_async=op.is_async)
+            return begin()
+
+        environment[ITEM] = await _called(op.here, enter, environment)
+        assert leave is not None
+        environment[op.slot] = Exit(leave)
+        self._push(With(op.slot, op.target, op.here), environment)
+
+    async def _exit(self, block: Block, error: BaseException | None, environment: Environment) -> bool:
+        """Whether the exit swallows the exception, which is at hand while it runs."""
+        assert isinstance(block, With), "a `with` ends where it began"
+        call, before = environment.pop(block.slot).call, environment.get(ERROR)
+        kind, trace = (type(error), error.__traceback__) if error else (None, None)
+        try:
+            _put(environment, error or before)
+            return bool(await _called(block.here, lambda: call(kind, error, trace), environment))
+        finally:
+            _put(environment, before)
+
+
+async def _raw(code: CodeType, environment: Environment) -> Any:
+    """An expression's value as it is, also if that could be awaited."""
+    value = value_of(code, environment)
+    return await value if code.co_flags & CO_COROUTINE else value
+
+
+async def _called(here: CodeType, function: Callable[[], Any], environment: Environment) -> Any:
+    """What the function gives, called in the place of an op."""
+    environment[CALL] = function
+    try:
+        return await _raw(here, environment)
+    finally:
+        environment.pop(CALL, None)
+
+
+def _protocol(manager: Any, *, is_async: bool) -> tuple[Callable[[], Any], Callable[..., Any]]:
+    """How it is entered and left. Raises TypeError for what is no manager."""
+    kind = type(manager)
+    word, prefix = ("asynchronous ", "__a") if is_async else ("", "__")
+    sentence = f"{kind.__name__!r} object does not support the {word}context manager protocol"
+    begin = getattr(kind, f"{prefix}enter__", None)
+    end = getattr(kind, f"{prefix}exit__", None)
+    if begin is None:
+        raise TypeError(sentence)
+    if end is None:
+        raise TypeError(f"{sentence} (missed {prefix}exit__ method)")
+    return lambda: begin(manager), lambda *what: end(manager, *what)
+
+
+def _error_of(block: Block) -> BaseException | None:
+    match block:
+        case Handled(error) | Final(BaseException() as error):
+            return error
+    return None
+
+
+def _put(environment: Environment, error: BaseException | None) -> None:
+    if error is None:
+        environment.pop(ERROR, None)
+    else:
+        environment[ERROR] = error
+
+
+def _chain(error: BaseException, handled: BaseException | None) -> None:
+    """An exception that the run itself raised has a context too: Python gives one only to what it raises."""
+    if handled is None or error.__context__ is not None:
+        return
+    before: BaseException | None = handled
+    while before is not None:
+        if before is error:
+            return
+        before = before.__context__
+    error.__context__ = handled
+
+
+def _is_one_of(error: BaseException, types: Any) -> bool:
+    """What `except` asks. Raises TypeError for what is no exception."""
+    for each in types if isinstance(types, tuple) else (types,):
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    return any(each in type(error).__mro__ for each in (types if isinstance(types, tuple) else (types,)))

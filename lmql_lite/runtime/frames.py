@@ -1,0 +1,91 @@
+"""Queries under way: the outermost, and those that a hole of the one before has called (S26)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any
+
+from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.terms import Term, conjunction
+from lmql_lite.errors import QueryError, Span
+from lmql_lite.program.ops import Enter, Hole, Program, Return, Text
+from lmql_lite.program.types import TextType
+from lmql_lite.runtime import events
+from lmql_lite.runtime.environment import Environment
+from lmql_lite.runtime.nested import Caller
+from lmql_lite.runtime.settings import Settings
+from lmql_lite.runtime.variables import NotCopied, copied, names_only
+from lmql_lite.tokens import Sampling
+
+
+@dataclass(slots=True)
+class Frame:
+    """One query under way. `shared` are values that every hypothesis has in common: what the caller gave."""
+
+    program: Program
+    environment: Environment
+    settings: Settings
+    sampling: Sampling
+    shared: tuple[Any, ...] = ()
+    caller: Caller | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    """The values of its holes."""
+    endings: dict[str, Ending] = field(default_factory=dict)
+    unsaid: list[events.Text] | None = None
+    """Text of a query that may return a value: it is told when it is known to stay (S33)."""
+    _bound: dict[int, Term] = field(default_factory=dict)
+    """Conditions of holes that were evaluated when their segment began, by place in the program."""
+
+    def fork(self) -> Frame:
+        return replace(
+            self,
+            environment=dict(self.environment),
+            variables=dict(self.variables),
+            endings=dict(self.endings),
+            unsaid=None if self.unsaid is None else list(self.unsaid),
+            _bound=dict(self._bound),
+        )
+
+    def bind(self, at: int, now: Callable[[CodeType], Any]) -> Term:
+        """The condition of a later hole of the segment that begins: its values are those of now."""
+        op = self.program.ops[at]
+        assert isinstance(op, Hole), "only holes have conditions"
+        self._bound[at] = op.condition.bind(now)
+        return self._bound[at]
+
+    def term(self, op: Hole, at: int, now: Callable[[CodeType], Any]) -> Term:
+        """The condition of the hole at this place. One that the query returns as it stands has to meet what is asked
+        of the query's value, too (S26)."""
+        term = self._bound.pop(at, None) or op.condition.bind(now)
+        if self.caller is not None and self._returns(op, at + 1):
+            return conjunction((term, self.caller.term))
+        return term
+
+    def _returns(self, op: Hole, at: int) -> bool:
+        """Whether the op at this place, or behind the text there, is `return` of the hole, which is text."""
+        if op.type and not isinstance(op.type.spec, TextType):
+            return False
+        ops = self.program.ops
+        while isinstance(ops[at], Text):
+            at += 1
+        end = ops[at]
+        return isinstance(end, Return) and end.value is not None and names_only(end.value, op.name)
+
+
+def own(frames: Sequence[Frame], shared: Iterable[Any], here: Span) -> None:
+    """Gives the frames variables of their own. Raises QueryError where a loop is under way that cannot be copied."""
+    holders = [each for frame in frames for each in (frame.environment, frame.variables)]
+    given = (*shared, *(value for frame in frames for value in frame.shared))
+    try:
+        fresh = copied(holders, given, lambda name: name.startswith("#"))
+    except NotCopied as error:
+        loops = [op for frame in frames for op in frame.program.ops if isinstance(op, Enter) and op.slot == error.name]
+        raise QueryError(
+            "hypotheses part ways inside a loop over something that cannot be copied",
+            span=loops[0].span if loops else here,
+            hint="loop over list(...), or use argmax or sample",
+        ) from error
+    for at, frame in enumerate(frames):
+        frame.environment, frame.variables = fresh[2 * at : 2 * at + 2]

@@ -1,0 +1,72 @@
+"""A query that a hole of another query calls (S26): `[X: q(place)]`, `where q(X)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from lmql_lite.constraints.membership import meets
+from lmql_lite.constraints.terms import And, Term
+from lmql_lite.program.ops import Hole, Program
+from lmql_lite.runtime.judge import Objection
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.state import Piece, State, data_of, join, steps_since
+
+MOST_DEEP = 100
+"""So many queries may be under way inside each other: a query that calls itself for ever is told so."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedCall:
+    """A query and what it is called with. `arguments` come from the query that calls, `scope` from where it is
+    defined."""
+
+    name: str
+    program: Program
+    arguments: Mapping[str, Any]
+    scope: Mapping[str, Any]
+
+
+@runtime_checkable
+class Callable(Protocol):
+    """A query as a value."""
+
+    def nested(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> NestedCall:
+        """Raises TypeError for arguments that do not fit, as calling a function does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The hole that waits for a query, what its value has to meet, and the state in which it called."""
+
+    op: Hole
+    term: Term
+    before: State
+
+    def objects(self, value: str) -> Objection | None:
+        """The part of the condition that the query's value does not meet."""
+        parts = self.term.terms if isinstance(self.term, And) else (self.term,)
+        broken = next((part for part in parts if not meets(part, value.encode())), None)
+        return None if broken is None else Objection(getattr(broken, "span", None) or self.op.span)
+
+
+def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger) -> State:
+    """What a query said between the two states leaves the path, and its answer comes in its place.
+
+    Text that was pending when it was called is only said anew.
+    """
+    history = before.history
+    waiting = len(data_of(before.held)) + len(data_of(before.pending))
+    for step in steps_since(before, after):
+        if step.token.fate == "kept":
+            is_said_again = waiting >= len(step.token.data)
+            waiting -= len(step.token.data)
+            ledger.remove(step, is_said_again=is_said_again)
+            if is_said_again:
+                continue
+            step = replace(step, token=replace(step.token, fate="removed"))
+        history = replace(step, before=history)
+    pending = join(before.pending, Piece(answer.encode(), hole, "forced"))
+    return replace(before, history=history, pending=pending, text=before.text + answer)

@@ -1,0 +1,138 @@
+"""Filling a hole with tools: the fillings of its pieces one after the other, and the calls between them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from lmql_lite.constraints.hole import Engine, HoleMatcher
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.terms import And, Matches, Stop, StopPattern, Term, conjunction
+from lmql_lite.errors import ConstraintError
+from lmql_lite.program.ops import Hole
+from lmql_lite.runtime import events
+from lmql_lite.runtime.state import State
+from lmql_lite.runtime.tool_text import FreeText, ToolText
+from lmql_lite.runtime.tools import MARK, Toolbox
+from lmql_lite.runtime.writer import Filling, Outlook
+
+Begin = Callable[[Hole, State, int, Callable[[], Outlook]], Filling]
+"""The filling of one piece: as `Writer.fill`, but for the sampling."""
+Wait = Callable[[Awaitable[Any], State], Awaitable[Any]]
+
+
+class ToolFill:
+    """A `Filling` whose matcher is a `ToolText`. `news` are the calls that were made, for watchers."""
+
+    def __init__(
+        self, op: Hole, term: Term, toolbox: Toolbox, engine: Engine, limit: int, begin: Begin, wait: Wait
+    ) -> None:
+        self._op = op
+        self._toolbox = toolbox
+        self._engine = engine
+        self._limit = limit
+        self._begin = begin
+        self._wait = wait
+        parts = term.terms if isinstance(term, And) else (term,)
+        ends = [part for part in parts if isinstance(part, Stop | StopPattern)]
+        result = Stop(MARK.strip().encode(), inclusive=True)
+        self._outlook = Outlook((conjunction((*ends, result)),), goes_on=True, is_whole=False)
+        """What a server may know of free text: it need not go on where a result has to be inserted."""
+        self._filling: Filling
+        self._piece: ToolText
+        """Where the piece under way began."""
+        self.news: list[events.ToolCalled] = []
+
+    def open(self, state: State, matcher: Matcher) -> State:
+        """Raises ConstraintError for a hole whose value is no plain text."""
+        if not isinstance(matcher, HoleMatcher):
+            raise ConstraintError(
+                f"[{self._op.name}] has tools, and its value is no free text",
+                span=self._op.span,
+                hint="let the tools have a hole of their own, without a type",
+            )
+        return self._next(state, ToolText(FreeText(matcher, self._toolbox.begins)), self._op, self._outlook)
+
+    async def step(self, state: State, matcher: Matcher) -> State:
+        """The state after the next token, or after a stretch of forced text; where that ends a call it is made."""
+        text = _text_of(matcher)
+        state = await self._filling.step(replace(state, matcher=text.piece), text.piece)
+        state = replace(state, matcher=replace(text, piece=_matcher_of(state)))
+        while (text := _text_of(state.matcher)).is_inside and text.piece.ending is not None:
+            free, piece = text.free, text.piece
+            if isinstance(piece, FreeText):
+                state = await self._called(state, text, piece)
+            elif free is not None and free.call is not None:
+                name, arguments = free.call["known"].decode(), piece.value.decode().removesuffix(MARK)
+                state = await self._answered(state, text, free, name, arguments)
+        return state
+
+    async def go_back(self) -> State | None:
+        """Within the piece under way: what was called stays called."""
+        state = await self._filling.go_back()
+        return state and replace(state, matcher=replace(self._piece, piece=_matcher_of(state)))
+
+    def close(self, state: State, matcher: Matcher) -> State:
+        """The hole has its value."""
+        piece = _text_of(matcher).piece
+        return self._filling.close(replace(state, matcher=piece), piece)
+
+    def fork(self) -> ToolFill:
+        """The same filling, for a hypothesis that goes another way from here."""
+        fork = copy(self)
+        fork._filling, fork.news = self._filling.fork(), []
+        return fork
+
+    def _next(self, state: State, text: ToolText, op: Hole, outlook: Outlook) -> State:
+        """The piece of `text` begins."""
+        left = self._limit if text.free else self._limit - text.used  # a call that is begun is said to its end
+        self._filling = self._begin(op, state, left, lambda: outlook)
+        state = self._filling.open(state, text.piece)
+        self._piece = replace(text, piece=_matcher_of(state))
+        return replace(state, matcher=self._piece)
+
+    async def _called(self, state: State, text: ToolText, free: FreeText) -> State:
+        """Free text has come to a call."""
+        assert free.call is not None, "a call ends this piece"
+        used = text.used + state.used
+        state = self._filling.close(replace(state, matcher=free), free)
+        text = replace(text, before=text.before + free.value, free=free, used=used)
+        if free.call["known"] is None:
+            name, arguments = free.call["unknown"].decode(), free.call["arguments"].decode()
+            return await self._answered(state, text, free, name, arguments)
+        pattern = Matches(self._toolbox.tools[free.call["known"].decode()].arguments)
+        matcher = self._engine.matcher(pattern, b"", self._limit, self._op.name, self._op.span)
+        op = replace(self._op, continues_segment=True, predicates=(), type=None, following=b"")
+        return self._next(state, replace(text, piece=matcher), op, Outlook((pattern,), goes_on=True, is_whole=False))
+
+    async def _answered(self, state: State, text: ToolText, free: FreeText, name: str, arguments: str) -> State:
+        """A call is complete: its result is inserted, and free text goes on."""
+        call, used = b"", 0
+        if not isinstance(text.piece, FreeText):
+            call, used = text.piece.value, state.used
+            state = self._filling.close(replace(state, matcher=text.piece), text.piece)
+        output = await self._wait(self._toolbox.output(name, arguments, made=text.calls), state)
+        self.news.append(events.ToolCalled(name, arguments, output.removesuffix("`")))
+        inserted = call + output.encode()
+        try:
+            piece = free.after_call(inserted, used)
+        except ValueError:
+            raise ConstraintError(
+                f"the condition of [{self._op.name}] does not allow what {name} was called for: {inserted.decode()!r}",
+                span=self._op.condition.span,
+                hint="conditions are on the whole text of the hole, calls and results included",
+            ) from None
+        text = ToolText(piece, text.before + inserted, None, text.used + used, text.calls + 1)
+        return self._next(state.say(output), text, replace(self._op, continues_segment=False), self._outlook)
+
+
+def _text_of(matcher: Matcher | None) -> ToolText:
+    assert isinstance(matcher, ToolText), "a hole with tools is open"
+    return matcher
+
+
+def _matcher_of(state: State) -> Matcher:
+    assert state.matcher is not None, "a hole is open"
+    return state.matcher

@@ -1,0 +1,207 @@
+"""Python functions that a model may call while it fills a hole: `[argmax(tools=[search, add]) ANSWER]`.
+
+A call stands in the text as a line of Python in backticks, with its result as a comment, and the text goes on from
+there:
+
+    The tower was built in 1889. `add(1889, 100) # result: 1989` So a hundred years later it was 1989.
+
+The model writes up to `# result: `; the result and the closing backtick are inserted. A backtick with the name of a
+tool and a parenthesis begins a call: from there on only a well-formed one can be said. All other text is free.
+Arguments are literals of Python, read one by one and never executed, and checked against the function's annotations.
+What goes wrong (arguments that do not fit, a tool that raises, one that does not exist) is the result, as `error: ..`,
+so that the model can do better.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from lmql_lite.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+MAX_CALLS = 16
+"""So many calls are made for one hole, unless told."""
+MARK = ") # result: "
+"""Ends a call: what follows is inserted."""
+CLOSING = "`"
+
+_PLAIN = (
+    r'(?:"(?:[^"\\\x00-\x1f]|\\["\'\\nrt])*"'
+    r"|'(?:[^'\\\x00-\x1f]|\\[\"'\\nrt])*'"
+    r"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|True|False|None)"
+)
+LITERAL = rf"(?:{_PLAIN}|\[(?:{_PLAIN}(?:, {_PLAIN})*)?\]|\{{(?:{_PLAIN}: {_PLAIN}(?:, {_PLAIN}: {_PLAIN})*)?\}})"
+"""What may be an argument: a text, a number, True, False, None, and lists and dicts of these."""
+
+
+class Refused(Exception):
+    """What a model is told instead of a result."""
+
+
+class Tool:
+    """A function, as a model sees it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Raises InputError for something that is no function with a name."""
+        self.name = getattr(function, "__name__", "")
+        if not callable(function) or not self.name.isidentifier() or inspect.isclass(function):
+            raise InputError(
+                f"a tool is a function with a name, and this is {function!r}", hint="write def search(query): .."
+            )
+        self._function = function
+        self._signature = inspect.signature(function)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.described}>"
+
+    @property
+    def described(self) -> str:
+        """One line for a prompt: `add(a: int, b: int) -> int: adds two numbers`."""
+        about = (inspect.getdoc(self._function) or "").partition("\n")[0]
+        return f"{self.name}{self._signature}" + (f": {about}" if about else "")
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The parameters that may be given by name."""
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return tuple(name for name, each in self._signature.parameters.items() if each.kind in by_name)
+
+    @property
+    def arguments(self) -> str:
+        """A regular expression: what may stand between the parentheses of a call, the closing one included, and the
+        mark that ends it."""
+        by_place = rf"{LITERAL}(?:, {LITERAL})*"
+        parts = [by_place]
+        if self.named:
+            names = "|".join(map(re.escape, self.named))
+            by_name = rf"(?:{names})={LITERAL}(?:, (?:{names})={LITERAL})*"
+            parts = [rf"{by_place}(?:, {by_name})?", by_name]
+        return rf"(?:{'|'.join(parts)})?{re.escape(MARK)}"
+
+    async def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """What the function gives; one that is not async runs in a thread. Raises Refused where the arguments do not
+        fit or the function raises."""
+        by_place, by_name = self._checked(arguments, named)
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                return await self._function(*by_place, **by_name)
+            result = await asyncio.to_thread(self._function, *by_place, **by_name)
+            return await result if inspect.isawaitable(result) else result
+        except Exception as error:
+            raise Refused(f"{type(error).__name__}: {error}") from error
+
+    def _checked(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        from pydantic import ValidationError
+
+        try:
+            call = self._signature.bind(*arguments, **named)
+        except TypeError as error:
+            raise Refused(f"{error}; it is {self.name}{self._signature}") from None
+        for name, value in call.arguments.items():
+            try:
+                call.arguments[name] = self._adapters[name].validate_python(value)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                place = ".".join(map(str, (name, *first["loc"])))
+                raise Refused(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, not {value!r}") from None
+        return call.args, call.kwargs
+
+    @cached_property
+    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
+        """For each parameter what its annotation says of a value."""
+        from pydantic import ConfigDict, TypeAdapter
+        from pydantic.errors import PydanticUserError
+
+        adapters = {}
+        for name, parameter in inspect.signature(self._function, eval_str=True).parameters.items():
+            annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                annotation = tuple[annotation, ...]  # type: ignore[valid-type]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                annotation = dict[str, annotation]  # type: ignore[valid-type]
+            try:
+                adapters[name] = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+            except PydanticUserError:
+                adapters[name] = TypeAdapter(annotation)  # a class that brings a configuration of its own
+        return adapters
+
+
+class Toolbox:
+    """The tools of one hole."""
+
+    def __init__(self, functions: Sequence[Callable[..., Any]], max_calls: int = MAX_CALLS) -> None:
+        """Raises InputError for something that is no list of functions, or has two of one name."""
+        if not isinstance(functions, Sequence) or isinstance(functions, str) or not functions:
+            raise InputError(f"tools is a list of functions; this is {functions!r}", hint="write tools=[search]")
+        if not isinstance(max_calls, int) or isinstance(max_calls, bool) or max_calls < 0:
+            raise InputError(f"max_calls is a whole number, at least 0; this is {max_calls!r}")
+        self.tools: dict[str, Tool] = {}
+        for tool in map(Tool, functions):
+            if tool.name in self.tools:
+                raise InputError(f"two tools are called {tool.name!r}", hint="give one of them another name")
+            self.tools[tool.name] = tool
+        self.max_calls = max_calls
+        names = "|".join(map(re.escape, self.tools))
+        unknown = rf"`(?P<unknown>[^\W\d]\w*)\((?P<arguments>[^`\n]*){re.escape(MARK)}"
+        self.begins = re.compile(rf"`(?P<known>{names})\(|{unknown}".encode())
+        """Where a call begins: behind it come the arguments of a tool, or the result of one that does not exist."""
+
+    async def output(self, name: str, arguments: str, *, made: int) -> str:
+        """What is inserted behind a call, the closing backtick included; so many calls were `made` before it."""
+        try:
+            if made >= self.max_calls:
+                raise Refused(f"no more than {self.max_calls} calls can be made")
+            tool = self.tools.get(name)
+            if tool is None:
+                hint = did_you_mean(name, self.tools) or f"there are {', '.join(self.tools)}"
+                raise Refused(f"there is no {name}, {hint}")
+            return written(await tool.call(*literals(arguments))) + CLOSING
+        except Refused as refused:
+            return f"error: {' '.join(str(refused).split())}{CLOSING}"
+
+
+def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:
+    """What stands between the parentheses of a call, by place and by name. Nothing of it is executed.
+
+    Raises Refused for what is no literal.
+    """
+    try:
+        call = ast.parse(f"call({arguments})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        call = None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise Refused(f"({arguments}) are no arguments of Python")
+    named: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise Refused("** is not possible here")
+        named[keyword.arg] = _literal(keyword.value)
+    return [_literal(argument) for argument in call.args], named
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise Refused(f"{ast.unparse(node)} is no literal: write the value itself") from None
+
+
+def written(value: Any) -> str:
+    """A result as text, in one line: as JSON, what JSON has no word for as `str` gives it."""
+    from pydantic_core import to_jsonable_python
+
+    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+
+
+def described(functions: Sequence[Callable[..., Any]]) -> str:
+    """A line for each tool, for a prompt."""
+    return "\n".join(f"- {tool.described}" for tool in Toolbox(functions).tools.values())

@@ -1,0 +1,142 @@
+"""What hypotheses that part ways have in common, and what each has of its own (S23)."""
+
+from __future__ import annotations
+
+import builtins
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lmql_lite.runtime.environment import Environment
+from lmql_lite.runtime.variables import NotCopied, copied, only_reads
+
+
+def made(source: str, given: Mapping[str, Any] | None = None) -> Environment:
+    environment = {"__builtins__": builtins, "__name__": "__main__", **(given or {})}
+    exec(textwrap.dedent(source), environment)
+    return environment
+
+
+def copy_of(environment: Environment, *shared: object) -> Environment:
+    (fresh,) = copied([environment], shared, lambda name: name.startswith("#"))
+    return fresh
+
+
+def test_what_the_query_made_is_its_own_in_each() -> None:
+    before = made("xs = [1, 2]; ys = xs; table = {'xs': xs}; pair = (xs, 1)")
+    after = copy_of(before)
+    after["xs"].append(3)
+    assert before["xs"] == [1, 2]
+    assert after["ys"] is after["xs"] is after["table"]["xs"] is after["pair"][0]
+
+
+def test_what_the_caller_gave_is_shared() -> None:
+    given = ["Rome"]
+    before = made("own = [places]", {"places": given})
+    after = copy_of(before, given)
+    assert after["places"] is given
+    assert after["own"] is not before["own"]
+    assert after["own"][0] is given
+
+
+def test_functions_see_the_variables_of_the_hypothesis_that_calls_them() -> None:
+    before = made("""
+        xs = [1]
+        def add(n):
+            xs.append(n)
+            return len(xs)
+        tools = {"add": add}
+        """)
+    after = copy_of(before)
+    assert after["add"](7) == 2
+    assert after["tools"]["add"] is after["add"]
+    assert (before["xs"], after["xs"]) == ([1], [1, 7])
+
+
+def test_functions_keep_defaults_names_and_what_hangs_on_them() -> None:
+    before = made("""
+        def say(a, b=2, *, c=3):
+            "Says it."
+            return a + b + c
+        say.calls = 4
+        """)
+    say = copy_of(before)["say"]
+    assert (say(1), say.__doc__, say.__name__, say.calls) == (6, "Says it.", "say", 4)
+
+
+def test_closures_are_copied_too() -> None:
+    before = made("""
+        def counter():
+            count = [0]
+            def more():
+                count[0] += 1
+                return count[0]
+            return more
+        more = counter()
+        """)
+    after = copy_of(before)
+    assert [after["more"](), after["more"](), before["more"]()] == [1, 2, 1]
+
+
+def test_classes_of_the_query_and_their_instances_go_along() -> None:
+    before = made("""
+        total = [0]
+        class Base:
+            __slots__ = ("name",)
+            def __init__(self, name):
+                self.name = name
+            def add(self):
+                total.append(self.name)
+            @classmethod
+            def make(cls):
+                return cls("made")
+            @property
+            def all(self):
+                return total
+        class Derived(Base):
+            def add(self):
+                super().add()
+        thing = Derived("x")
+        """)
+    after = copy_of(before)
+    assert type(after["thing"]) is after["Derived"] is not before["Derived"]
+    assert issubclass(after["Derived"], after["Base"])
+    after["Base"].make().add()
+    assert (before["total"], after["total"], after["thing"].all) == ([0], [0, "made"], [0, "made"])
+
+
+@pytest.mark.parametrize(
+    "loop", ["xs", "range(9)", "enumerate(xs)", "zip(xs, xs)", "{1: 2}.items()", "reversed(xs)"], ids=str
+)
+def test_a_loop_goes_on_in_both_from_where_it_stood(loop: str) -> None:
+    before = made("xs = [1, 2, 3]")
+    before["#1"] = iter(eval(loop, before))
+    next(before["#1"])
+    after = copy_of(before)
+    assert list(after["#1"]) == list(before["#1"])
+
+
+def test_a_loop_over_a_generator_cannot_be_in_two_places() -> None:
+    before = made("")
+    before["#1"] = (each for each in "abc")
+    with pytest.raises(NotCopied):
+        copy_of(before)
+
+
+def test_what_cannot_be_copied_is_shared() -> None:
+    before = made("import threading; lock = threading.Lock(); xs = [1]")
+    after = copy_of(before)
+    assert after["lock"] is before["lock"]
+    assert after["threading"] is before["threading"]
+    assert after["xs"] is not before["xs"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [("x", True), ("x == 1", True), ("x in y and not z", False), ("x is None", True), ("f()", False), ("x[0]", False)],
+    ids=str,
+)
+def test_python_that_only_looks_at_variables_needs_no_copy(code: str, reads: bool) -> None:
+    assert only_reads(compile(code, "<q>", "eval")) == reads
