@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lmql_lite.questions import generate, generate_sync, score, score_sync
     from lmql_lite.runtime.result import OptionScores, Result, Usage
     from lmql_lite.runtime.session import Session
+    from lmql_lite.runtime.tools import describe
     from lmql_lite.tokens import Token
     from lmql_lite.verbs import Options, Query, compile, model, run, run_sync
 
@@ -48,6 +49,7 @@ _HOMES = {
     "TokenCache": "lmql_lite.cache.token_cache",
     "Usage": "lmql_lite.runtime.result",
     "compile": "lmql_lite.verbs",
+    "describe": "lmql_lite.runtime.tools",
     "generate": "lmql_lite.questions",
     "generate_sync": "lmql_lite.questions",
     "model": "lmql_lite.verbs",
@@ -78,6 +80,7 @@ __all__ = [
     "TokenCache",
     "Usage",
     "compile",
+    "describe",
     "generate",
     "generate_sync",
     "model",

@@ -175,6 +175,8 @@ class QueryFunction:
             self.program,
             {name: value for name, value in call.arguments.items() if name in wanted},
             {name: around[name] for name in wanted if name in around},
+            self.options.get("model"),
+            self.typed,
         )
 
     def _told(self, named: dict[str, Any]) -> tuple[dict[str, Any], Options]:

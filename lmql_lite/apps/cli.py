@@ -16,6 +16,7 @@ import click
 
 from lmql_lite import __version__
 from lmql_lite.apps.cache_commands import cache
+from lmql_lite.apps.chat import chat
 from lmql_lite.apps.replay_command import replay
 from lmql_lite.apps.run_command import run
 from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, tree_of
@@ -52,6 +53,7 @@ def check(files: tuple[str, ...]) -> None:
 
 lq.add_command(run)
 lq.add_command(replay)
+lq.add_command(chat)
 lq.add_command(cache)
 
 

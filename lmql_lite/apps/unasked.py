@@ -61,8 +61,12 @@ class UnaskedServer(Unasked):
         super().__init__(completer.name, "", BYTES, "byte", ())
         self._completer = completer
 
-    async def meet(self) -> Endpoint:
-        endpoint = await self._completer.meet()
+    @property
+    def place(self) -> str:
+        return self._completer.place
+
+    async def meet(self, known: Endpoint | None = None) -> Endpoint:
+        endpoint = await self._completer.meet(known)
         self.fingerprint = endpoint.fingerprint
         self.start = (TURNS["user"],) if endpoint.chat_only else ()
         return endpoint

@@ -152,6 +152,8 @@ class Endpoint:
     stops: int = 0
     """So many stop strings it takes and tells apart from end-of-text, and from each other; 0: none."""
     context_length: int | None = None
+    must_be_asked: bool = False
+    """It tells what it is in an answer only: finding out costs a request."""
     spent: Spent | None = None
     """What finding out has cost, one token at most; None where it cost nothing, or has been told before."""
 
@@ -165,8 +167,17 @@ class Completer(Protocol):
         """The id by which a user names it: `openai/NAME`."""
         ...
 
-    async def meet(self) -> Endpoint:
-        """What there is to know about the server; asked once, before anything is spent. Raises ModelError."""
+    @property
+    def place(self) -> str:
+        """Where it is asked, and for what: known before it is met."""
+        ...
+
+    async def meet(self, known: Endpoint | None = None) -> Endpoint:
+        """What there is to know about the server; asked once, before anything is spent. Raises ModelError.
+
+        `known` is what was found out here before. Where the server `must_be_asked`, and was not yet in this process, it
+        is taken for it: who then asks it something has to meet it first, as it may have become another one (S4).
+        """
         ...
 
     def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:

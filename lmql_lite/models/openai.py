@@ -79,8 +79,16 @@ class OpenAIModel:
         """So many were sent that may cost something, those that failed and were sent again included."""
         return self._connection.requests
 
-    async def meet(self) -> Endpoint:
+    @property
+    def place(self) -> str:
+        """See `Completer.place`."""
+        version = "" if self._revision is None else f", {self._revision}"
+        return f"{self.name} at {self._connection.address.shown}{version}"
+
+    async def meet(self, known: Endpoint | None = None) -> Endpoint:
         """See `Completer.meet`. What finding out has cost is told once, to the caller who waited for it."""
+        if self._endpoint is None and known is not None and known.must_be_asked:
+            return known
         if self._endpoint is None:
             async with self._connection.alone():
                 if self._endpoint is None:
@@ -252,7 +260,8 @@ class OpenAIModel:
                 raise self._explained(refusal) from None
         endpoint = replace(endpoint, chat_only=True)
         if self._revision is not None and server.kind == "openai":
-            return endpoint  # its name for the model is not needed, and the rest shows when it is asked
+            # its name for the model is not needed, and the rest shows when it is asked
+            return replace(endpoint, must_be_asked=True)
         try:
             return await self._probed(endpoint, found, _CHAT_PROBE)
         except Refusal as refusal:
@@ -278,6 +287,7 @@ class OpenAIModel:
         return replace(
             endpoint,
             fingerprint=self._fingerprint(found, str(served)),
+            must_be_asked=True,
             takes_schemas="response_format" in request.body,
             takes_seeds="seed" in request.body,
             # where the text ended at once there was nothing to tell of

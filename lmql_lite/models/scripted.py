@@ -125,7 +125,11 @@ class ScriptedCompleter:
         self._tokenizer = ScriptedTokenizer(words)
         self.fingerprint = f"{name}:{blake2b(repr(script).encode(), digest_size=16).hexdigest()}"
 
-    async def meet(self) -> Endpoint:
+    @property
+    def place(self) -> str:
+        return self.name
+
+    async def meet(self, known: Endpoint | None = None) -> Endpoint:
         return Endpoint(self.fingerprint, stops=4)
 
     async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:

@@ -82,7 +82,9 @@ class Control:
         self._assembly.add(Enter(loop.span, slot, iterable, here, loop.is_async))
         self._assembly.depth += 1
         assign = _assignment(loop.target, ITEM, loop.span)
-        head = self._assembly.add(Next(loop.span, slot, assign, -1, _here(loop.iterable, is_async=loop.is_async), loop.is_async))
+        head = self._assembly.add(
+            Next(loop.span, slot, assign, -1, _here(loop.iterable, is_async=loop.is_async), loop.is_async)
+        )
         self._loop(loop, Loop(head, around + 1, around), head)
 
     def _loop(self, loop: nodes.For | nodes.While, place: Loop, out: int) -> None:
@@ -105,7 +107,9 @@ class Control:
             return
         item, *rest = items
         slot, is_async = self._assembly.slot(), block.is_async
-        enter = self._assembly.add(EnterWith(item.span, slot, _code(item.manager), -1, _here(item.manager, is_async=is_async), is_async))
+        enter = self._assembly.add(
+            EnterWith(item.span, slot, _code(item.manager), -1, _here(item.manager, is_async=is_async), is_async)
+        )
         self._assembly.depth += 1
         if item.target:
             self._assembly.add(Let(item.span, _assignment(item.target, ITEM, item.span)))

@@ -63,13 +63,13 @@ class TextBackend:
     def __init__(self, completer: Completer, endpoint: Endpoint) -> None:
         self.name = completer.name
         self.fingerprint = endpoint.fingerprint
-        self._completer = completer
+        self.completer = completer
         self._endpoint = endpoint
         self._engine = Engine(Vocabulary((*(bytes([byte]) for byte in range(END)), None), frozenset({END})))
         self._pushing = Pushing(self._engine, endpoint)
 
     def desk(self, tree: TokenTree, *, speculate: bool, replay: bool) -> TextDesk:
-        frontier = TextFrontier(self._completer, self._endpoint, tree, replay=replay)
+        frontier = TextFrontier(self.completer, self._endpoint, tree, replay=replay)
         return TextDesk(frontier, self._engine, self._pushing, speculate)
 
 

@@ -30,6 +30,7 @@ from lmql_lite.program.ops import (
     Leave,
     Next,
     Reraise,
+    Return,
     Try,
 )
 from lmql_lite.runtime.environment import Environment, value_of
@@ -82,6 +83,7 @@ class Left:
 class Returned:
     """A `return` on its way."""
 
+    op: Return
     value: Any
 
 
@@ -118,6 +120,17 @@ class Blocks:
     def errors(self) -> tuple[BaseException, ...]:
         """The exceptions that are under way, outermost first."""
         return tuple(error for block in self._stack if (error := _error_of(block)) is not None)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether an exception may be dealt with here."""
+        return any(isinstance(block, With) or (isinstance(block, Guard) and not block.always) for block in self._stack)
+
+    def refuse_cancelled(self) -> None:
+        """Raises the cancellation that is on its way: what runs in any case asks no model any more."""
+        for error in self.errors:
+            if isinstance(error, CANCELLATIONS):
+                raise error
 
     async def do(self, op: Blocked, pc: int, environment: Environment, evaluate: Evaluate) -> int | Returned:
         """The next place in the program, or what the query returns. Raises what the query's own Python raises."""

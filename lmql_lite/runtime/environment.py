@@ -12,7 +12,7 @@ from typing import Any
 
 from lmql_lite.errors import InputError
 from lmql_lite.lang.keywords import MODULES
-from lmql_lite.program.ops import Program
+from lmql_lite.program.ops import ERROR, Program
 from lmql_lite.runtime.result import OptionScores
 
 Environment = dict[str, Any]
@@ -49,7 +49,28 @@ class Context:
 
 def value_of(code: CodeType, environment: Environment) -> Any:
     """An expression's value, as it is."""
-    return eval(code, environment)
+    error = environment.get(ERROR)
+    return eval(code, environment) if error is None else _handling(error, code, environment)
+
+
+def _handling(error: BaseException, code: CodeType, environment: Environment) -> Any:
+    """The value, found while the exception is handled: `raise`, `sys.exc_info` and chaining are Python's own."""
+    trace, context = error.__traceback__, error.__context__
+    try:
+        raise error
+    except BaseException:
+        error.__traceback__, error.__context__ = trace, context
+        value = eval(code, environment)
+    return _awaited(error, value) if code.co_flags & inspect.CO_COROUTINE else value
+
+
+async def _awaited(error: BaseException, value: Awaitable[Any]) -> Any:
+    trace, context = error.__traceback__, error.__context__
+    try:
+        raise error
+    except BaseException:
+        error.__traceback__, error.__context__ = trace, context
+        return await value
 
 
 async def evaluate(code: CodeType, environment: Environment) -> Any:

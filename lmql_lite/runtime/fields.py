@@ -117,8 +117,7 @@ def named(codec: Codec) -> Codec:
 
 def _span_to(span: Span) -> dict[str, Any]:
     begin = span.text.rfind("\n", 0, span.start) + 1
-    last = max(span.end - 1, span.start)
-    end = span.text.find("\n", last)
+    end = span.text.find("\n", span.end)
     lines = span.text[begin : end if end >= 0 else len(span.text)]
     covered = span.text[begin : span.end]
     return {
@@ -141,7 +140,7 @@ def _span_of(value: Any) -> Span:
     )
     end_line, end_column = _whole(field_of(found, "end_line")), _whole(field_of(found, "end_column"))
     rows = text.split("\n")
-    if not 0 <= end_line - line <= len(rows) or min(line, column, end_column) < 1:
+    if not 0 <= end_line - line < len(rows) or min(line, column, end_column) < 1:
         raise Wrong("a span ends before it begins")
     end = sum(len(row) + 1 for row in rows[: end_line - line]) + end_column - 1
     return Span(TEXT.of(field_of(found, "file")), text, column - 1, min(end, len(text)), line)

@@ -88,14 +88,19 @@ class Fill:
         if forced:
             state = self._path.force(state, forced, self._op.name)
             return replace(state, matcher=matcher.advance(forced, tokens=0))
-        return self._noted(state, await self._ask(self._path.settle(state), matcher))
+        settled = self._noted(state, self._path.settle(state))
+        return self._noted(settled, await self._ask(settled, matcher))
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The hole has its value; what other attempts said is put on record as rejected."""
+        rejected = self.give_up(state)
+        return noted(self._path.close(state, matcher), rejected)
+
+    def give_up(self, state: State) -> list[Step]:
+        """What was said and is not on the way to `state` is put on record as rejected."""
         assert self._opened is not None, "a hole is opened first"
         kept = {id(step) for step in steps_since(self._opened, state)}
-        rejected = self._ledger.reject(step for step in self._made if id(step) not in kept)
-        return noted(self._path.close(state, matcher), rejected)
+        return self._ledger.reject(step for step in self._made if id(step) not in kept)
 
     def fork(self) -> Fill:
         """The same filling, for a hypothesis that goes another way from here."""

@@ -10,9 +10,10 @@ from typing import Any
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.terms import Term, conjunction
 from lmql_lite.errors import QueryError, Span
-from lmql_lite.program.ops import Enter, Hole, Program, Return, Text
+from lmql_lite.program.ops import Enter, EnterWith, Hole, Program, Return, Text
 from lmql_lite.program.types import TextType
 from lmql_lite.runtime import events
+from lmql_lite.runtime.blocks import Blocks
 from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.nested import Caller
 from lmql_lite.runtime.settings import Settings
@@ -33,6 +34,8 @@ class Frame:
     variables: dict[str, Any] = field(default_factory=dict)
     """The values of its holes."""
     endings: dict[str, Ending] = field(default_factory=dict)
+    blocks: Blocks = field(default_factory=Blocks)
+    """Loops, `with` and `try` that it is in."""
     unsaid: list[events.Text] | None = None
     """Text of a query that may return a value: it is told when it is known to stay (S33)."""
     _bound: dict[int, Term] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class Frame:
             environment=dict(self.environment),
             variables=dict(self.variables),
             endings=dict(self.endings),
+            blocks=self.blocks.fork(),
             unsaid=None if self.unsaid is None else list(self.unsaid),
             _bound=dict(self._bound),
         )
@@ -75,17 +79,20 @@ class Frame:
 
 
 def own(frames: Sequence[Frame], shared: Iterable[Any], here: Span) -> None:
-    """Gives the frames variables of their own. Raises QueryError where a loop is under way that cannot be copied."""
+    """Gives the frames variables of their own. Raises QueryError where a block is open that cannot be copied."""
     holders = [each for frame in frames for each in (frame.environment, frame.variables)]
-    given = (*shared, *(value for frame in frames for value in frame.shared))
+    given = (*shared, *(value for frame in frames for value in (*frame.shared, *frame.blocks.errors)))
     try:
         fresh = copied(holders, given, lambda name: name.startswith("#"))
     except NotCopied as error:
-        loops = [op for frame in frames for op in frame.program.ops if isinstance(op, Enter) and op.slot == error.name]
-        raise QueryError(
-            "hypotheses part ways inside a loop over something that cannot be copied",
-            span=loops[0].span if loops else here,
-            hint="loop over list(...), or use argmax or sample",
-        ) from error
+        ops = [op for frame in frames for op in frame.program.ops]
+        block = next((op for op in ops if isinstance(op, Enter | EnterWith) and op.slot == error.name), None)
+        if isinstance(block, EnterWith):
+            inside, hint = "a `with`, which is left once", "close it before the next hole, or use argmax or sample"
+        else:
+            inside = "a loop over something that cannot be copied"
+            hint = "loop over list(...), or use argmax or sample"
+        span = block.span if block else here
+        raise QueryError(f"hypotheses part ways inside {inside}", span=span, hint=hint) from error
     for at, frame in enumerate(frames):
         frame.environment, frame.variables = fresh[2 * at : 2 * at + 2]

@@ -8,6 +8,7 @@ decides how many there are: interpreter.py drives one, beams.py many.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from inspect import isawaitable
 from types import CodeType
@@ -17,43 +18,46 @@ from lmql_lite.cache.sampling import mix
 from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import Term
-from lmql_lite.errors import ConstraintError, InputError, QueryError, Span
+from lmql_lite.errors import BudgetError, ConstraintError, InputError, QueryError, Span
 from lmql_lite.program.clauses import settled
 from lmql_lite.program.ops import (
-    ITEM,
     Distribution,
-    Enter,
+    EndTry,
     Hole,
     Interpolated,
     Jump,
     JumpIf,
     Let,
-    Next,
     Op,
     Return,
     Text,
+    Try,
     Turn,
 )
 from lmql_lite.program.options import texts_of
 from lmql_lite.program.types import NAMES
 from lmql_lite.runtime import events
+from lmql_lite.runtime.blocks import Returned
 from lmql_lite.runtime.callees import called
 from lmql_lite.runtime.environment import Context, environment_of, evaluate, value_of
 from lmql_lite.runtime.frames import Frame, own
 from lmql_lite.runtime.header import header, within
+from lmql_lite.runtime.hole_decoder import decoding_of
 from lmql_lite.runtime.judge import Judge, Objection
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.nested import MOST_DEEP, Caller, NestedCall, answered
+from lmql_lite.runtime.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, answered
 from lmql_lite.runtime.opening import OpenHole, matcher_of, schema_of, text_term
 from lmql_lite.runtime.outlook import outlook_of
 from lmql_lite.runtime.result import OptionScores
-from lmql_lite.runtime.state import State
+from lmql_lite.runtime.state import State, noted
+from lmql_lite.runtime.tool_fill import ToolFill
+from lmql_lite.runtime.tracebacks import from_query
 from lmql_lite.runtime.variables import only_reads
-from lmql_lite.runtime.writer import Outlook, Writer
+from lmql_lite.runtime.writer import Filling, Outlook, Writer
 
 
 class Hypothesis:
-    def __init__(self, frame: Frame, writer: Writer, ledger: Ledger) -> None:
+    def __init__(self, frame: Frame, writer: Writer, ledger: Ledger, elsewhere: Elsewhere | None = None) -> None:
         self.state = writer.start()
         self.frames = [frame]
         self.hole: OpenHole | None = None
@@ -63,6 +67,7 @@ class Hypothesis:
         self.news: list[events.Event] = []
         self._writer = writer
         self._ledger = ledger
+        self._elsewhere = elsewhere
         self._is_borrowed = False
         """Another hypothesis has the same objects in its variables."""
         self._calls = 0
@@ -87,7 +92,8 @@ class Hypothesis:
         fork.frames = [frame.fork() for frame in self.frames]
         fork.hole = self.hole.fork() if self.hole else None
         fork.value, fork.is_over, fork.news = self.value, self.is_over, []
-        fork._writer, fork._ledger, fork._calls = self._writer, self._ledger, self._calls
+        fork._writer, fork._ledger = self._writer, self._ledger
+        fork._elsewhere, fork._calls = self._elsewhere, self._calls
         fork._is_borrowed = self._is_borrowed = True
         fork._standing = None
         fork._context = Context(fork._score, self._context.prompt)
@@ -96,6 +102,12 @@ class Hypothesis:
         fork._stand()
         return fork
 
+    def begin(self, before: str) -> None:
+        """Puts text before the query."""
+        if before:
+            self.state = self.state.say(before)
+            self._say(events.Text(before))
+
     def leave(self) -> None:
         """It goes no further: nothing has to be kept for it."""
         self._writer.stand(self._standing, None)
@@ -103,11 +115,29 @@ class Hypothesis:
 
     async def step(self) -> None:
         """Goes on by one op, or inside the open hole by one token or stretch of forced text."""
-        if self.hole is not None:
-            await self._fill(self.hole)
-        else:
-            await self._do(self.op)
+        raised = None
+        try:
+            if self.hole is not None:
+                await self._fill(self.hole)
+            else:
+                await self._do(self.op)
+        except BaseException as error:
+            raised = error
+        if raised is not None:  # out of the handler above: what the query does now has no part in it
+            try:
+                await self._raised(raised)
+            finally:
+                raised = None  # it knows this call, which must not know it for ever
         self._stand()
+
+    async def close(self) -> None:
+        """Nobody reads on: runs what the query wants to have run in any case, and asks no model."""
+        try:
+            await self._raised(GeneratorExit())
+            while not self.is_over:
+                await self.step()
+        except GeneratorExit:
+            pass
 
     def _stand(self) -> None:
         self._writer.stand(self._standing, self.state.node)
@@ -126,6 +156,8 @@ class Hypothesis:
                 self._say(events.Text(said.text[len(state.text) :]))
                 self._go(said)
             case Hole():
+                for frame in self.frames:
+                    frame.blocks.refuse_cancelled()
                 await self._open(op)
             case Turn(span, role):
                 self._go(self._writer.turn(state, role, span))
@@ -136,29 +168,59 @@ class Hypothesis:
                 self._go(state, target)
             case JumpIf(span, test, when, target):
                 self._go(state, target if bool(await self._python(test, span)) == when else None)
-            case Enter(span, slot, iterable):
-                self.frame.environment[slot] = iter(await self._python(iterable, span))
-                self._go(state)
-            case Next():
-                await self._next(op)
-            case Return():
-                await self._return(op)
+            case Return(span, code):
+                value = await self._python(code, span) if code else None
+                await self._onward(await self.frame.blocks.leave(Returned(op, value), self.frame.environment))
+            case _:
+                if not isinstance(op, Try | EndTry):
+                    self._own()
+                frame = self.frame
+                await self._onward(await frame.blocks.do(op, state.pc, frame.environment, self._python))
 
     def _go(self, state: State, target: int | None = None) -> None:
         """To the next op, or to another place in the program."""
         self.state = replace(state, pc=state.pc + 1 if target is None else target)
 
-    async def _next(self, op: Next) -> None:
-        self._own()
-        environment = self.frame.environment
-        try:
-            environment[ITEM] = next(environment[op.slot])
-        except StopIteration:
-            del environment[op.slot]
-            self._go(self.state, op.target)
-            return
-        await self._python(op.assign, op.span)
-        self._go(self.state)
+    async def _raised(self, error: BaseException) -> None:
+        """Goes on where a query deals with the exception. Raises it, or what took its place, where none does.
+
+        A hole that gets no value leaves no text, nor does a query that gives none.
+        """
+        by_handlers = not (isinstance(error, BudgetError) and isinstance(self.op, Hole))
+        if self.hole is not None:
+            hole, self.hole = self.hole, None
+            others = hole.filling.give_up(self.state)
+            self.state = noted(answered(hole.before, self.state, "", hole.op.name, self._ledger), others)
+        while True:
+            frame = self.frame
+            error.__traceback__ = from_query(error.__traceback__, frame.program.span.name)
+            try:
+                target = await frame.blocks.catch(error, frame.environment, by_handlers=by_handlers)
+            except BaseException as other:
+                by_handlers = by_handlers or other is not error
+                error = other
+            else:
+                self._go(self.state, target)
+                return
+            if frame.caller is None:
+                break
+            before = frame.caller.before
+            self.frames.pop()
+            self._writer.leave()
+            self.state = answered(before, self.state, "", frame.caller.op.name, self._ledger)
+        self._tell()
+        raise error
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether the query may go on without what is being said: then that is told when it is known to stay (S33)."""
+        return any(frame.blocks.is_guarded for frame in self.frames)
+
+    async def _onward(self, onward: int | Returned) -> None:
+        if isinstance(onward, Returned):
+            await self._return(onward)
+        else:
+            self._go(self.state, onward)
 
     async def _python(self, code: CodeType, span: Span, state: State | None = None) -> Any:
         """What the query's own Python says. While it lets the run wait, the model goes on writing."""
@@ -198,42 +260,55 @@ class Hypothesis:
                 hint="a query that calls itself needs a case in which it does not",
             )
         self._own()
-        term = self._term(op)
-        self.state = self._writer.begin_call(self.state)
-        environment = environment_of(nested.program, {**nested.scope, **nested.arguments})
+        environment = environment_of(nested.program, nested.inputs)
         environment["context"] = self._context
         seed = mix(self.frame.sampling.seed, self._calls)
-        settings = within(self.frame.settings, await header(nested.program, environment), seed)
         self._calls += 1
+        settings = within(self.frame.settings, await header(nested.program, environment), seed)
+        self.state = self._writer.begin_call(self.state)
+        caller = Caller(op, nested, self._term(op), self.state)
+        if self._elsewhere is not None:
+            other = await self._elsewhere(nested, settings, self.state.text)
+            if other is not None:
+                text = other.prompt[len(self.state.text) :]
+                await self._answer(caller, other.value if nested.returns else text)
+                return
         shared = tuple(nested.scope.values())
-        frame = Frame(nested.program, environment, settings, settings.sampling(), shared, Caller(op, term, self.state))
-        if any(isinstance(each, Return) and each.value is not None for each in nested.program.ops):
-            frame.unsaid = []
+        frame = Frame(nested.program, environment, settings, settings.sampling(), shared, caller)
+        frame.unsaid = [] if nested.returns else None
         self.frames.append(frame)
         self._go(self.state, 0)
 
-    async def _return(self, op: Return) -> None:
-        self.value = await self._python(op.value, op.span) if op.value else None
+    async def _return(self, returned: Returned) -> None:
+        self.value = returned.value
         caller = self.frame.caller
         if caller is None:
             self.state = await self._writer.finish(self.state)
             self._tell()
             self.is_over = True
             return
-        hole, before = caller.op, caller.before
         unsaid = self.frames.pop().unsaid or []
-        if op.value is None:  # its text stays, and is the value
-            self.value = self.state.text[len(before.text) :]
-            self.state = replace(self.state, pc=before.pc, turn=before.turn)
-            for text in unsaid:
-                self._say(text)
-        else:
-            self._writer.leave()
-            self.state = answered(before, self.state, str(self.value), hole.name, self._ledger)
-            self._tell()
-            self._say(events.Text(str(self.value), hole.name))
-        await self._check(caller, self.value)
-        self._bind(hole.name, self.value, str(self.value), "forced")
+        if returned.op.value is not None:
+            await self._answer(caller, self.value)
+            return
+        text = self.state.text[len(caller.before.text) :]  # it stays, and is the value
+        self.state = replace(self.state, pc=caller.before.pc, turn=caller.before.turn)
+        for event in unsaid:
+            self._say(event)
+        await self._check(caller, text)
+        self._bind(caller.op.name, text, text, "forced")
+
+    async def _answer(self, caller: Caller, value: Any) -> None:
+        """What a query gives comes in the place of what it said."""
+        if caller.nested.typed is not None:
+            value = caller.nested.typed(value)
+        name, text = caller.op.name, str(value)
+        self._writer.leave()
+        self.state = answered(caller.before, self.state, text, name, self._ledger)
+        self._tell()
+        self._say(events.Text(text, name))
+        await self._check(caller, value)
+        self._bind(name, value, text, "forced")
 
     async def _check(self, caller: Caller, value: Any) -> None:
         """Whether the value that a query gave a hole meets its conditions."""
@@ -278,13 +353,22 @@ class Hypothesis:
         op = await self._settled(op)
         limit, term = self.frame.settings.limit, self._term(op)
         matcher = matcher_of(op, term, limit, self._writer)
-        filling = self._writer.fill(op, self.state, self.frame.sampling, limit, lambda: self._outlook(op, term))
-        self.state = filling.open(self.state, matcher)
-        self.hole = OpenHole(op, filling, Judge(op))
+        sampling, toolbox = await decoding_of(op, self.frame.settings, self.frame.sampling, self._python)
+
+        def begin(op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> Filling:
+            return self._writer.fill(op, state, sampling, limit, outlook)
+
+        filling = begin(op, self.state, limit, lambda: self._outlook(op, term))
+        if toolbox is not None:
+            filling = ToolFill(op, term, toolbox, limit, self._writer, begin)
+        before, self.state = self.state, filling.open(self.state, matcher)
+        self.hole = OpenHole(op, filling, Judge(op), before)
         await self.look(self.hole)
 
     async def _fill(self, hole: OpenHole) -> None:
         self.state = await hole.filling.step(self.state, self.matcher)
+        if isinstance(hole.filling, ToolFill):
+            self.news += hole.filling.told()
         await self.look(hole)
 
     async def look(self, hole: OpenHole) -> None:
@@ -292,7 +376,7 @@ class Hypothesis:
         while True:
             self._tell()
             matcher = self.matcher
-            ready = hole.ready(matcher)
+            ready = "" if self._is_guarded else hole.ready(matcher)
             if ready:
                 self._say(events.Text(ready, hole.op.name))
             if hole.op.may_reject:

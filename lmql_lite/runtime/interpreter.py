@@ -14,6 +14,7 @@ from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.frames import Frame
 from lmql_lite.runtime.hypothesis import Hypothesis
 from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.nested import Elsewhere
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.settings import Settings
 from lmql_lite.runtime.writer import Writer
@@ -21,7 +22,7 @@ from lmql_lite.tokens import Sampling
 
 
 class Run:
-    """One run of one program by one model. `inputs` are the values in the environment that the caller gave."""
+    """One run of one program by one model, behind the text `before`."""
 
     def __init__(
         self,
@@ -31,6 +32,8 @@ class Run:
         sampling: Sampling,
         writer: Writer,
         ledger: Ledger,
+        elsewhere: Elsewhere | None = None,
+        before: str = "",
     ) -> None:
         self._program = program
         self._environment = environment
@@ -38,6 +41,8 @@ class Run:
         self._sampling = sampling
         self._writer = writer
         self._ledger = ledger
+        self._elsewhere = elsewhere
+        self._before = before
         self._steps = 0
 
     @property
@@ -49,7 +54,8 @@ class Run:
         yield events.Started(self._writer.model, self._settings.decoder_name, self._sampling.seed)
         shared = tuple(self._environment.values())
         frame = Frame(self._program, self._environment, self._settings, self._sampling, shared)
-        hypothesis = Hypothesis(frame, self._writer, self._ledger)
+        hypothesis = Hypothesis(frame, self._writer, self._ledger, self._elsewhere)
+        hypothesis.begin(self._before)
         try:
             while not hypothesis.is_over:
                 self._count(hypothesis)

@@ -106,6 +106,15 @@ class Ledger:
     def request(self, most_prompt_tokens: int) -> int | None:
         """A server is about to be asked. Gives how many tokens the answer may have, None where nothing limits it.
 
+        Raises BudgetError as `afford`.
+        """
+        room = self.afford(most_prompt_tokens)
+        self.requests += 1
+        return room
+
+    def afford(self, most_prompt_tokens: int) -> int | None:
+        """How many tokens the answer to another request may have, None where nothing limits it.
+
         Raises BudgetError where a token of it would be more than the run may spend.
 
         A token has at least one byte: where the server does not say how many there were, its bytes are the bound.
@@ -114,7 +123,6 @@ class Ledger:
         completion = sum(each._completion() for each in self._purse)
         spent = prompt + most_prompt_tokens, completion
         self.budget.check(sum(each.requests for each in self._purse) + 1, spent[0], spent[1] + 1)
-        self.requests += 1
         return self.budget.room(*spent)
 
     def _completion(self) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import typing
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from lmql_lite.constraints.membership import meets
 from lmql_lite.constraints.terms import And, Term
-from lmql_lite.program.ops import Hole, Program
+from lmql_lite.models.base import Model
+from lmql_lite.program.ops import Hole, Program, Return
 from lmql_lite.runtime.judge import Objection
 from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.result import Result
+from lmql_lite.runtime.settings import Settings
 from lmql_lite.runtime.state import Piece, State, data_of, join, steps_since
 
 MOST_DEEP = 100
@@ -20,12 +24,27 @@ MOST_DEEP = 100
 @dataclass(frozen=True, slots=True)
 class NestedCall:
     """A query and what it is called with. `arguments` come from the query that calls, `scope` from where it is
-    defined."""
+    defined. `model` is one of its own; `typed` makes of what it returns what its annotation says."""
 
     name: str
     program: Program
     arguments: Mapping[str, Any]
     scope: Mapping[str, Any]
+    model: str | Model | None = None
+    typed: typing.Callable[[Any], Any] | None = None
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return {**self.scope, **self.arguments}
+
+    @property
+    def returns(self) -> bool:
+        """Whether it returns a value of its own somewhere: then its text does not stay."""
+        return any(isinstance(op, Return) and op.value is not None for op in self.program.ops)
+
+
+Elsewhere = typing.Callable[[NestedCall, Settings, str], Awaitable[Result | None]]
+"""Runs a query that has a model of its own behind this text; None where its model is that of the run."""
 
 
 @runtime_checkable
@@ -42,6 +61,7 @@ class Caller:
     """The hole that waits for a query, what its value has to meet, and the state in which it called."""
 
     op: Hole
+    nested: NestedCall
     term: Term
     before: State
 

@@ -12,6 +12,7 @@ from lmql_lite.program.ops import Hole
 from lmql_lite.program.schemas import JsonType
 from lmql_lite.program.types import TextType
 from lmql_lite.runtime.judge import Judge, Objection
+from lmql_lite.runtime.state import State
 from lmql_lite.runtime.writer import Filling, Writer
 
 
@@ -22,6 +23,8 @@ class OpenHole:
     op: Hole
     filling: Filling
     judge: Judge
+    before: State
+    """Where it opened."""
     shown: int = 0
     """So many bytes of its text have been told."""
     rejections: int = 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.runtime.budget import Cost
+from lmql_lite.runtime.drawing import fragment
 from lmql_lite.tokens import Token
 
 
@@ -90,6 +91,10 @@ class Result:
 
     def __getitem__(self, name: str) -> Any:
         return self.variables[name]
+
+    def _repr_html_(self) -> str:
+        """The text in a notebook, each token in the colour of where it came from."""
+        return fragment(self.tokens, self.usage.as_dict())
 
     def check_ledger(self) -> None:
         """Raises AssertionError unless the ledger adds up and the tokens spell the prompt (law 6)."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -19,12 +20,14 @@ from lmql_lite.errors import CacheError, InputError
 from lmql_lite.models.base import Completer, Model, Spent
 from lmql_lite.models.registry import load
 from lmql_lite.program.ops import Program
-from lmql_lite.runtime import events
+from lmql_lite.runtime import acquaintance, events
 from lmql_lite.runtime.backends import Backend, Desk, TextBackend, TokenBackend
 from lmql_lite.runtime.environment import environment_of, evaluate
 from lmql_lite.runtime.header import header
 from lmql_lite.runtime.interpreter import Run
 from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.nested import NestedCall
+from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.samples import together
 from lmql_lite.runtime.settings import Settings
 from lmql_lite.runtime.trace import Trace, trace_to, traced
@@ -74,9 +77,9 @@ class Session:
     ) -> AsyncGenerator[events.Event, None]:
         """One run, event by event. Raises the errors of the package, and the query's own exceptions as they are."""
         if settings.trace is None:
-            return self._stream(program, inputs, settings, model, None)
+            return self._stream(program, inputs, settings, model, None, [])
         trace = trace_to(settings.trace)
-        return traced(self._stream(program, inputs, settings, model, trace), trace, settings.trace)
+        return traced(self._stream(program, inputs, settings, model, trace, []), trace, settings.trace)
 
     async def _stream(
         self,
@@ -85,20 +88,24 @@ class Session:
         settings: Settings,
         model: str | Model | None,
         trace: Trace | None,
+        purse: list[Ledger],
+        before: str = "",
     ) -> AsyncGenerator[events.Event, None]:
+        """`before` is text that the query goes on with; runs with one `purse` spend from one budget."""
         environment = environment_of(program, inputs)
         wishes = settings.over(await header(program, environment))
         if trace is not None:
             trace.wish(wishes)
         if model is None and program.model is not None:
             model = await evaluate(program.model.value, environment)
-        backend, spent = await self._backend(self.model(model))
         trees = None if wishes.is_isolated else await self._trees(wishes)
+        here = self.model(model)
+        backend, spent = await self._backend(here, None if wishes.cache_mode == "refresh" else trees)
         fresh = None
         if trees is not None and wishes.cache_mode == "refresh":  # on a tree of its own nothing is known
             fresh = Trie(trees.max_bytes)
             fresh.record()
-        sampling, budget, runs, purse = wishes.sampling(), wishes.budget, list[Run](), list[Ledger]()
+        sampling, budget, runs = wishes.sampling(), wishes.budget, list[Run]()
         for seed in seeds(sampling.seed, 1 if wishes.has_beams else wishes.results):
             if runs:
                 environment = environment_of(program, inputs)
@@ -108,7 +115,9 @@ class Session:
                 ledger.learn(spent)
             desk = self._desk(backend, wishes, trees, fresh)
             writer = desk.writer(ledger, replace(sampling, seed=seed), isolated=trees is None)
-            runs.append(Run(program, environment, wishes, replace(sampling, seed=seed), writer, ledger))
+            elsewhere = partial(self._elsewhere, here, trace, purse)
+            run = Run(program, environment, wishes, replace(sampling, seed=seed), writer, ledger, elsewhere, before)
+            runs.append(run)
         async with aclosing(together(runs, at_once=not budget.counts_tokens)) as stream:
             if trees is None:
                 async for event in stream:
@@ -117,6 +126,31 @@ class Session:
             async with aclosing(_kept(stream, wishes, trees, backend, fresh)) as kept:
                 async for event in kept:
                     yield event
+
+    async def _elsewhere(
+        self,
+        here: Model,
+        trace: Trace | None,
+        purse: list[Ledger],
+        nested: NestedCall,
+        settings: Settings,
+        before: str,
+    ) -> Result | None:
+        """What a query with a model of its own says behind this text; None where that is the model which is here."""
+        model, wished = nested.model, nested.program.model
+        if model is None and wished is not None:
+            environment = environment_of(nested.program, nested.inputs)
+            await header(nested.program, environment)
+            model = await evaluate(wished.value, environment)
+        if model is None or self.model(model) is here:
+            return None
+        settings = replace(settings, n=None, decoder="argmax" if settings.has_beams else settings.decoder)
+        stream = self._stream(nested.program, nested.inputs, settings, model, trace, purse, before)
+        async with aclosing(stream):
+            async for event in stream:
+                if isinstance(event, events.Finished):
+                    return event.result
+        raise AssertionError("a run ends with Finished or raises")
 
     async def _trees(self, wishes: Settings) -> Trees:
         """Where the run's trees are: memory, or a file with what others have written. Raises CacheError where it is
@@ -155,13 +189,14 @@ class Session:
             desks[place] = backend.desk(trees.tree(backend.fingerprint), speculate=speculate, replay=replay)
         return desks[place]
 
-    async def _backend(self, model: Model) -> tuple[Backend, Spent | None]:
+    async def _backend(self, model: Model, trees: Trees | None) -> tuple[Backend, Spent | None]:
         """What is kept of a model, and what it cost to find out what it can do."""
         if isinstance(model, Completer):
-            endpoint = await model.meet()
-            if model not in self._servers:
-                self._servers[model] = TextBackend(model, endpoint)
-            return self._servers[model], endpoint.spent
+            endpoint = await model.meet(acquaintance.known(trees, model) if trees else None)
+            known = self._servers.get(model)
+            if known is None or known.fingerprint != endpoint.fingerprint:
+                known = self._servers[model] = TextBackend(model, endpoint)
+            return known, endpoint.spent
         if model.fingerprint not in self._backends:
             self._backends[model.fingerprint] = TokenBackend(model)
         return self._backends[model.fingerprint], None
@@ -195,3 +230,5 @@ async def _keep(trees: Trees, backend: Backend, fresh: Trie | None) -> None:
     if fresh is not None:
         trees.tree(backend.fingerprint).overwrite(fresh)
     await trees.save(backend.fingerprint, backend.name, backend.vocabulary_size)
+    if isinstance(backend, TextBackend):
+        await acquaintance.keep(trees, backend.completer)

@@ -75,7 +75,8 @@ class TextFill:
         if told:
             state = self._path.force(state, told, self._op.name)
             return replace(state, matcher=matcher.advance(told, tokens=0))
-        state = self._path.settle(state)
+        before, state = state, self._path.settle(state)
+        self._made += steps_since(before, state)
         left = self._max_tokens - state.used
         if left <= 0:
             if matcher.may_end:
@@ -113,9 +114,14 @@ class TextFill:
     def close(self, state: State, matcher: Matcher) -> State:
         """The hole has its value; what other attempts said is put on record as rejected."""
         assert self._opened is not None, "a hole is opened first"
-        kept = {id(step) for step in steps_since(self._opened, state)}
-        rejected = self._ledger.reject(step for step in self._made if id(step) not in kept)
+        rejected = self.give_up(state)
         return noted(self._path.close(self._opened, state, matcher), rejected)
+
+    def give_up(self, state: State) -> list[Step]:
+        """What was said and is not on the way to `state` is put on record as rejected."""
+        assert self._opened is not None, "a hole is opened first"
+        kept = {id(step) for step in steps_since(self._opened, state)}
+        return self._ledger.reject(step for step in self._made if id(step) not in kept)
 
     def fork(self) -> TextFill:
         raise AssertionError("hypotheses of a server never part ways")

@@ -74,6 +74,7 @@ class TextFrontier:
         self.endpoint = endpoint
         self.texts = Texts(tree)
         self._replay = replay
+        self._is_met = not endpoint.must_be_asked
         self._lessons = 0
         self._longest = 0.0
         self._streams: dict[Node, list[Stream]] = {}
@@ -98,6 +99,9 @@ class TextFrontier:
                     raise self._unknown(node)
                 if opened == TRIES:
                     raise ModelError(f"{self.completer.name} says nothing, and does not say that the text ends here")
+                if not self._is_met:
+                    await self._meet(reader.ledger)
+                    continue
                 opened += 1
                 reader.leave()
                 stream = self._open(node, asking, left, reader.ledger)
@@ -131,6 +135,8 @@ class TextFrontier:
                 f"{self.completer.name} tells no log-probabilities of given texts",
                 hint="use a model in this process, or a server that scores prompts (vLLM, SGLang)",
             )
+        if not self._is_met:
+            await self._meet(ledger)
         prompt = self.prompt(node)
         texts = 1 + len(options)  # the prompt alone too
         most = _most_tokens(prompt) * texts + sum(len(option.encode()) for option in options)
@@ -139,6 +145,21 @@ class TextFrontier:
         scores = await (ledger.calls.weigh(self.completer.name, prompt, options, asking) if ledger.calls else asking)
         ledger.pay(Bill(most, texts))
         return scores
+
+    async def _meet(self, ledger: Ledger) -> None:
+        """Before the first request: what is known of the server may be what an earlier process has found out.
+
+        Raises ModelError where it is another one by now.
+        """
+        ledger.afford(0)
+        endpoint = await self.completer.meet()
+        ledger.learn(endpoint.spent)
+        if endpoint.fingerprint != self.endpoint.fingerprint:
+            raise ModelError(
+                f"{self.completer.place} is not what it was when the cache was written, and cannot go on with that",
+                hint="run it again: what it says from now on is kept apart; revision= vouches that it is the same",
+            )
+        self._is_met = True
 
     def _may_reach(self, stream: Stream, node: Node, asking: Asking) -> bool:
         """Whether a stream may still come by `node`: so far it says what leads there."""

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any
 
-from lmql_lite.constraints.hole import Engine, HoleMatcher
+from lmql_lite.constraints.hole import HoleMatcher
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import And, Matches, Stop, StopPattern, Term, conjunction
 from lmql_lite.errors import ConstraintError
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime import events
-from lmql_lite.runtime.state import State
+from lmql_lite.runtime.state import State, Step
 from lmql_lite.runtime.tool_text import FreeText, ToolText
 from lmql_lite.runtime.tools import MARK, Toolbox
-from lmql_lite.runtime.writer import Filling, Outlook
+from lmql_lite.runtime.writer import Filling, Outlook, Writer
 
 Begin = Callable[[Hole, State, int, Callable[[], Outlook]], Filling]
 """The filling of one piece: as `Writer.fill`, but for the sampling."""
-Wait = Callable[[Awaitable[Any], State], Awaitable[Any]]
 
 
 class ToolFill:
-    """A `Filling` whose matcher is a `ToolText`. `news` are the calls that were made, for watchers."""
+    """A `Filling` whose matcher is a `ToolText`."""
 
-    def __init__(
-        self, op: Hole, term: Term, toolbox: Toolbox, engine: Engine, limit: int, begin: Begin, wait: Wait
-    ) -> None:
+    def __init__(self, op: Hole, term: Term, toolbox: Toolbox, limit: int, writer: Writer, begin: Begin) -> None:
         self._op = op
         self._toolbox = toolbox
-        self._engine = engine
         self._limit = limit
+        self._writer = writer
         self._begin = begin
-        self._wait = wait
         parts = term.terms if isinstance(term, And) else (term,)
         ends = [part for part in parts if isinstance(part, Stop | StopPattern)]
         result = Stop(MARK.strip().encode(), inclusive=True)
@@ -43,7 +38,7 @@ class ToolFill:
         self._filling: Filling
         self._piece: ToolText
         """Where the piece under way began."""
-        self.news: list[events.ToolCalled] = []
+        self._news: list[events.ToolCalled] = []
 
     def open(self, state: State, matcher: Matcher) -> State:
         """Raises ConstraintError for a hole whose value is no plain text."""
@@ -53,7 +48,8 @@ class ToolFill:
                 span=self._op.span,
                 hint="let the tools have a hole of their own, without a type",
             )
-        return self._next(state, ToolText(FreeText(matcher, self._toolbox.begins)), self._op, self._outlook)
+        calls = self._toolbox.calls(held=not self._writer.spells_freely)
+        return self._next(state, ToolText(FreeText(matcher, calls)), self._op, self._outlook)
 
     async def step(self, state: State, matcher: Matcher) -> State:
         """The state after the next token, or after a stretch of forced text; where that ends a call it is made."""
@@ -65,8 +61,8 @@ class ToolFill:
             if isinstance(piece, FreeText):
                 state = await self._called(state, text, piece)
             elif free is not None and free.call is not None:
-                name, arguments = free.call["known"].decode(), piece.value.decode().removesuffix(MARK)
-                state = await self._answered(state, text, free, name, arguments)
+                arguments = piece.value.decode().removesuffix(MARK)
+                state = await self._answered(state, text, free, free.call["begun"].decode(), arguments)
         return state
 
     async def go_back(self) -> State | None:
@@ -79,10 +75,19 @@ class ToolFill:
         piece = _text_of(matcher).piece
         return self._filling.close(replace(state, matcher=piece), piece)
 
+    def give_up(self, state: State) -> list[Step]:
+        """Of the piece under way."""
+        return self._filling.give_up(state)
+
+    def told(self) -> list[events.ToolCalled]:
+        """The calls that were made since this was last asked."""
+        told, self._news = self._news, []
+        return told
+
     def fork(self) -> ToolFill:
         """The same filling, for a hypothesis that goes another way from here."""
         fork = copy(self)
-        fork._filling, fork.news = self._filling.fork(), []
+        fork._filling, fork._news = self._filling.fork(), []
         return fork
 
     def _next(self, state: State, text: ToolText, op: Hole, outlook: Outlook) -> State:
@@ -99,11 +104,11 @@ class ToolFill:
         used = text.used + state.used
         state = self._filling.close(replace(state, matcher=free), free)
         text = replace(text, before=text.before + free.value, free=free, used=used)
-        if free.call["known"] is None:
-            name, arguments = free.call["unknown"].decode(), free.call["arguments"].decode()
+        if free.call["begun"] is None:
+            name, arguments = free.call["name"].decode(), free.call["arguments"].decode()
             return await self._answered(state, text, free, name, arguments)
-        pattern = Matches(self._toolbox.tools[free.call["known"].decode()].arguments)
-        matcher = self._engine.matcher(pattern, b"", self._limit, self._op.name, self._op.span)
+        pattern = Matches(self._toolbox.tools[free.call["begun"].decode()].arguments)
+        matcher = self._writer.engine.matcher(pattern, b"", self._limit, self._op.name, self._op.span)
         op = replace(self._op, continues_segment=True, predicates=(), type=None, following=b"")
         return self._next(state, replace(text, piece=matcher), op, Outlook((pattern,), goes_on=True, is_whole=False))
 
@@ -113,8 +118,9 @@ class ToolFill:
         if not isinstance(text.piece, FreeText):
             call, used = text.piece.value, state.used
             state = self._filling.close(replace(state, matcher=text.piece), text.piece)
-        output = await self._wait(self._toolbox.output(name, arguments, made=text.calls), state)
-        self.news.append(events.ToolCalled(name, arguments, output.removesuffix("`")))
+        # no guessing meanwhile, as for other Python that is awaited: what a tool answers is seldom what was expected
+        output = await self._toolbox.output(name, arguments, made=text.calls)
+        self._news.append(events.ToolCalled(name, arguments, output.removesuffix("`")))
         inserted = call + output.encode()
         try:
             piece = free.after_call(inserted, used)

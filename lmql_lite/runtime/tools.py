@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lmql_lite.errors import InputError, did_you_mean
 
@@ -59,6 +59,10 @@ class Tool:
             )
         self._function = function
         self._signature = inspect.signature(function)
+        try:
+            self._types = get_type_hints(inspect.unwrap(function), include_extras=True)
+        except Exception as error:
+            raise InputError(f"the annotations of the tool {self.name} cannot be read: {error}") from None
 
     def __repr__(self) -> str:
         return f"<tool {self.described}>"
@@ -90,16 +94,26 @@ class Tool:
     async def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """What the function gives; one that is not async runs in a thread. Raises Refused where the arguments do not
         fit or the function raises."""
-        by_place, by_name = self._checked(arguments, named)
+        call = self._checked(arguments, named)
         try:
             if inspect.iscoroutinefunction(self._function):
-                return await self._function(*by_place, **by_name)
-            result = await asyncio.to_thread(self._function, *by_place, **by_name)
-            return await result if inspect.isawaitable(result) else result
+                result = await self._function(*call.args, **call.kwargs)
+            else:
+                result = await asyncio.to_thread(self._outcome, call)
         except Exception as error:
-            raise Refused(f"{type(error).__name__}: {error}") from error
+            result = error
+        if isinstance(result, Exception):
+            raise Refused(f"{type(result).__name__}: {result}") from result
+        return result
 
-    def _checked(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _outcome(self, call: inspect.BoundArguments) -> Any:
+        """What the function gives or raises: not every exception can leave its thread as one."""
+        try:
+            return self._function(*call.args, **call.kwargs)
+        except Exception as error:
+            return error
+
+    def _checked(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> inspect.BoundArguments:
         from pydantic import ValidationError
 
         try:
@@ -113,7 +127,7 @@ class Tool:
                 first = error.errors(include_url=False)[0]
                 place = ".".join(map(str, (name, *first["loc"])))
                 raise Refused(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, not {value!r}") from None
-        return call.args, call.kwargs
+        return call
 
     @cached_property
     def _adapters(self) -> dict[str, TypeAdapter[Any]]:
@@ -122,8 +136,8 @@ class Tool:
         from pydantic.errors import PydanticUserError
 
         adapters = {}
-        for name, parameter in inspect.signature(self._function, eval_str=True).parameters.items():
-            annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
+        for name, parameter in self._signature.parameters.items():
+            annotation = self._types.get(name, Any)
             if parameter.kind is parameter.VAR_POSITIONAL:
                 annotation = tuple[annotation, ...]  # type: ignore[valid-type]
             elif parameter.kind is parameter.VAR_KEYWORD:
@@ -150,10 +164,16 @@ class Toolbox:
                 raise InputError(f"two tools are called {tool.name!r}", hint="give one of them another name")
             self.tools[tool.name] = tool
         self.max_calls = max_calls
-        names = "|".join(map(re.escape, self.tools))
-        unknown = rf"`(?P<unknown>[^\W\d]\w*)\((?P<arguments>[^`\n]*){re.escape(MARK)}"
-        self.begins = re.compile(rf"`(?P<known>{names})\(|{unknown}".encode())
-        """Where a call begins: behind it come the arguments of a tool, or the result of one that does not exist."""
+
+    def calls(self, *, held: bool) -> re.Pattern[bytes]:
+        """Finds calls in free text: the `name` and `arguments` of one that is complete, or one that is `begun`.
+
+        A model that can be `held` to anything is held to a well-formed call from where it begins. Of others a call is
+        found when it is complete, and so is that of a tool that does not exist.
+        """
+        begun = "|".join(map(re.escape, self.tools)) if held else "(?!)"
+        complete = rf"(?P<name>[^\W\d]\w*)\((?P<arguments>[^`\n]*){re.escape(MARK)}"
+        return re.compile(rf"`(?:(?P<begun>{begun})\(|{complete})".encode())
 
     async def output(self, name: str, arguments: str, *, made: int) -> str:
         """What is inserted behind a call, the closing backtick included; so many calls were `made` before it."""
@@ -166,7 +186,8 @@ class Toolbox:
                 raise Refused(f"there is no {name}, {hint}")
             return written(await tool.call(*literals(arguments))) + CLOSING
         except Refused as refused:
-            return f"error: {' '.join(str(refused).split())}{CLOSING}"
+            text = " ".join(str(refused).split()).encode("utf-8", "replace").decode()
+            return f"error: {text}{CLOSING}"
 
 
 def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:
@@ -196,12 +217,19 @@ def _literal(node: ast.expr) -> Any:
 
 
 def written(value: Any) -> str:
-    """A result as text, in one line: as JSON, what JSON has no word for as `str` gives it."""
+    """A result as text, in one line: as JSON, what JSON has no word for as `str` gives it.
+
+    Raises Refused for what cannot be written.
+    """
     from pydantic_core import to_jsonable_python
 
-    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+    try:
+        text = json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+    except Exception as error:
+        raise Refused(f"the result cannot be written: {error}") from error
+    return text.encode("utf-8", "replace").decode()
 
 
-def described(functions: Sequence[Callable[..., Any]]) -> str:
-    """A line for each tool, for a prompt."""
+def describe(functions: Sequence[Callable[..., Any]]) -> str:
+    """A line for each tool, for a prompt: `- add(a: int, b: int) -> int: adds two numbers`."""
     return "\n".join(f"- {tool.described}" for tool in Toolbox(functions).tools.values())

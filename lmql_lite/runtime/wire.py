@@ -21,7 +21,7 @@ and the fields of an event (events.py) under their own names:
     pruned       state
     tool         name arguments output state
     bound        name value state
-    done         value vars prompt endings usage cost seed model notices [results]
+    done         value vars prompt endings usage cost seed model score notices [results]
     error        kind message hint span others
 
 `base64` are the bytes of a token that are no whole characters; `text` then has U+FFFD for them. A `span` is file, line,
@@ -89,13 +89,15 @@ class Lines:
     def __init__(self) -> None:
         self._run = secrets.token_hex(8)
         self._seq = 0
-        self._began = time.perf_counter()
+        self._began: float | None = None
 
     def line(self, record: events.Record) -> str:
         """With the line feed at its end."""
         if isinstance(record, events.Started):
             self._run = record.run
-        ms = int(1000 * (time.perf_counter() - self._began))
+        now = time.perf_counter()
+        self._began = now if self._began is None else self._began
+        ms = int(1000 * (now - self._began))
         envelope = {"schema": SCHEMA, "run": self._run, "seq": self._seq, "ms": ms}
         self._seq += 1
         return json.dumps(envelope | as_object(record), separators=(",", ":")) + "\n"
@@ -238,6 +240,7 @@ def result_object(result: Result) -> dict[str, Any]:
         "cost": None if cost is None else {"amount": cost.amount, "told": cost.is_told},
         "seed": WHOLE.to(result.seed),
         "model": result.model,
+        "score": FLOAT.to(result.score),
         "notices": list(result.notices),
     }
 
@@ -286,6 +289,7 @@ _RESULT = {
     "endings": named(ENDING),
     "seed": WHOLE,
     "model": TEXT,
+    "score": FLOAT,
     "notices": each_of(TEXT),
 }
 _KINDS = {

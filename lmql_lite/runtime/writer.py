@@ -21,7 +21,7 @@ from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.result import OptionScores
 from lmql_lite.runtime.score import scored
-from lmql_lite.runtime.state import State
+from lmql_lite.runtime.state import State, Step
 from lmql_lite.tokens import Role, Sampling
 
 
@@ -64,6 +64,10 @@ class Filling(Protocol):
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The hole has its value."""
+        ...
+
+    def give_up(self, state: State) -> list[Step]:
+        """The hole gets no value. What was said in it and is not on the way to `state` is put on record as rejected."""
         ...
 
     def fork(self) -> Filling:

@@ -125,6 +125,53 @@ def test_a_token_that_is_nearly_sure_loses_to_another_one_of_the_head_without_a_
     assert head_of(row).best(everything, twice) == 5 == Scores(row).best(everything, twice)
 
 
+def said_once(sampling: Sampling, *ids: int) -> Penalties:
+    column = np.array(ids, np.int32)
+    return Penalties.of(sampling, column, np.ones_like(column), np.ones_like(column))
+
+
+def test_a_token_that_falls_to_the_border_may_come_after_one_outside_the_head_S2() -> None:
+    row = np.full(100, -5, np.float32)
+    row[90] = -4
+    said, mask = said_once(Sampling(presence_penalty=1), 90), np.zeros(100, np.bool_)
+    mask[[40, 90]] = True
+    assert Scores(row).best(mask, said) == 40
+    assert head_of(row).best(mask, said) is MISS
+    best = Sampling(temperature=1, top_k=1)
+    assert Scores(row).draw_from_all(mask, best, 1, said) == 40
+    assert head_of(row).draw(mask, best, 1, said) is MISS
+
+
+def test_a_token_that_falls_below_all_that_is_left_of_a_sure_head_S2() -> None:
+    row = np.log(np.array([0.9995, 0.0005], np.float32))
+    everything = np.ones(2, np.bool_)
+    said = Penalties(np.array([0], np.int32), np.ones(1, np.float32), np.array([0.1 - row[1]], np.float32))
+    assert head_of(row).ids.tolist() == [0]
+    assert Scores(row).best(everything, said) == 1
+    assert head_of(row).best(everything, said) is MISS
+
+
+@pytest.mark.parametrize("policy", [Sampling(1.0), Sampling(1.0, top_k=1), Sampling(1.0, top_p=0.5)], ids=str)
+def test_tokens_outside_the_head_that_penalties_raise_are_not_overlooked(policy: Sampling) -> None:
+    row = peaked(np.random.default_rng(4), 500, 2.0)
+    outside = np.argsort(-row)[60:90]
+    said = said_once(Sampling(presence_penalty=-2, frequency_penalty=-2), *outside.tolist())
+    everything, missed = np.ones(500, np.bool_), 0
+    for seed in range(300):
+        sampling = dataclasses.replace(policy, seed=seed)
+        drawn = head_of(row).draw(everything, sampling, 1, said)
+        missed += drawn is MISS
+        assert drawn is MISS or drawn == Scores(row).draw_from_all(everything, sampling, 1, said)
+    raised = Penalties(outside[:1].astype(np.int32), np.ones(1, np.float32), np.array([-30], np.float32))
+    assert Scores(row).best(everything, raised) == outside[0]
+    assert head_of(row).best(everything, raised) is MISS
+    for seed in range(50):
+        sampling = dataclasses.replace(policy, seed=seed)
+        assert Scores(row).draw_from_all(everything, sampling, 1, raised) == outside[0]
+        assert head_of(row).draw(everything, sampling, 1, raised) is MISS
+    assert missed
+
+
 def test_most_penalised_questions_are_decided_by_the_head() -> None:
     """Heads of one sure token and little rest would miss each time if only their last token were known as a border."""
     random = np.random.default_rng(5)

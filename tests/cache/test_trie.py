@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from lmql_lite.cache import entries as entries_module
 from lmql_lite.cache import nodes as nodes_module
 from lmql_lite.cache.frames import Draws, Verdicts
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.nodes import Nodes, mix_many
 from lmql_lite.cache.scores import Scores, mix
 from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
-from lmql_lite.cache.trie import ANSWER_BYTES, SCORES_BYTES, Trie
+from lmql_lite.cache.memory import ANSWER_BYTES, SCORES_BYTES
+from lmql_lite.cache.trie import NODE_BYTES, Trie
 
 VOCABULARY = 1000
 ROW = SCORES_BYTES + 4 * VOCABULARY
@@ -121,7 +123,7 @@ def test_any_operations_give_what_a_dictionary_of_paths_gives(operations: list[t
             paths.append(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodes_module, "_WIDE", wide)
+        patch.setattr(entries_module, "_WIDE", wide)
         patch.setattr(nodes_module, "_MANY", many)
         for what, first, second in operations:
             if what == "extend":
@@ -142,7 +144,7 @@ def test_any_operations_give_what_a_dictionary_of_paths_gives(operations: list[t
                         path = known[number % len(known)]
                         parents.append(node_of[path])
                         entries.append((*path, token))
-                nodes = tree.extend_many(parents, [token for *_, token in second], quiet=first)
+                nodes = tree.extend_many(parents, [token for *_, token in second], logged=first)
                 assert len(nodes) == len(entries)
                 for path, node in zip(entries, nodes.tolist(), strict=True):
                     learn(path, node)
@@ -151,7 +153,7 @@ def test_any_operations_give_what_a_dictionary_of_paths_gives(operations: list[t
         assert tree.walk(tree.root, path) == (node, len(path))
         assert tree.path_hash(node) == (mix(tree.path_hash(node_of[path[:-1]]), path[-1]) if path else 0)
         below = {other[-1]: node_of[other] for other in paths if other and other[:-1] == path}
-        assert dict(tree.children(node)) == below
+        assert dict(tree._nodes.children(node)) == below
 
 
 def test_many_nodes_at_once_are_those_added_one_by_one() -> None:
@@ -243,13 +245,13 @@ def test_scores_are_forgotten_and_answers_are_not() -> None:
     tree.forget_scores()
     assert states(tree, [tree.root, node]) == ".."
     assert tree.verdict(node, QUESTION) is not None
-    assert tree.nbytes == ANSWER_BYTES
+    assert tree.nbytes == ANSWER_BYTES + NODE_BYTES
 
 
 def test_stored_heads_are_read_where_memory_has_nothing() -> None:
     tree = Trie()
     tree.record()
-    nodes = tree.extend_many([0, 0, 0, 0], [1, 2, 3, 4], quiet=True)
+    nodes = tree.extend_many([0, 0, 0, 0], [1, 2, 3, 4], logged=True)
     mine = row(9)
     tree.add_scores(int(nodes[1]), mine, run=1)
     heads = [row(token).head() for token in range(5)]
@@ -271,7 +273,7 @@ def test_stored_heads_are_read_where_memory_has_nothing() -> None:
 
 
 def test_the_longest_unused_rows_become_heads_and_then_go() -> None:
-    tree = Trie(max_bytes=3 * ROW)
+    tree = Trie(max_bytes=3 * ROW + 4 * NODE_BYTES)
     nodes = [tree.extend(tree.root, token) for token in range(4)]
     for node in nodes[:3]:
         tree.add_scores(node, row(node), run=node)
@@ -283,9 +285,9 @@ def test_the_longest_unused_rows_become_heads_and_then_go() -> None:
     assert head.run == nodes[1]
     assert isinstance(head.scores, Head)
     assert head.scores.ids.tolist() == [nodes[1]]
-    assert tree.nbytes == 2 * ROW + 2 * HEAD
+    assert tree.nbytes == 2 * ROW + 2 * HEAD + 4 * NODE_BYTES
 
-    tree = Trie(max_bytes=3 * HEAD)
+    tree = Trie(max_bytes=3 * HEAD + 5 * NODE_BYTES)
     nodes = [tree.extend(tree.root, token) for token in range(5)]
     for node in nodes:
         tree.add_scores(node, row(node).head(), run=1)
@@ -294,7 +296,7 @@ def test_the_longest_unused_rows_become_heads_and_then_go() -> None:
 
 
 def test_answers_are_bounded_too_and_go_with_their_node() -> None:
-    tree = Trie(max_bytes=2 * (ANSWER_BYTES))
+    tree = Trie(max_bytes=2 * ANSWER_BYTES + 3 * NODE_BYTES)
     answer = Answer(1, 0.0, 1)
     nodes = [tree.extend(tree.root, token) for token in range(3)]
     tree.add_verdict(nodes[0], QUESTION, answer)
@@ -315,7 +317,7 @@ def test_what_was_written_last_stays_however_small_the_bound() -> None:
 
 
 def test_eviction_takes_nothing_that_a_run_stands_on_S9() -> None:
-    tree = Trie(max_bytes=4 * ROW)
+    tree = Trie(max_bytes=4 * ROW + 13 * NODE_BYTES)
     way = [grown(tree, [1, 2, 3][:many]) for many in range(4)]
     aside = [tree.extend(tree.root, token) for token in range(10, 20)]
     for node in way[:3]:
@@ -325,7 +327,7 @@ def test_eviction_takes_nothing_that_a_run_stands_on_S9() -> None:
     for node in aside:
         tree.add_scores(node, row(1), run=2)
     assert states(tree, way[:3]) == "www"
-    assert tree.nbytes <= 4 * ROW
+    assert tree.nbytes <= 4 * ROW + 13 * NODE_BYTES
     tree.unpin(way[2])
     tree.pin(way[3])  # the run moves on
     tree.unpin(way[2])

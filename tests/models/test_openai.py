@@ -49,11 +49,19 @@ pytestmark = pytest.mark.usefixtures("quick_and_alone")
 
 
 FOUND = {
-    "openai-text": Endpoint("", continues_turns=False, alternatives=5, takes_seeds=True),
+    "openai-text": Endpoint("", continues_turns=False, alternatives=5, takes_seeds=True, must_be_asked=True),
     "openai-chat": Endpoint(
-        "", chat_only=True, continues_turns=False, takes_schemas=True, alternatives=20, takes_seeds=True
+        "",
+        chat_only=True,
+        continues_turns=False,
+        takes_schemas=True,
+        alternatives=20,
+        takes_seeds=True,
+        must_be_asked=True,
     ),
-    "reasoning": Endpoint("", chat_only=True, continues_turns=False, takes_schemas=True, takes_seeds=True),
+    "reasoning": Endpoint(
+        "", chat_only=True, continues_turns=False, takes_schemas=True, takes_seeds=True, must_be_asked=True
+    ),
     "vllm": Endpoint(
         "",
         takes_languages=True,

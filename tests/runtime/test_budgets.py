@@ -89,7 +89,7 @@ def test_models_in_this_process_cost_nothing() -> None:
 class Costly(ScoredCompleter):
     """Finding out what it can do has cost one request."""
 
-    async def meet(self) -> Endpoint:
+    async def meet(self, known: Endpoint | None = None) -> Endpoint:
         return Endpoint("costly", spent=Spent(5, 0, 1))
 
 

@@ -26,6 +26,7 @@ def speaking(*lines: tuple[str, str]) -> lq.ScriptedModel:
             found += [(min(size, len(end)), whole[size:]) for size in reached if size]
         return max(found)[1] if found else b""
 
+    script.__qualname__ = f"speaking {lines}"  # by which it is told from others
     return lq.ScriptedModel(script)
 
 
@@ -241,3 +242,37 @@ def test_on_a_server(session: lq.Session, config: Any) -> None:
     assert result["X"] == "b"
     assert result.prompt == f"X=b.{result['Y']}"
     assert any(token.fate == "removed" for token in result.tokens)
+
+
+def test_a_query_with_a_model_of_its_own_goes_on_with_the_text(session: lq.Session, tmp_path: Path) -> None:
+    other = speaking(("one word: ", "five"))
+
+    @lq.query(model=other)
+    def word() -> str:
+        """lq
+        " In one word: [W]"
+        return W
+        """
+
+    source = '"2 + 3 = [X: word].[Y]"\nreturn X, Y'
+    model = speaking(("= five.", " So."))
+    result = lq.run_sync(source, {"word": word}, model=model, session=session)
+    assert (result.prompt, result.value) == ("2 + 3 = five. So.", ("five", " So."))
+    path = str(tmp_path / "x.tokens")
+    lq.run_sync(source, {"word": word}, model=model, cache=path, session=lq.Session())
+    again = lq.run_sync(source, {"word": word}, model=model, cache=path, session=lq.Session())
+    assert (again.prompt, again.usage.forward_passes) == (result.prompt, 0)
+
+
+def test_what_it_returns_is_as_its_annotation_says(session: lq.Session) -> None:
+    @lq.query
+    def number() -> float:
+        """lq
+        "as a number: [N: int]"
+        return N
+        """
+
+    result = lq.run_sync(
+        '"[X: number]"\nreturn X', {"number": number}, model=speaking(("number: ", "4.")), session=session
+    )
+    assert isinstance(result.value, float)

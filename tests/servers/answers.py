@@ -279,7 +279,7 @@ class Answer:
 
     def _event(self, choice: Event | None) -> Event:
         form = {True: "chat.completion.chunk", False: "text_completion"}[self.chat]
-        event: Event = {"id": "1", "object": form, "created": 1, "model": f"{self.config.model}-2026-01-01"}
+        event: Event = {"id": "1", "object": form, "created": 1, "model": f"{self.config.model}-{self.config.snapshot}"}
         return event | {"choices": [] if choice is None else [{"index": 0, "finish_reason": None, **choice}]}
 
     def _usage(self, cached: int) -> Event:

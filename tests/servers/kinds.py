@@ -84,6 +84,8 @@ class Config:
 
     kind: Kind
     model: str = "stub"
+    snapshot: str = "2026-01-01"
+    """Of the model: answers name it."""
     key: str | None = None
     """The API key that it wants."""
     seconds_per_token: float = 0.0

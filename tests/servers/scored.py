@@ -47,7 +47,11 @@ class ScoredCompleter:
             takes_bans=takes_bans,
         )
 
-    async def meet(self) -> Endpoint:
+    @property
+    def place(self) -> str:
+        return self.name
+
+    async def meet(self, known: Endpoint | None = None) -> Endpoint:
         return self._endpoint
 
     async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:

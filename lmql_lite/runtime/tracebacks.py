@@ -1,0 +1,13 @@
+"""What a traceback shows of a query: its own lines, and what they called; not how the run came there."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+
+def from_query(trace: TracebackType | None, file: str) -> TracebackType | None:
+    """The part of a traceback that begins in the query's source; all of it where nothing of that took part."""
+    part = trace
+    while part is not None and part.tb_frame.f_code.co_filename != file:
+        part = part.tb_next
+    return part or trace
