@@ -18,13 +18,13 @@ from lmql_lite.lang.docstrings import docstring
 from lmql_lite.lang.keywords import MODULES
 from lmql_lite.lang.parser import parse
 from lmql_lite.program.compiler import compile as compile_program
-from lmql_lite.program.ops import Program
+from lmql_lite.program.ops import QUERIES, Program
 from lmql_lite.runtime import events
 from lmql_lite.runtime.nested import NestedCall
 from lmql_lite.runtime.plan import Plan
 from lmql_lite.runtime.returned import Returned, named_in
 from lmql_lite.runtime.rows import CONCURRENCY, OnError, Progress, Rows, each
-from lmql_lite.verbs import Answers, Options, Query, RunOptions, answers_of, blocking, seeded
+from lmql_lite.verbs import Answers, Options, Query, RunOptions, answers_of, blocking, of_row
 
 Kind = Literal["function", "class", "static"]
 """What it is bound to when it is read from an object: that, its class, or nothing."""
@@ -120,7 +120,7 @@ class QueryFunction:
         """As `Query.plan`; arguments may be missing."""
         named, options = self._told(named)
         call = self._call(self._whole.bind_partial(*self._bound, *arguments, **named))
-        return self.query.plan({**call.scope, **call.arguments}, **options)
+        return self.query.plan(call.inputs, **options)
 
     async def map(
         self,
@@ -137,7 +137,7 @@ class QueryFunction:
         async def work(number: int, row: Any) -> Answers:
             arguments, named = ((), row) if isinstance(row, Mapping) else ((row,), {})
             said: Options = {**self.options, **options}
-            return await answers_of(self._stream(self._bind(arguments, named), seeded(said, self.program, number)))
+            return await answers_of(self._stream(self._bind(arguments, named), of_row(said, self.program, number)))
 
         return await each(rows, work, concurrency, progress, on_error)
 
@@ -162,8 +162,7 @@ class QueryFunction:
         return self._returned.typed(value) if self.query.returns else value
 
     def _bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-        nested = self.nested(arguments, named)
-        return {**nested.scope, **nested.arguments}
+        return self.nested(arguments, named).inputs
 
     def _call(self, call: BoundArguments) -> NestedCall:
         """Defaults and the object of a method are arguments; what stands around the definition is the scope (S27)."""
@@ -229,7 +228,8 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
         raise TypeError(
             f"@query stands above a function, and this is {function!r}; compile() takes the text of a query"
         )
-    compiled = Query(compile_program(parse(docstring(function))))
+    known = function.__globals__.get(QUERIES, {}).get(function.__code__.co_firstlineno)
+    compiled = Query(known or compile_program(parse(docstring(function))))
     names = {*compiled.inputs, *MODULES, *named_in(function.__annotations__.get("return"))}
     return QueryFunction(function, compiled, options, _around(frame, names), kind)
 

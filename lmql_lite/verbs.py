@@ -24,6 +24,7 @@ from lmql_lite.models.registry import load
 from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.ops import Program, Return
 from lmql_lite.runtime import events
+from lmql_lite.runtime.environment import value_of
 from lmql_lite.runtime.nested import NestedCall
 from lmql_lite.runtime.plan import Plan
 from lmql_lite.runtime.planning import planned
@@ -42,15 +43,15 @@ class RunOptions(TypedDict, total=False):
 
     `model` is an id (`demo`, `local:PATH`, `openai/NAME`) or a model object; `seed` makes a sampling run repeatable;
     `max_tokens` is the bound of each hole (1,024 unless told); `max_backtracks` how often a value that a Python
-    condition rejects is replaced by another (64); `cache=False` asks the model for every token anew, `cache="x.tokens"`
-    keeps what it says in a file, and a `TokenCache` says how; `cache_mode` is `rw`, `ro` (the file is only read),
-    `refresh` (the model is asked again, and what it says replaces what was known), `replay` (the model is never asked,
-    and what is not known is an error) or `off`; `speculate=False` lets the model score nothing ahead of the run, which
-    changes how long it takes and nothing else; `max_requests`, `max_total_tokens` and `max_cost` (with `prices` of a
-    million tokens of prompts and of answers) stop a run before it spends more with a model behind an API; `trace`
-    writes what it told to a file: every call of the model (`run.json`), its events (`run.lqrun`, for `lq replay`) or a
-    report (`run.html`); `session` shares models and trees with its other runs (unless told, all runs of the process
-    share one).
+    condition rejects is replaced by another (64); `step_budget` ends a run that would not end; `cache=False` asks the
+    model for every token anew, `cache="x.tokens"` keeps what it says in a file, and a `TokenCache` says how;
+    `cache_mode` is `rw`, `ro` (the file is only read), `refresh` (the model is asked again, and what it says replaces
+    what was known), `replay` (the model is never asked, and what is not known is an error) or `off`; `speculate=False`
+    lets the model score nothing ahead of the run, which changes how long it takes and nothing else; `max_requests`,
+    `max_total_tokens` and `max_cost` (with `prices` of a million tokens of prompts and of answers) stop a run before it
+    spends more with a model behind an API; `trace` writes what it told to a file: every call of the model (`run.json`),
+    its events (`run.lqrun`, for `lq replay`) or a report (`run.html`); `session` shares models and trees with its other
+    runs (unless told, all runs of the process share one).
     """
 
     model: str | Model | None
@@ -59,9 +60,13 @@ class RunOptions(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
     seed: int | None
     max_tokens: int | None
     max_backtracks: int | None
+    step_budget: int | None
     cache: AnyCache | None
     cache_mode: str | None
     speculate: bool | None
@@ -194,11 +199,14 @@ class Query:
         stands in the place of the result. A note at it names the row.
 
         The rows share session and tree. A seed is mixed with the number of the row, so that equal rows draw
-        differently: each result's own `seed` repeats it. Options and other errors as in `stream`.
+        differently: each result's own `seed` repeats it. A trace has a file for each row, `run.3.json` for rows[3].
+        Options and other errors as in `stream`.
         """
 
         async def work(number: int, row: Any) -> Answers:
-            return await answers_of(self.stream(self.inputs_of(row), **seeded({"n": None, **options}, self.program, number)))
+            return await answers_of(
+                self.stream(self.inputs_of(row), **of_row({"n": None, **options}, self.program, number))
+            )
 
         return await each(rows, work, concurrency, progress, on_error)
 
@@ -256,15 +264,21 @@ async def answers_of(stream: AsyncGenerator[events.Event, None]) -> Answers:
     raise AssertionError("a run ends with Finished or raises")
 
 
-def seeded(options: Options, program: Program, number: int) -> Options:
-    """The options of one row of a map: a seed that the caller says, else one that the header spells out, is its own."""
+def of_row(options: Options, program: Program, number: int) -> Options:
+    """The options of one row of a map: a seed that the caller says or the header spells out becomes the row's own, and
+    so does the name of a trace."""
+    own: Options = {**options}
     seed: object = options.get("seed")
     if seed is None:
         header = [option.value for option in program.options if option.name == "seed" and not option.value.co_names]
-        seed = eval(header[0]) if header else None
-    if not isinstance(seed, int) or seed < 0:  # none, or one that the run refuses
-        return {**options}
-    return {**options, "seed": seed_of_row(seed, number)}
+        seed = value_of(header[0], {}) if header else None
+    if isinstance(seed, int) and seed >= 0:  # else there is none, or one that the run refuses
+        own["seed"] = seed_of_row(seed, number)
+    trace = options.get("trace")
+    if isinstance(trace, str | os.PathLike):
+        path = Path(trace)
+        own["trace"] = path.with_name(f"{path.stem}.{number}{path.suffix}")
+    return own
 
 
 def compile(source: str | Path) -> Query:

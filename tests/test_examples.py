@@ -5,7 +5,10 @@ After the demo model was trained anew: `python tests/test_examples.py` writes th
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,17 @@ INPUTS = {
     "05_sentiment": {"review": "The room was dirty and the staff was rude."},
     "09_no_repeats": {"place": "Rome"},
 }
+TYPED = {
+    "14_chat": "What is the capital of France?\nWhat colour is snow?\nWhat does the cow say?\n\n",
+}
+"""Into those that ask, as `lq run` and `lq chat` read it."""
 QUERIES = sorted(EXAMPLES.glob("*.lq"))
+
+
+def ran(path: Path, **options: Any) -> lq.Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(TYPED.get(path.stem, "")))
+        return lq.compile(path).run_sync(INPUTS.get(path.stem, {}), **options)
 
 
 def shown(query: lq.Query, result: lq.Result) -> str:
@@ -28,17 +41,14 @@ def shown(query: lq.Query, result: lq.Result) -> str:
 
 @pytest.mark.parametrize("path", QUERIES, ids=lambda path: path.stem)
 def test_an_example_says_what_it_should(path: Path) -> None:
-    query = lq.compile(path)
-    result = query.run_sync(INPUTS.get(path.stem, {}), session=lq.Session())
-    assert shown(query, result) == (EXAMPLES / "expected" / f"{path.stem}.txt").read_text("utf-8")
+    result = ran(path, session=lq.Session())
+    assert shown(lq.compile(path), result) == (EXAMPLES / "expected" / f"{path.stem}.txt").read_text("utf-8")
 
 
 @pytest.mark.parametrize("path", QUERIES, ids=lambda path: path.stem)
 def test_an_example_is_the_same_without_a_cache_and_free_the_second_time(path: Path) -> None:
-    query, session = lq.compile(path), lq.Session()
-    inputs = INPUTS.get(path.stem, {})
-    cold, warm = query.run_sync(inputs, session=session), query.run_sync(inputs, session=session)
-    uncached = query.run_sync(inputs, session=session, cache=False)
+    session = lq.Session()
+    cold, warm, uncached = ran(path, session=session), ran(path, session=session), ran(path, cache=False)
     assert cold.prompt == warm.prompt == uncached.prompt
     assert [token.id for token in cold.tokens] == [token.id for token in uncached.tokens]
     assert warm.usage.forward_passes == 0
@@ -63,6 +73,5 @@ def test_the_key_value_example_runs_its_tools_and_finds_the_ball() -> None:
 
 if __name__ == "__main__":
     for path in QUERIES:
-        query = lq.compile(path)
-        result = query.run_sync(INPUTS.get(path.stem, {}))
-        (EXAMPLES / "expected" / f"{path.stem}.txt").write_text(shown(query, result), "utf-8")
+        expected = shown(lq.compile(path), ran(path))
+        (EXAMPLES / "expected" / f"{path.stem}.txt").write_text(expected, "utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,6 +171,11 @@ def test_what_the_rows_learned_is_in_the_file_when_the_map_is_over_S34() -> None
     first = query.map_sync(rows, model=model, cache="x.tokens", session=lq.Session())
     again = query.map_sync(rows, model=model, cache="x.tokens", cache_mode="replay", session=lq.Session())
     assert [result.prompt for result in again] == [result.prompt for result in first]
+
+
+def test_each_row_has_a_trace_of_its_own(tmp_path: Path) -> None:
+    WORD.map_sync(["a", "b"], trace=tmp_path / "run.json")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.0.json", "run.1.json"]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ class Conversation:
 
         self._query = Query(with_input(query.program))
         self._inputs = inputs
-        self._options: Options = {**options, "session": Session()}
+        self._options: Options = {**options, "n": 1, "session": Session()}
         self._is_typed = sys.stdin is not None and sys.stdin.isatty()
         self._messages: list[str] = []
         """What the user has said, without what was taken back."""
@@ -207,11 +207,6 @@ class Conversation:
                             self._answers += 1
                         case events.Notice(message):
                             note(message)
-                        case events.Forked():
-                            raise InputError(
-                                "a chat is one conversation, and this query holds several at once",
-                                hint="use argmax or sample, with n=1",
-                            )
         except asyncio.CancelledError:
             raise Interrupted from None
         return event

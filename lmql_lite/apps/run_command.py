@@ -124,6 +124,8 @@ def run(
     """
     if form == "events" and (as_json or dry_run):
         raise click.UsageError("--format events is of a run, and not of --json or --dry-run")
+    if trace and dry_run:
+        raise click.UsageError("a dry run tells nothing that --trace could write down")
     as_json = as_json or form == "json"
     with reporting(as_json), shown(form) as see:
         query = load(file)

@@ -97,7 +97,7 @@ class Nodes:
     def path(self, node: Node) -> tuple[int, ...]:
         """Token ids from the root to `node`."""
         ids = []
-        while node != ROOT:
+        while node > ROOT:
             ids.append(self._tokens[node])
             node = self._parents[node]
         return tuple(reversed(ids))

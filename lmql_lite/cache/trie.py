@@ -91,9 +91,11 @@ class Trie:
         with self._lock:
             before = len(self._nodes)
             nodes = self._nodes.extend_many(parents, tokens)
-            self._count(len(self._nodes) - before)
+            added = len(self._nodes) - before
+            self._count(added)
             if logged:
                 self._keep(nodes)
+            self._give_way(added)
             return nodes
 
     def keep(self, nodes: NDArray[np.int64]) -> None:
@@ -116,7 +118,7 @@ class Trie:
 
     def way_to(self, node: Node) -> list[Node]:
         way = []
-        while node != ROOT:
+        while node > ROOT:
             way.append(node)
             node = self._nodes.parent(node)
         return way[::-1]
@@ -139,13 +141,17 @@ class Trie:
             return self._holds.hold(child)
         child = self._holds.hold(self._nodes.add(node, token))
         self._count(1)
+        self._give_way(1)
         return child
 
-    def _count(self, added: int) -> None:
-        """So many more nodes that no log holds: others give way to them."""
+    def _count(self, loose: int) -> None:
+        """So many more nodes that no log holds."""
+        self._loose += loose
+        self._memory.nbytes += loose * NODE_BYTES
+
+    def _give_way(self, added: int) -> None:
+        """Others go, where there is no room for so many nodes that were added."""
         memory = self._memory
-        self._loose += added
-        memory.nbytes += added * NODE_BYTES
         if 2 * memory.nbytes > memory.max_bytes:
             if 2 * self._loose * NODE_BYTES > memory.max_bytes:
                 self._thin_out(LOOKS * added)
@@ -156,9 +162,7 @@ class Trie:
         marks = np.frombuffer(self._logged, dtype=np.uint8)
         before = np.count_nonzero(marks)
         marks[nodes] = 1
-        kept = int(np.count_nonzero(marks) - before)
-        self._loose -= kept
-        self._memory.nbytes -= kept * NODE_BYTES
+        self._count(int(before - np.count_nonzero(marks)))
 
     def _is_logged(self, node: Node) -> bool:
         return node < len(self._logged) and self._logged[node] == 1
@@ -174,8 +178,7 @@ class Trie:
                 parent = nodes.parent(node)
                 self._memory.forget([node])
                 nodes.remove(node)
-                self._loose -= 1
-                self._memory.nbytes -= NODE_BYTES
+                self._count(-1)
                 node = parent
 
     def _may_go(self, node: Node) -> bool:

@@ -8,10 +8,8 @@ import textwrap
 from types import FunctionType
 
 from lmql_lite.errors import QueryError
+from lmql_lite.lang.keywords import MARKS
 from lmql_lite.lang.source import Source
-
-MARKS = ("lq", "lmql")
-"""What may stand alone on the first line."""
 
 
 def docstring(function: FunctionType) -> Source:

@@ -26,6 +26,9 @@ NEAREST: Mapping[str, str] = {
 
 DECODERS_NOT_YET = tuple(NEAREST)
 
+MARKS = ("lq", "lmql")
+"""What stands alone on the first line of a docstring that is a query."""
+
 CLAUSES = ("from", "where", "distribution")
 INLINE_CLAUSES = ("where", "distribution")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lmql_lite.errors import Span
+from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
+from lmql_lite.lang.embedded import Embedded, FreeName, moved, offers, read
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, PROVIDED, STOPS, TYPES
 from lmql_lite.lang.names import Names
 from lmql_lite.lang.problems import Problems
@@ -17,14 +19,8 @@ from lmql_lite.lang.python import Python
 from lmql_lite.lang.source import Source
 
 BUILTINS = frozenset(dir(builtins))
-
-
-@dataclass(frozen=True, slots=True)
-class FreeName:
-    """A name that the query reads and never binds; `span` is its first use."""
-
-    name: str
-    span: Span
+HOLE = re.compile(r"(?<!\[)(?:\[\[)*(\[[^\W\d]\w*\])")
+"""In a string that Python has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,8 @@ class Scope:
     """Names of Python that the query uses and does not bind."""
     constraints: frozenset[str]
     """Constraint functions that its `where` clauses use."""
+    queries: tuple[tuple[Embedded, Scope], ...] = ()
+    """The functions in it that are queries."""
 
 
 def check(query: nodes.Query) -> Scope:
@@ -61,6 +59,9 @@ class _Check:
         self.clauses = Names().scan(where.tree for where in self._wheres())
         self.annotations = Names().scan(_annotations(self.prompts))
         self.bound = self.names.bound | self.clauses.bound | self.annotations.bound
+        self.codes = list(_codes([*query.prologue, *query.body]))
+        self.queries = [each for code in self.codes for each in read(code.tree, self.python)]
+        self.inner = [(each, scope) for each in self.queries if (scope := self._inner(each))]
 
     def scope(self) -> Scope:
         for star in self.names.stars:
@@ -71,6 +72,8 @@ class _Check:
                 if hole.name in CONSTRAINTS:
                     hint = f"choose another name, for example {hole.name}_"
                     self.problems.add(f"'{hole.name}' is a constraint and cannot name a hole", hole.span, hint)
+        for code in self.codes:
+            self._functions(code.tree)
         for where in self._wheres():
             self._where(where)
         for prompt in self.prompts:
@@ -95,13 +98,36 @@ class _Check:
             frozenset(self.bound),
             frozenset(name.id for name in free if name.id in BUILTINS),
             frozenset(name.id for name in self.clauses.reads if self._is_constraint(name.id)),
+            tuple(self.inner),
         )
+
+    def _functions(self, tree: ast.AST) -> None:
+        """A function is Python: a string in it that looks like a prompt does nothing."""
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                for string in _strings(function):
+                    if hole := HOLE.search(str(string.value)):
+                        hint = "prompt outside of it, or make it a query: @query, and the query as its docstring"
+                        message = f"nothing fills {hole.group(1)} inside a function"
+                        self.problems.add(message, self.python.span(string), hint)
+
+    def _inner(self, query: Embedded) -> Scope | None:
+        """The names of a query inside this one."""
+        try:
+            return check(query.tree)
+        except QueryError as error:
+            for problem in error.problems:
+                self.problems.add(problem.message, moved(problem.span, query.place), problem.hint)
+        return None
 
     def _reads(self) -> list[ast.Name]:
         """Every name that is read as a value, in source order."""
         reads = list(self.names.reads)
         reads.extend(name for name in self.clauses.reads if not self._is_constraint(name.id))
         reads.extend(name for name in self.annotations.reads if name.id not in TYPES or name.id in self.bound)
+        offered = {id(name) for each in self.queries for name in map(offers, each.function.decorator_list)}
+        reads = [name for name in reads if id(name) not in offered]
+        reads.extend(name for query, scope in self.inner for name in query.reads(scope.inputs))
         return sorted(reads, key=lambda name: (name.lineno, name.col_offset))
 
     def _wheres(self) -> list[nodes.Expression]:
@@ -208,6 +234,27 @@ def _annotations(prompts: Iterable[nodes.Prompt]) -> Iterator[ast.AST]:
         for hole in _holes(prompt):
             if hole.annotation:
                 yield hole.annotation.tree
+
+
+def _strings(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Iterator[ast.Constant]:
+    """Strings that stand alone in it, but for its docstring; those in functions inside it are theirs."""
+    docstring = function.body[0]
+    stack: list[ast.AST] = list(function.body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Expr):
+            if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) and node is not docstring:
+                yield node.value
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            stack.extend(ast.iter_child_nodes(node))
+
+
+def _codes(statements: Iterable[nodes.Statement]) -> Iterator[nodes.Code]:
+    for statement in statements:
+        if isinstance(statement, nodes.Code):
+            yield statement
+        for suite in nodes.suites(statement):
+            yield from _codes(suite)
 
 
 def _trees(query: nodes.Query) -> Iterator[ast.AST]:

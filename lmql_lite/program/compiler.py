@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import replace
 from types import CodeType
 
 from lmql_lite.errors import InputError, QueryError, Span
 from lmql_lite.lang import nodes
+from lmql_lite.lang.embedded import OFFERED, Function, moved, offers
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.program.assembly import Assembly
 from lmql_lite.program.control import Control
@@ -35,14 +37,31 @@ from lmql_lite.program.segments import segmented
 
 def compile(tree: nodes.Query) -> Program:
     """Raises QueryError, with every problem found, for a query that cannot run."""
-    scope = check(tree)
-    return Compiler(tree, scope).program(tuple(Input(free.name, free.span) for free in scope.inputs))
+    return _compiled(tree, check(tree))
+
+
+def _compiled(tree: nodes.Query, scope: Scope) -> Program:
+    program = Compiler(tree, scope).program(tuple(Input(free.name, free.span) for free in scope.inputs))
+    if not scope.queries:
+        return program
+    queries, problems = dict[int, Program](), list[QueryError]()
+    for inner, names in scope.queries:
+        try:
+            queries[inner.line] = _compiled(inner.tree, names)
+        except QueryError as error:
+            problems += [
+                QueryError(each.message, span=moved(each.span, inner.place), hint=each.hint) for each in error.problems
+            ]
+    if problems:
+        raise QueryError.of(problems)
+    return replace(program, queries=queries)
 
 
 class Compiler:
     def __init__(self, tree: nodes.Query, scope: Scope) -> None:
         self._tree = tree
         self._names = scope.holes
+        self._offers_query = bool(scope.queries) and OFFERED not in scope.locals
         bound = scope.locals.union(scope.holes)
         self._holes = Holes(bound, bound.union(free.name for free in scope.inputs))
         self._assembly = Assembly()
@@ -91,7 +110,10 @@ class Compiler:
                 self._problems.append(problem)
 
     def _let(self, code: nodes.Code) -> Let:
-        return Let(code.span, compile_statements(code.tree, code.span))
+        tree = code.tree
+        if self._offers_query and any(isinstance(node, Function) for node in ast.walk(tree)):
+            tree = Offering().visit(copy.deepcopy(tree))
+        return Let(code.span, compile_statements(tree, code.span))
 
     def _expression(self, expression: nodes.Expression) -> CodeType:
         return compile_expression(expression.tree.body, expression.span)
@@ -165,6 +187,27 @@ class Compiler:
             self._problems.append(QueryError(error.message, span=distribution.options.span, hint=error.hint))
         except (ValueError, TypeError):
             pass  # some Python: the run finds out
+
+
+class Offering(ast.NodeTransformer):
+    """Lets `@query` mean what it means behind `from lmql_lite import query`."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def _function(self, node: Function) -> ast.AST:
+        for at, decorator in enumerate(node.decorator_list):
+            if name := offers(decorator):
+                package = ast.Call(ast.Name("__import__", ast.Load()), [ast.Constant("lmql_lite")], [])
+                found = ast.copy_location(ast.Attribute(package, OFFERED, ast.Load()), name)
+                if isinstance(decorator, ast.Call):
+                    decorator.func = found
+                else:
+                    node.decorator_list[at] = found
+        return self.generic_visit(node)
 
 
 def _with_following(ops: list[Op], at: int) -> Op:

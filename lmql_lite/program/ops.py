@@ -5,9 +5,10 @@ Python inside a query stands here as code objects, compiled with the source's ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import CodeType
-from typing import Literal
+from typing import Any, Literal
 
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
@@ -316,8 +317,8 @@ CALL = "#call"
 """What the `here` of an op calls."""
 CASE = "#case"
 """Which case of a `match` holds, -1 for none."""
-QUERY = "#query"
-"""What makes a query of a function: called with the number of its program (`Program.queries`) and its options."""
+QUERIES = "#queries"
+"""The programs of the functions in a query that are queries themselves, by the line of their first decorator."""
 GUIDED = "#guided"
 """Where a predicate finds the truth of its parts that are no Python."""
 FINAL = "#final"
@@ -356,5 +357,8 @@ class Program:
     model: Option | None = None
     holes: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
-    queries: tuple[Program, ...] = ()
-    """Of the functions in it that are queries by `@query`, in the order of the source."""
+    queries: Mapping[int, Program] = field(default_factory=dict)
+    """Of the functions in it that are queries, by the line of their first decorator."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
+        return self  # nothing in it changes

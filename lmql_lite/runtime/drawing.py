@@ -61,7 +61,7 @@ def _style() -> str:
         ".lq .dropped{text-decoration:line-through}"
         ".lq .text{font:14px/1.9 ui-monospace,monospace;white-space:pre-wrap;margin:.6em 0}"
         ".lq .text div{content-visibility:auto;contain-intrinsic-size:auto 30em}"
-        ".lq .hole{outline:1px solid var(--faint);outline-offset:2px;border-radius:2px}"
+        ".lq .hole{outline:1px solid var(--faint);outline-offset:2px;border-radius:2px;margin:0 3px}"
         ".lq .hole>b{font:600 11px system-ui,sans-serif;color:var(--faint);user-select:none;padding:0 .4em}"
         ".lq .mark{color:var(--faint);font-size:.85em}"
         ".lq .legend{color:var(--faint);font-size:13px;margin:.4em 0}.lq .legend span{color:var(--ink);padding:0 .3em}"

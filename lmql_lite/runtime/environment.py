@@ -12,7 +12,7 @@ from typing import Any
 
 from lmql_lite.errors import InputError
 from lmql_lite.lang.keywords import MODULES
-from lmql_lite.program.ops import ERROR, Program
+from lmql_lite.program.ops import ERROR, QUERIES, Program
 from lmql_lite.runtime.result import OptionScores
 
 Environment = dict[str, Any]
@@ -34,7 +34,7 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
             hint=f"pass --var {first.name}=..., or inputs={{{first.name!r}: ...}} from Python",
         )
     modules = {name: import_module(name) for name in MODULES}
-    return {"__builtins__": builtins, "__name__": "__main__", **modules, **inputs}
+    return {"__builtins__": builtins, "__name__": "__main__", QUERIES: program.queries, **modules, **inputs}
 
 
 @dataclass(slots=True)

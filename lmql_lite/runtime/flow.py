@@ -8,6 +8,7 @@ from math import inf
 
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import Enter, Jump, JumpIf, Next, Program, Return
+from lmql_lite.program.ways import ways
 from lmql_lite.runtime.foreseen import Foreseen, NotForeseen
 
 
@@ -35,6 +36,7 @@ class Flow:
         self.loops = tuple(
             Loop(self._ops[head].span, head, last, self._passes(head)) for head, last in sorted(lasts.items())
         )
+        self._ways = ways(self._ops)
         self._nexts = [self._after(at) for at in range(len(self._ops))]
 
     def times(self, at: int, within: Loop | None = None) -> float:
@@ -66,7 +68,7 @@ class Flow:
         reached = {0} - {at}
         for place in range(len(self._ops)):
             if place in reached:
-                if isinstance(self._ops[place], Return):
+                if isinstance(self._ops[place], Return) and not self._nexts[place]:
                     return False
                 reached.update(after for after in self._nexts[place] if after != at)
         return True
@@ -84,24 +86,23 @@ class Flow:
         return inf
 
     def _after(self, at: int) -> tuple[int, ...]:
+        """Where an op leads, as far as it is not known where it does not."""
         op = self._ops[at]
         loop = next((loop for loop in self.loops if loop.head == at), None)
         match op:
-            case Return():
-                return ()
-            case Jump(_, target) if target <= at:
-                head = self._ops[target]
-                assert isinstance(head, Next | JumpIf), "a loop begins with its test"
-                return (head.target,)
-            case Jump(_, target):
-                return (target,)
-            case Next(target=target):
-                if loop is None or loop.passes == inf:
-                    return (at + 1, target)
+            case Next(target=target) if loop is not None and loop.passes < inf:
                 return (at + 1,) if loop.passes else (target,)
             case JumpIf(_, test, when, target):
                 try:
                     return (target if bool(self._foreseen.value(test)) == when else at + 1,)
                 except NotForeseen:
                     return (at + 1, target)
-        return (at + 1,)
+        return tuple(self._forwards(at, target) for target in self._ways[at])
+
+    def _forwards(self, at: int, target: int) -> int:
+        """The way out of a loop in the place of the way back into it."""
+        if target > at:
+            return target
+        head = self._ops[target]
+        assert isinstance(head, Next | JumpIf), "a loop begins with its test"
+        return head.target

@@ -6,10 +6,14 @@ from collections.abc import Awaitable, Callable
 from types import CodeType
 from typing import Any, NamedTuple
 
+from lmql_lite.constraints.terms import Term
 from lmql_lite.errors import InputError, Span
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.settings import Settings
+from lmql_lite.runtime.state import State
+from lmql_lite.runtime.tool_fill import ToolFill
 from lmql_lite.runtime.tools import MAX_CALLS, Toolbox
+from lmql_lite.runtime.writer import Filling, Outlook, Writer
 from lmql_lite.tokens import Sampling
 
 
@@ -18,6 +22,14 @@ class HoleDecoding(NamedTuple):
 
     sampling: Sampling
     toolbox: Toolbox | None
+
+    def filling(
+        self, op: Hole, term: Term, state: State, limit: int, writer: Writer, outlook: Callable[[], Outlook]
+    ) -> Filling:
+        """`term` is what the hole's condition says, `limit` the most tokens that it may have."""
+        if self.toolbox is None:
+            return writer.fill(op, state, self.sampling, limit, outlook)
+        return ToolFill(op, term, self.toolbox, self.sampling, limit, writer)
 
 
 async def decoding_of(

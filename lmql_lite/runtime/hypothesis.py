@@ -8,7 +8,6 @@ decides how many there are: interpreter.py drives one, beams.py many.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from inspect import isawaitable
 from types import CodeType
@@ -53,7 +52,7 @@ from lmql_lite.runtime.state import State, noted
 from lmql_lite.runtime.tool_fill import ToolFill
 from lmql_lite.runtime.tracebacks import from_query
 from lmql_lite.runtime.variables import only_reads
-from lmql_lite.runtime.writer import Filling, Outlook, Writer
+from lmql_lite.runtime.writer import Outlook, Writer
 
 
 class Hypothesis:
@@ -353,14 +352,8 @@ class Hypothesis:
         op = await self._settled(op)
         limit, term = self.frame.settings.limit, self._term(op)
         matcher = matcher_of(op, term, limit, self._writer)
-        sampling, toolbox = await decoding_of(op, self.frame.settings, self.frame.sampling, self._python)
-
-        def begin(op: Hole, state: State, limit: int, outlook: Callable[[], Outlook]) -> Filling:
-            return self._writer.fill(op, state, sampling, limit, outlook)
-
-        filling = begin(op, self.state, limit, lambda: self._outlook(op, term))
-        if toolbox is not None:
-            filling = ToolFill(op, term, toolbox, limit, self._writer, begin)
+        decoding = await decoding_of(op, self.frame.settings, self.frame.sampling, self._python)
+        filling = decoding.filling(op, term, self.state, limit, self._writer, lambda: self._outlook(op, term))
         before, self.state = self.state, filling.open(self.state, matcher)
         self.hole = OpenHole(op, filling, Judge(op), before)
         await self.look(self.hole)

@@ -15,6 +15,8 @@ from lmql_lite.tokens import Token
 
 LONGEST = 200
 """Characters of a text that a line of the list of events shows."""
+WIDTH = 100
+"""Characters of a value that stand on one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ def _result(result: Result, number: str) -> Iterator[str]:
 
 
 def _left(records: Sequence[events.Record]) -> list[Token]:
-    """The tokens that stand in the text of the first hypothesis when the run broke off."""
+    """The tokens that stand in the text of the first hypothesis when the run broke off, and as one more the text that
+    was to become tokens when the model would be asked."""
     tokens: dict[tuple[int, int], Token] = {}
     for record in records:
         if isinstance(record, events.TokenMoved) and record.state == 0:
@@ -81,7 +84,10 @@ def _left(records: Sequence[events.Record]) -> list[Token]:
                 tokens[record.parent, record.node] = record.token
             else:
                 tokens.pop((record.parent, record.node), None)
-    return list(tokens.values())
+    spelled = b"".join(token.data for token in tokens.values())
+    said = "".join(record.text for record in records if isinstance(record, events.Text) and record.state == 0).encode()
+    pending = said[len(spelled) :] if said.startswith(spelled) else b""
+    return [*tokens.values(), *([Token(-1, pending, None, "prompt", "kept", None)] if pending else [])]
 
 
 def _failure(failed: events.Failed) -> str:
@@ -96,7 +102,9 @@ def _failure(failed: events.Failed) -> str:
 
 def _json(value: object) -> str:
     plainly = plain(value)
-    text = plainly if isinstance(plainly, str) else json.dumps(plainly, ensure_ascii=False, indent=1)
+    text = plainly if isinstance(plainly, str) else json.dumps(plainly, ensure_ascii=False)
+    if len(text) > WIDTH and not isinstance(plainly, str):
+        text = json.dumps(plainly, ensure_ascii=False, indent=1)
     return f"<pre>{shown(text)}</pre>"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 
@@ -16,20 +15,21 @@ from lmql_lite.runtime.state import State, Step
 from lmql_lite.runtime.tool_text import FreeText, ToolText
 from lmql_lite.runtime.tools import MARK, Toolbox
 from lmql_lite.runtime.writer import Filling, Outlook, Writer
+from lmql_lite.tokens import Sampling
 
-Begin = Callable[[Hole, State, int, Callable[[], Outlook]], Filling]
-"""The filling of one piece: as `Writer.fill`, but for the sampling."""
+LEAST_CALL = 64
+"""So many tokens a call may have that is begun, also where the hole may have fewer."""
 
 
 class ToolFill:
     """A `Filling` whose matcher is a `ToolText`."""
 
-    def __init__(self, op: Hole, term: Term, toolbox: Toolbox, limit: int, writer: Writer, begin: Begin) -> None:
+    def __init__(self, op: Hole, term: Term, toolbox: Toolbox, sampling: Sampling, limit: int, writer: Writer) -> None:
         self._op = op
         self._toolbox = toolbox
+        self._sampling = sampling
         self._limit = limit
         self._writer = writer
-        self._begin = begin
         parts = term.terms if isinstance(term, And) else (term,)
         ends = [part for part in parts if isinstance(part, Stop | StopPattern)]
         result = Stop(MARK.strip().encode(), inclusive=True)
@@ -90,10 +90,15 @@ class ToolFill:
         fork._filling, fork._news = self._filling.fork(), []
         return fork
 
+    @property
+    def _most_of_a_call(self) -> int:
+        """Whatever was said before it: a call that is begun is said to its end."""
+        return max(self._limit, LEAST_CALL)
+
     def _next(self, state: State, text: ToolText, op: Hole, outlook: Outlook) -> State:
         """The piece of `text` begins."""
-        left = self._limit if text.free else self._limit - text.used  # a call that is begun is said to its end
-        self._filling = self._begin(op, state, left, lambda: outlook)
+        left = self._most_of_a_call if text.free else self._limit - text.used
+        self._filling = self._writer.fill(op, state, self._sampling, left, lambda: outlook)
         state = self._filling.open(state, text.piece)
         self._piece = replace(text, piece=_matcher_of(state))
         return replace(state, matcher=self._piece)
@@ -108,7 +113,7 @@ class ToolFill:
             name, arguments = free.call["name"].decode(), free.call["arguments"].decode()
             return await self._answered(state, text, free, name, arguments)
         pattern = Matches(self._toolbox.tools[free.call["begun"].decode()].arguments)
-        matcher = self._writer.engine.matcher(pattern, b"", self._limit, self._op.name, self._op.span)
+        matcher = self._writer.engine.matcher(pattern, b"", self._most_of_a_call, self._op.name, self._op.span)
         op = replace(self._op, continues_segment=True, predicates=(), type=None, following=b"")
         return self._next(state, replace(text, piece=matcher), op, Outlook((pattern,), goes_on=True, is_whole=False))
 

@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lmql_lite.errors import InputError, did_you_mean
 
@@ -45,6 +45,12 @@ LITERAL = rf"(?:{_PLAIN}|\[(?:{_PLAIN}(?:, {_PLAIN})*)?\]|\{{(?:{_PLAIN}: {_PLAI
 
 class Refused(Exception):
     """What a model is told instead of a result."""
+
+
+class Bare(str):
+    """An annotation that a signature shows without quotes."""
+
+    __repr__ = str.__str__
 
 
 class Tool:
@@ -71,7 +77,14 @@ class Tool:
     def described(self) -> str:
         """One line for a prompt: `add(a: int, b: int) -> int: adds two numbers`."""
         about = (inspect.getdoc(self._function) or "").partition("\n")[0]
-        return f"{self.name}{self._signature}" + (f": {about}" if about else "")
+        return self._heading + (f": {about}" if about else "")
+
+    @property
+    def _heading(self) -> str:
+        """`add(a: int, b: int) -> int`, with the annotations as they are written, classes by their names."""
+        whole = self._signature
+        parameters = [each.replace(annotation=_bare(each.annotation)) for each in whole.parameters.values()]
+        return f"{self.name}{whole.replace(parameters=parameters, return_annotation=_bare(whole.return_annotation))}"
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -119,7 +132,7 @@ class Tool:
         try:
             call = self._signature.bind(*arguments, **named)
         except TypeError as error:
-            raise Refused(f"{error}; it is {self.name}{self._signature}") from None
+            raise Refused(f"{error}; it is {self._heading}") from None
         for name, value in call.arguments.items():
             try:
                 call.arguments[name] = self._adapters[name].validate_python(value)
@@ -147,6 +160,14 @@ class Tool:
             except PydanticUserError:
                 adapters[name] = TypeAdapter(annotation)  # a class that brings a configuration of its own
         return adapters
+
+
+def _bare(annotation: Any) -> Any:
+    if annotation is inspect.Parameter.empty:
+        return annotation
+    if isinstance(annotation, type) and not get_args(annotation):
+        return Bare(annotation.__name__)
+    return Bare(annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))
 
 
 class Toolbox:

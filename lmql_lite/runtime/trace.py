@@ -159,9 +159,14 @@ class Report:
 
 
 class Certificate:
-    """One JSON object. Calls stand with the hole that they were made for; holes of a nested query inside its hole.
+    """One JSON object: schema, run, began (UTC), ms, model, decoder, seed, parameters (what caller and header say),
+    ended (`done`, or `error` and what it was), result (as in a `done` line), calls and steps.
 
-    While several hypotheses are under way a call serves many of them: then it stands with the run.
+    A step is a hole (name, place, value, ending, at_ms, ms) with its own calls, and with the steps of a query that it
+    has called. A call has kind, model, at_ms, ms, asked, answered; spent and error where there are any. `scores` of a
+    model in this process asks requests (length of the prefix, the text at its end, new tokens, positions); its answer
+    is the best token at each position. `stream` and `score` of a server ask a prompt and a wish, or options. While
+    several hypotheses are under way a call serves many of them: then it stands with the run.
     """
 
     def __init__(self, path: Path) -> None:

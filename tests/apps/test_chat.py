@@ -36,9 +36,9 @@ class Typed(io.StringIO):
 
 def echoing(said: bytes) -> bytes:
     """A note, and the question once more."""
-    question, _, answer = said.decode("utf-8", "replace").rpartition("Q: ")[2].partition("\nA:")
-    whole = f" note; {question}\n"
-    return whole[len(answer) :].encode() if whole.startswith(answer) else b""
+    question, _, answer = said.rpartition(b"Q: ")[2].partition(b"\nA:")
+    whole = b" note; " + question + b"\n"
+    return whole.removeprefix(answer) if whole.startswith(answer) else b""
 
 
 def hold(source: str, model: ScriptedModel, *lines: str, typed: bool = True) -> int:
@@ -47,7 +47,7 @@ def hold(source: str, model: ScriptedModel, *lines: str, typed: bool = True) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", stdin)
         try:
-            asyncio.run(Conversation(lq.compile(source), {}, {"model": model}).hold())
+            asyncio.run(Conversation(lq.compile(source), {}, {"model": model, "speculate": False}).hold())
         except SystemExit as left:
             return int(left.code or 0)
     return 0
@@ -141,14 +141,31 @@ TAKEN_BACK = "note: that is taken back, with your message before it"
 
 
 def test_ctrl_c_stops_an_answer_and_takes_it_back_with_its_message(capsys: pytest.CaptureFixture[str]) -> None:
-    model = Once(interrupt)
-    assert hold(ECHO, model, "One?", "Stop?", "Three?", "") == 0
+    handler = signal.getsignal(signal.SIGINT)
+    assert hold(ECHO, Once(interrupt), "One?", "Stop?", "Three?", "") == 0
     out, err = answers(capsys)
     assert out[0] == "One?"
     assert "Stop?".startswith(out[1])
     assert out[2:] == ["Three?", "goodbye"], "what was said before is not shown again"
     assert TAKEN_BACK in err
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_ctrl_c_where_the_user_types_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", pressed)
+    assert hold(ECHO, ScriptedModel(echoing)) == 130
+    assert answers(capsys)[1].lstrip().startswith("0 answers")
+
+
+def test_ctrl_c_before_the_first_message_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    source = '"Q: Stop?\\nA: note;[GREETING]\\n" where STOPS_BEFORE(GREETING, "\\n")\nname = input()\n'
+    assert hold(source, Once(interrupt), "never read") == 130
+    assert "0 answers" in answers(capsys)[1]
 
 
 def test_what_was_said_before_is_not_asked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,11 +194,9 @@ def test_a_model_that_fails_where_nobody_types_is_an_error() -> None:
 def test_a_conversation_that_goes_otherwise_when_it_is_taken_up_again_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    source = "runs = []\n" + ECHO.replace("{message}", "{message}{tell()}")
-    source = f"import itertools\ndef tell():\n    return next(COUNTER)\n{source}"
-    counter = iter("abcdefgh")
+    source = "import builtins\ntold = builtins.told\n" + ECHO.replace("{message}", "{message}{next(told)}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("builtins.COUNTER", counter, raising=False)
+        patch.setattr("builtins.told", iter("abcdefgh"), raising=False)
         hold(source, Once(interrupt), "One?", "Stop?", "Three?", "")
     assert "the conversation went otherwise" in answers(capsys)[1]
 
@@ -203,9 +218,11 @@ def test_a_query_that_never_asks_runs_once_with_a_notice(
     assert "never calls input(): this runs it once, as lq run does" in err
 
 
-def test_several_conversations_at_once_are_refused() -> None:
-    with pytest.raises(lq.InputError, match="a chat is one conversation"):
-        hold(f"sample(n=2)\n{ECHO.strip()}\n", ScriptedModel(echoing), "One?", "")
+@pytest.mark.parametrize("decoder", ["sample", "beam"])
+def test_there_is_one_conversation_whatever_the_decoder(decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    body = ECHO.strip().replace("\n", "\n    ")
+    assert hold(f"{decoder}(n=2)\n    {body}\n", ScriptedModel(echoing), "One?", "") == 0
+    assert answers(capsys)[0] == ["One?", "goodbye"]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Process:
         fresh = Trie()
         fresh.record()
         learn(fresh)
-        self.tree.overwrite(fresh.changes())
+        self.tree.overwrite(fresh)
 
 
 def processes(

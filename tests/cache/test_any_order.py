@@ -107,7 +107,7 @@ class Crowd:
                 if target.verdict(node, question) is None:
                     target.add_verdict(node, question, answer(says(model, here, number)))
         if is_refresh:
-            tree.overwrite(target.changes())
+            tree.overwrite(target)
         assert await trees.save(model, f"model {model}", VOCABULARY)
         self.kept.add((model, path))
 

@@ -390,19 +390,16 @@ def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest(
 def test_the_first_difference_of_a_path_is_told() -> None:
     tree = Trie()
     words = [b"Q", b":", b" the", b" a", None, b" an", b" one", b" two"]
-    node = tree.extend(tree.extend(tree.extend(tree.root, 4), 0), 1)
-    for token in (2, 5, 6, 7):
-        tree.extend(node, token)
-    mark = len(tree)
+    node = int(tree.extend_many([0, ~0, ~1, ~2, ~2, ~2, ~2], [4, 0, 1, 2, 5, 6, 7], logged=True)[2])
     asked = tree.extend(tree.extend(node, 3), 0)  # nodes that the run itself adds
-    found = difference(tree, tree.path(asked), mark)
+    found = difference(tree.logged, tree.path(asked))
     assert (found.before, found.asked, found.stored) == ((4, 0, 1), 3, (2, 5, 6, 7))
     assert found.told(words) == 'at token 4, after <4> "Q:": stored " the", " an", " one" and 1 others, asked " a"'
     assert found.told(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 others, asked [3]"
-    whole = difference(tree, tree.path(node), mark)
+    whole = difference(tree.logged, tree.path(node))
     assert whole.asked is None and whole.told(words).startswith('at token 4, after <4> "Q:": stored is that text went')
-    assert difference(tree, (0,), mark).told(words) == 'at token 1, the first: stored <4>, asked "Q"'
-    assert difference(tree, (4, 0, 1, 2), mark).told(words).endswith("nothing is stored")
+    assert difference(tree.logged, (0,)).told(words) == 'at token 1, the first: stored <4>, asked "Q"'
+    assert difference(tree.logged, (4, 0, 1, 2)).told(words).endswith("nothing is stored")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ DEFAULT_SYSTEM = """{%- if messages[0]['role'] != 'system' -%}
 """One pair of special tokens around every turn, and a system turn where the conversation has none."""
 
 TRIMMED = """{{- bos_token }}
-{%- if strftime_now is defined %}{% set today = strftime_now('%d %b %Y') %}{% else %}{% set today = 'today' %}{% endif %}
+{%- set today = strftime_now('%d %b %Y') if strftime_now is defined else 'today' %}
 {%- if messages[0]['role'] == 'system' %}
     {%- set says = messages[0]['content'] | trim %}
     {%- set messages = messages[1:] %}
@@ -34,7 +34,8 @@ TRIMMED = """{{- bos_token }}
 """
 """Heads of turns, a system turn that is always there and tells the date; white space is taken away."""
 
-NO_SYSTEM = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role here') }}{% endif %}
+NO_SYSTEM = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' %}{{ raise_exception('no system role here') }}{% endif %}
 {%- for message in messages %}
     {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
         {{- raise_exception('turns must alternate user/assistant') }}
@@ -77,7 +78,8 @@ MERGED_LAST = """{{- bos_token }}
 """The system's text stands in the last user turn."""
 
 THINKING = """{{ bos_token }}{% for message in messages %}
-{%- if message['role'] == 'assistant' %}{{ '<|begin|>assistant\\n' + message['content'].split('</think>')[-1] + '<|end|>' }}
+{%- if message['role'] == 'assistant' %}
+    {{- '<|begin|>assistant\\n' + message['content'].split('</think>')[-1] + '<|end|>' }}
 {%- else %}{{ '<|begin|>' + message['role'] + '\\n' + message['content'] + '<|end|>' }}{% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|begin|>assistant\\n<think>\\n' }}{% endif %}"""

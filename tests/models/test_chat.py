@@ -185,7 +185,9 @@ def test_of_several_templates_the_default_counts(tmp_path: FilePath) -> None:
 @pytest.mark.parametrize(
     ("template", "last", "role", "sentence"),
     [
-        pytest.param(templates.NO_SYSTEM, None, "system", "has no {:system} turn: it says: no system role", id="system"),
+        pytest.param(
+            templates.NO_SYSTEM, None, "system", "has no {:system} turn: it says: no system role", id="system"
+        ),
         pytest.param(templates.MERGED_LAST, None, "system", "once and in order", id="a system text elsewhere"),
         pytest.param(templates.NO_SYSTEM, "user", "user", "no {:user} follow {:user}", id="alternation"),
         pytest.param(templates.NO_SYSTEM, None, "assistant", "begin with {:assistant}", id="an answer first"),
@@ -209,7 +211,9 @@ def test_what_a_template_cannot_say_is_refused_by_name(
 
 
 def test_a_mark_of_training_changes_nothing(tmp_path: FilePath) -> None:
-    marked = templates.DEFAULT_SYSTEM.replace("{{- '<|begin|>' + message.role", "{% generation %}{{- '<|begin|>' + message.role")
+    marked = templates.DEFAULT_SYSTEM.replace(
+        "{{- '<|begin|>' + message.role", "{% generation %}{{- '<|begin|>' + message.role"
+    )
     marked = marked.replace("{%- endfor -%}", "{% endgeneration %}{%- endfor -%}")
     assert marked.count("generation %}") == 2
     plain = read_chat(folder(tmp_path, templates.DEFAULT_SYSTEM), templates.byte_level())

@@ -104,17 +104,19 @@ class Room:
             await task
 
     def disturb(self) -> None:
-        """All rows become heads, all facts go that no run stands on, or nothing happens."""
-        what = self._chance.choice(["cool", "drop", "nothing", "nothing"])
+        """All rows become heads, all facts go that no run stands on, all nodes that nobody needs, or nothing happens."""
+        what = self._chance.choice(["cool", "drop", "thin out", "nothing", "nothing"])
         for tree in self._trees():
+            memory = tree._memory
             with tree._lock:
                 if what == "cool":
-                    for node in set(tree._facts) - set(tree._pins):
-                        tree._cool(node)
+                    memory.cool_all()
                 elif what == "drop":
-                    room, tree._max_bytes = tree._max_bytes, 1
-                    tree._make_room()
-                    tree._max_bytes = room
+                    room, memory.max_bytes = memory.max_bytes, 1
+                    memory.make_room()
+                    memory.max_bytes = room
+                elif what == "thin out":
+                    tree._thin_out(2 * tree.end)
 
     def _trees(self) -> list[Trie]:
         files = [trees._trees for trees in list(self.session._files.values())]
@@ -348,6 +350,6 @@ def test_runs_that_have_ended_stand_nowhere_S9(session: lq.Session) -> None:
     async def many() -> int:
         for _ in range(50):
             await query.run(model=model, session=session)
-        return len(session._memory.tree(model.fingerprint)._pins)
+        return len(session._memory.tree(model.fingerprint)._memory._pins)
 
     assert asyncio.run(many()) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lmql_lite.models.base import Wish
 from lmql_lite.runtime.plan import Plan, Spending, Way
 from tests.properties.test_law_one import SCRIPT, programs, segments
 from tests.servers.scored import ScoredCompleter
-from tests.test_examples import EXAMPLES, INPUTS
+from tests.test_examples import EXAMPLES, INPUTS, TYPED
 
 ABLE: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -135,8 +136,32 @@ for item in names:
         ('"[A]"\nif A == "b":\n    "[X]"\nelse:\n    "[X]"', 1, False),
         ('for i in range(9):\n    "[A]"\n    if A:\n        break\n    "[X]"', 9, False),
         ('"[A]"\nif A:\n    return A\n"[X]"', 1, False),
+        ('try:\n    "[A]"\n    x = int(A)\nexcept ValueError:\n    "[X]"', 1, False),
+        ('try:\n    "[A]"\nfinally:\n    "[X]"', 1, True),
+        (
+            'for i in "abc":\n    try:\n        "[A]"\n        if A:\n            continue\n    finally:\n        "[X]"',
+            3,
+            True,
+        ),
+        ('with open(name):\n    "[X]"', 1, False),
+        ('try:\n    "[X]"\nexcept ValueError:\n    x = 1', 1, False),
     ],
-    ids=["range", "no pass", "nested", "while", "unknown", "if", "if and else", "after a break", "after a return"],
+    ids=[
+        "range",
+        "no pass",
+        "nested",
+        "while",
+        "unknown",
+        "if",
+        "if and else",
+        "after a break",
+        "after a return",
+        "except",
+        "finally",
+        "finally of a continue",
+        "with",
+        "try",
+    ],
 )
 def test_how_often_a_hole_is_filled(source: str, times: int | None, always: bool) -> None:
     hole = planned(source).holes[-1]
@@ -269,7 +294,10 @@ def test_every_other_try_of_a_value_that_python_rejects_is_in_the_plan() -> None
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.lq")), ids=lambda path: path.stem)
-def test_the_demo_model_scores_no_more_than_the_plan_of_an_example_says(path: Path) -> None:
+def test_the_demo_model_scores_no_more_than_the_plan_of_an_example_says(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(TYPED.get(path.stem, "")))
     query, inputs = lq.compile(path), INPUTS.get(path.stem, {})
     plan = query.plan(inputs, model="demo")
     assert {hole.way for hole in plan.holes} == {"masks"}

@@ -21,9 +21,8 @@ EVIL = (
     "<img src=x onerror=alert(1)></span></div><script>alert(2)</script><style>*{display:none}</style>"
     "\"' onmouseover='x' &lt;b&gt; <!-- ]]> \x1b[31m \u202e gnp.exe \u2066 \x00 \ufeff javascript:1"
 )
-ELEMENTS = {
-    "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "span", "b", "table", "tr", "th", "td", "pre",
-}  # fmt: skip
+ELEMENTS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "span", "b", "pre"}
+ELEMENTS |= {"table", "tr", "th", "td"}
 ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "class", "title"}
 
 

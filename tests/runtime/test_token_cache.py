@@ -82,7 +82,7 @@ def test_with_hardly_any_memory_a_file_still_answers_everything_law_1(source: st
     assert run(source, model, cache=cache).prompt == wanted.prompt
     assert run(source, model, cache="x.tokens").prompt == wanted.prompt
     assert model.calls == calls, "the same session, another one, and one with room for all: none asks anything"
-    tree = session._files[os.path.realpath("x.tokens"), max_bytes, False].tree(model.fingerprint)
+    tree = session._files[os.path.realpath("x.tokens"), max_bytes, False, False].tree(model.fingerprint)
     assert tree.nbytes <= max(max_bytes, 3000)
 
 

@@ -67,7 +67,7 @@ def output(arguments: str, function: Any = add, made: int = 0) -> str:
 
 
 def test_a_tool_is_described_in_one_line() -> None:
-    assert Tool(add).described == "add(a: 'int', b: 'int' = 2) -> 'int': adds two numbers".replace("'", "")
+    assert Tool(add).described == "add(a: int, b: int = 2) -> int: adds two numbers"
     assert lq.describe([add, fail]).splitlines() == [
         "- add(a: int, b: int = 2) -> int: adds two numbers",
         "- fail(text: str) -> str",
@@ -247,6 +247,24 @@ def test_calls_are_made_where_the_model_makes_them(words: tuple[bytes, ...]) -> 
     assert warm.prompt == alone.prompt == cold.prompt and warm.usage.forward_passes == 0
 
 
+@pytest.mark.parametrize("words", [(), REACHING], ids=["bytes", "reaching"])
+def test_whatever_a_model_says_around_calls_the_run_is_repeatable_and_its_books_add_up(
+    words: tuple[bytes, ...],
+) -> None:
+    calls = 0
+    for seed in range(6):
+        model = lq.ScriptedModel(TALK, certainty=9, seed=seed, words=words)
+        options: dict[str, Any] = {"model": model, "decoder": "sample", "seed": seed, "max_tokens": 150}
+        session = lq.Session()
+        cold, warm = run(session=session, **options), run(session=session, **options)
+        alone = run(cache=False, **options)
+        cold.check_ledger()
+        assert cold.prompt == warm.prompt == alone.prompt and warm.usage.forward_passes == 0
+        assert [token.id for token in warm.tokens] == [token.id for token in alone.tokens]
+        calls += cold.prompt.count("# result: ")
+    assert calls > 6
+
+
 def test_a_server_says_calls_freely_and_goes_on_in_one_request_where_it_guesses_the_results() -> None:
     model, session = ScriptedCompleter(TALK), lq.Session()
     assert run(model=model, session=session).prompt == TALK and model.requests == 1
@@ -254,15 +272,13 @@ def test_a_server_says_calls_freely_and_goes_on_in_one_request_where_it_guesses_
 
 
 def test_a_result_is_the_tools_whatever_the_model_expected() -> None:
-    wrong = 'Q: `add(1, 2) # result: 99` and `search("a'
+    wrong, right = b"Q: `add(1, 2) # result: 99` and more of that", b"Q: `add(1, 2) # result: 3` three\n"
 
     def script(said: bytes) -> bytes:
-        if wrong.encode().startswith(said):
-            return wrong.encode()[len(said) :]
-        return b" three\n" if said.endswith(b"# result: 3`") else said[:0] or b"\n"
+        return next((text[len(said) :] for text in (wrong, right) if text.startswith(said)), b"")
 
     for model in (lq.ScriptedModel(script), ScriptedCompleter(script)):
-        assert run(model=model).prompt == "Q: `add(1, 2) # result: 3` three\n"
+        assert run(model=model).prompt == right.decode()
 
 
 def test_watchers_are_told_of_calls_and_the_texts_join_to_the_prompt() -> None:
@@ -288,9 +304,9 @@ def test_a_call_that_is_begun_can_only_be_well_formed() -> None:
 def test_conditions_judge_the_whole_text_and_stops_only_what_the_model_says() -> None:
     source = '"Q:[argmax(tools=[search]) X]" where STOPS_AT(X, "Rome") and len(X) < 80'
     said = 'Q: `search("Rome", limit=1) # result: ["web Rome"]` is Rome, of course'
-    assert run(source, model=lq.ScriptedModel(said))["X"] == said[2 : -len(", of course")]
+    assert run(source, {"search": search}, model=lq.ScriptedModel(said))["X"] == said[2 : -len(", of course")]
     with pytest.raises(ConstraintError, match=r"\[X\] does not allow what search was called for"):
-        run(source, model=lq.ScriptedModel(said.replace("=1", "=9")))
+        run(source, {"search": search}, model=lq.ScriptedModel(said.replace("=1", "=9")))
 
 
 def test_a_condition_of_python_sees_the_whole_text_too() -> None:
@@ -313,8 +329,13 @@ def test_no_more_calls_are_made_than_allowed() -> None:
         made.append(1)
         return len(made)
 
+    def script(said: bytes) -> bytes:
+        return next(
+            b"`tick()"[said_of_it:] for said_of_it in range(6, -1, -1) if said.endswith(b"`tick()"[:said_of_it])
+        )
+
     source = '"Q:[argmax(tools=[tick], max_calls=3) X]"'
-    result = run(source, {"tick": tick}, model=lq.ScriptedModel(lambda said: b"`tick()"), max_tokens=60)
+    result = run(source, {"tick": tick}, model=lq.ScriptedModel(script), max_tokens=120)
     assert len(made) == 3 and result["X"].count("# result: error: no more than 3 calls can be made`") > 1
 
 
@@ -334,9 +355,22 @@ where STOPS_BEFORE(X, "\\n") and len(Y) == 2
     assert [result.value for result in results] == [["a", "b"]] * 3
 
 
+def test_a_call_that_is_begun_at_the_bound_is_said_to_its_end_and_then_the_hole_is_over() -> None:
+    said = "Q: `add(1, 2) # result: 3` `add(3, 4) # result: 7` and more"
+    model = lq.ScriptedModel(said, words=())
+    ends = {
+        run('"Q:[argmax(tools=[add]) X]"', {"add": add}, model=model, max_tokens=most)["X"] for most in range(7, 13)
+    }
+    assert ends == {" `add(1, 2) # result: 3`"}
+    endless = lq.ScriptedModel('Q: `add("' + "a" * 100, words=())
+    result = run('"Q:[argmax(tools=[add]) X]"', {"add": add}, model=endless, max_tokens=20)
+    assert "# result: error: a: input should be a valid integer" in result["X"]
+    assert 60 < sum(token.hole == "X" for token in result.tokens) < 90
+
+
 def test_a_typed_hole_takes_no_tools() -> None:
     with pytest.raises(ConstraintError, match="has tools, and its value is no free text"):
-        run('"[argmax(tools=[add]) X: list[int]]"', model=lq.ScriptedModel("[1]"))
+        run('"[argmax(tools=[add]) X: list[int]]"', {"add": add}, model=lq.ScriptedModel("[1]"))
 
 
 def test_a_tool_that_is_cancelled_with_its_run_cleans_up() -> None:

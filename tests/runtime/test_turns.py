@@ -8,7 +8,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.models.chat import ChatFormat
-from lmql_lite.models.scripted import Script, ScriptedModel, ScriptedTokenizer
+from lmql_lite.models.scripted import Script, ScriptedCompleter, ScriptedModel, ScriptedTokenizer
 from lmql_lite.tokens import Role
 
 FIRST = len(ScriptedTokenizer().vocabulary)
@@ -209,3 +209,14 @@ def test_a_text_without_tags_stays_a_text(session: lq.Session) -> None:
     result = lq.run_sync('"Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
     assert result["A"] == " I am fine."
     assert not any(b"<begin>" in read for read in model.read)
+
+
+def test_a_prompt_has_the_same_text_with_both_kinds_of_model(session: lq.Session) -> None:
+    def by_server(said: bytes) -> bytes:
+        wanted = b"6." if b"3+3" in said else b"4."
+        return wanted.removeprefix(b"4" if said.endswith(b"?4") else b"6" if said.endswith(b"?6") else b"")
+
+    here = lq.run_sync(TALK, model=Chatty(says("4.", "6.")), session=session)
+    there = lq.run_sync(TALK, model=ScriptedCompleter(by_server), session=session)
+    assert here.prompt == there.prompt
+    assert dict(here.variables) == dict(there.variables)

@@ -1,0 +1,40 @@
+"""A conversation as data: `{messages}` in a prompt, where that is a list of `{"role": ..., "content": ...}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lmql_lite.errors import InputError, Span
+from lmql_lite.lang.keywords import ROLES
+from lmql_lite.tokens import Role
+
+
+def turns_of(value: Any, span: Span) -> tuple[tuple[Role, str], ...] | None:
+    """The turns that the value says, each with its text; None where it is no conversation, and any other value.
+
+    Raises InputError for a role that there is not, and for a content that is no text.
+    """
+    if not isinstance(value, list | tuple) or not value or not all(map(_is_message, value)):
+        return None
+    return tuple((_role(message, span), _text(message, span)) for message in value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and "role" in value and "content" in value
+
+
+def _role(message: Mapping[str, Any], span: Span) -> Role:
+    role = message["role"]
+    if not isinstance(role, str) or role not in ROLES:
+        known = ", ".join(ROLES)
+        raise InputError(f"a message has the role {role!r}, which there is not", span=span, hint=f"there are {known}")
+    return ROLES[role]
+
+
+def _text(message: Mapping[str, Any], span: Span) -> str:
+    content = message["content"]
+    if not isinstance(content, str):
+        kind = type(content).__name__
+        raise InputError(f"the content of a message is {kind}, not text", span=span, hint="give each one a string")
+    return content

@@ -1,0 +1,271 @@
+"""`lq run --format events`, `--trace`, and `lq replay`: what a run tells other programs, and shows again later."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmql_lite.runtime.wire import read
+from tests.apps.test_cli import Shell
+from tests.apps.test_servers import at
+from tests.models.api import KEY
+from tests.servers.kinds import VLLM
+from tests.servers.stub import Fault, serving
+
+SAY = '"Say:[X]" where len(X) < 9'
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path, capsys)
+
+
+def told(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def in_a_process(*arguments: str, **how: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "lmql_lite", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+
+
+# --format ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_event_is_a_line_and_the_last_one_is_what_json_says(shell: Shell) -> None:
+    query = shell.write("q.lq", SAY)
+    lines = told(shell("run", query, "--format", "events", "--seed", "3").out)
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
+    assert (lines[0]["type"], lines[-1]["type"]) == ("started", "done")
+    assert "".join(line["text"] for line in lines if line["type"] == "text") == lines[-1]["prompt"]
+    found = json.loads(shell("run", query, "--format", "json", "--seed", "3").out)
+    del found["ok"], found["usage"]
+    assert found.items() <= lines[-1].items()
+    assert (
+        shell("run", query, "--format", "json", "--seed", "3").out == shell("run", query, "--json", "--seed", "3").out
+    )
+
+
+def test_an_error_is_the_last_line_a_report_and_an_exit_code(shell: Shell) -> None:
+    ended = shell("run", shell.write("q.lq", '"a"\n"b[X]" where X == "c" and X.upper() == "d"'), "--format", "events")
+    last = told(ended.out)[-1]
+    assert ended.code == 4 and ended.err.startswith("q.lq:2:")
+    assert (last["type"], last["kind"], last["span"]["line"]) == ("error", "ConstraintError", 2)
+    assert last["hint"].startswith("a higher max_backtracks")
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "kind", "others"),
+    [
+        ('"a[1B]"\n"b{"\n', 3, "QueryError", 1),
+        ('"{place}"\n', 2, "InputError", 0),
+        ('"a"\nx = 1 / 0\n', 1, "ZeroDivisionError", 0),
+        ('"a"\nassert False\n', 4, "AssertionError", 0),
+    ],
+    ids=["compile", "input", "own", "assertion"],
+)
+def test_what_fails_before_or_in_the_run_is_a_line_too(
+    shell: Shell, source: str, code: int, kind: str, others: int
+) -> None:
+    ended = shell("run", shell.write("q.lq", source), "--format", "events")
+    last = told(ended.out)[-1]
+    assert (ended.code, last["kind"], len(last["others"])) == (code, kind, others)
+
+
+def test_what_a_query_prints_is_no_event(shell: Shell) -> None:
+    query = shell.write("q.lq", 'print("mine")\n' + SAY)
+    for form in ("events", "json"):
+        ended = shell("run", query, "--format", form)
+        assert ended.err == "mine\n" and "mine" not in ended.out.replace("print", "")
+    assert shell("run", query).out.startswith("mine\nSay:")
+
+
+def test_forms_that_contradict_each_other_are_refused(shell: Shell) -> None:
+    query = shell.write("q.lq", SAY)
+    for other in ("--json", "--dry-run"):
+        assert shell("run", query, "--format", "events", other).code == 2
+    assert shell("run", query, "--format", "xml").code == 2
+    assert shell("run", query, "--trace", "r.json", "--dry-run").code == 2 and not (shell.folder / "r.json").exists()
+
+
+def test_values_that_are_no_json_are_told(shell: Shell) -> None:
+    source = 'import datetime\nreturn [float("nan"), {1, 2}, b"a", datetime.date(2026, 1, 2), 2**60, "\\ud800"]\n'
+    query = shell.write("q.lq", source)
+    value = ["NaN", [1, 2], {"base64": "YQ=="}, "2026-01-02", "1152921504606846976", "\ud800"]
+    assert told(shell("run", query, "--format", "events").out)[-1]["value"] == value
+    assert json.loads(shell("run", query, "--json").out)["value"] == value
+
+
+def test_events_come_while_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "q.lq").write_text('import sys\n"one\\n[X]"\nsys.stdin.readline()\n"two\\n"\n', "utf-8")
+    process = in_a_process(
+        "run", "q.lq", "--format", "events", "--max-tokens", "2", cwd=tmp_path, stdin=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    while json.loads(process.stdout.readline())["type"] != "hole.closed":
+        pass  # the query waits for its input: what came before has arrived
+    out, err = process.communicate(b"\n", timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    assert told(out.decode())[-1]["type"] == "done"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_reader_who_leaves_ends_the_run_quietly(tmp_path: Path) -> None:
+    (tmp_path / "q.lq").write_text('for i in range(100000):\n    "{i} and so on\\n"\n', "utf-8")
+    process = in_a_process("run", "q.lq", "--format", "events", cwd=tmp_path)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait(timeout=60)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_is_the_last_line_of_events_and_of_a_recording(tmp_path: Path) -> None:
+    (tmp_path / "q.lq").write_text('import time\n"a"\nwhile True:\n    time.sleep(0.01)\n', "utf-8")
+    process = in_a_process("run", "q.lq", "--format", "events", "--trace", "r.lqrun", cwd=tmp_path)
+    assert process.stdout is not None
+    first = [json.loads(process.stdout.readline())["type"] for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (first, process.returncode) == (["started", "text"], 130) and b"interrupted" in err
+    assert told(out.decode())[-1]["kind"] == "Stopped"
+    with open(tmp_path / "r.lqrun", "rb") as file:
+        assert [type(each.record).__name__ for each in read(file, "r.lqrun")] == ["Started", "Text", "Failed"]
+
+
+# --trace and replay ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        (SAY, 0),
+        ("return [1, 'é']", 0),
+        ('"Is it a bird?[K]" distribution K in [" yes", " no"]', 0),
+        ('"a"\n"b[X]" where X == "c" and X.upper() == "d"', 4),
+        ('"a"\nx = 1 / 0\n', 1),
+        ('"a"\nassert 1 == 2, "not equal"\n', 4),
+        ("sample(n=3, seed=1)\n" + '    "A:[X]"\nwhere len(X) < 6\n', 0),
+        ("sample(n=2, seed=1)\n" + '    "A:[X]"\n    return X\nwhere len(X) < 6\n', 0),
+    ],
+    ids=["text", "value", "distribution", "constraint", "own", "assertion", "several", "several values"],
+)
+def test_a_replay_shows_what_the_run_showed_and_ends_as_it_did(shell: Shell, source: str, code: int) -> None:
+    ran = shell("run", shell.write("q.lq", source), "--trace", "r.lqrun")
+    os.remove(shell.folder / "q.lq")
+    again = shell("replay", "r.lqrun")
+    assert ran.code == code, ran.err
+    assert (again.code, again.out, again.err) == (ran.code, ran.out, ran.err)
+
+
+def test_a_replay_asks_no_model_and_runs_no_python(shell: Shell) -> None:
+    query = shell.write("q.lq", 'with open("canary", "a") as file:\n    file.write("x")\n' + SAY)
+    shell("run", query, "--trace", "r.lqrun")
+    assert (shell.folder / "canary").read_text() == "x"
+    code = (
+        "import sys\nfrom lmql_lite.apps.cli import main\n"
+        "main(['replay', 'r.lqrun'])\n"
+        "loaded = {'lmql_lite.models.demo', 'lmql_lite.lang.parser', 'lmql_lite.verbs'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=shell.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("Say:"), done.stderr
+    assert (shell.folder / "canary").read_text() == "x"
+
+
+def test_a_recording_is_the_lines_of_the_events(shell: Shell) -> None:
+    out = told(shell("run", shell.write("q.lq", SAY), "--format", "events", "--trace", "r.lqrun").out)
+    kept = told((shell.folder / "r.lqrun").read_text("ascii"))
+    assert [{**line, "ms": 0} for line in kept] == [{**line, "ms": 0} for line in out]
+
+
+def test_a_recording_that_was_cut_off_is_shown_as_far_as_it_goes_with_a_note(shell: Shell) -> None:
+    ran = shell("run", shell.write("q.lq", SAY), "--trace", "r.lqrun")
+    data = (shell.folder / "r.lqrun").read_bytes()
+    (shell.folder / "r.lqrun").write_bytes(data[:-40])
+    cut = shell("replay", "r.lqrun")
+    assert (cut.code, cut.out) == (0, ran.out)
+    assert cut.err == "note: r.lqrun ends before its run did; this is the text so far\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (None, "'r.lqrun' cannot be read: "),
+        (b"", "'r.lqrun' is no recording of a run: it is empty"),
+        (b'"Say:[X]"\n', "'r.lqrun' is no recording of a run: line 1: it is no object with a schema"),
+        (b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.", "'r.lqrun' is no recording of a run: line 1: it is no JSON"),
+        (b'{"schema":9,"run":"a","seq":0,"ms":0,"type":"x"}\n', "has schema 9, and this version reads up to 1"),
+        (b"[" * 100_000, "'r.lqrun' is no recording of a run: line 1: it is"),
+    ],
+    ids=["missing", "empty", "query", "pickle", "newer", "deep"],
+)
+def test_what_is_no_recording_is_one_sentence_and_code_2(shell: Shell, data: bytes | None, sentence: str) -> None:
+    if data is not None:
+        shell.write("r.lqrun", data)
+    ended = shell("replay", "r.lqrun")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(sentence) or sentence in ended.err
+    assert not (shell.folder / "canary").exists()
+
+
+def test_a_folder_is_no_recording(shell: Shell) -> None:
+    assert shell("replay", ".").code == 2
+
+
+def test_a_long_recording_is_not_held_in_memory(shell: Shell) -> None:
+    shell("run", shell.write("q.lq", '"a"'), "--trace", "r.lqrun")
+    first, text, *_ = (shell.folder / "r.lqrun").read_text("ascii").splitlines()
+    line = {**json.loads(text), "type": "notice", "message": "x" * 1000}
+    with open(shell.folder / "long.lqrun", "w", encoding="ascii") as file:
+        file.write(first + "\n")
+        for seq in range(1, 20_000):
+            file.write(json.dumps({**line, "seq": seq}) + "\n")
+    code = (
+        "import tracemalloc, lmql_lite.runtime.wire as wire\n"
+        "tracemalloc.start()\n"
+        "with open('long.lqrun', 'rb') as file:\n"
+        "    many = sum(1 for told in wire.read(file, 'long.lqrun'))\n"
+        "print(many, tracemalloc.get_traced_memory()[1] < 2_000_000)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=shell.folder, capture_output=True, text=True, check=False)
+    assert done.stdout == "20000 True\n", done.stderr
+
+
+@pytest.mark.parametrize("suffix", ["json", "html"])
+def test_a_trace_is_written_beside_the_result(shell: Shell, suffix: str) -> None:
+    query = shell.write("q.lq", SAY)
+    assert shell("run", query, "--trace", f"r.{suffix}").out == shell("run", query).out
+    written = (shell.folder / f"r.{suffix}").read_text("utf-8")
+    assert json.loads(written)["ended"] == "done" if suffix == "json" else written.startswith("<!doctype html>")
+
+
+def test_a_trace_of_another_kind_is_refused(shell: Shell) -> None:
+    ended = shell("run", shell.write("q.lq", SAY), "--trace", "q.lq")
+    assert ended.code == 2 and "ends in .json, .lqrun or .html" in ended.err
+    assert (shell.folder / "q.lq").read_text("utf-8") == SAY
+
+
+@pytest.mark.parametrize("fault", [None, Fault(status=401)], ids=["answered", "refused"])
+def test_no_key_stands_in_anything_that_a_run_tells(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, fault: Fault | None
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    query = shell.write("q.lq", '"Say:[A]" where STOPS_AT(A, "\\n")\n')
+    for form in ("text", "json", "events"):
+        for suffix in ("json", "lqrun", "html"):
+            with serving(VLLM, "Say: hello\n", fault) as server:
+                ended = shell("run", query, *at(server), "--format", form, "--trace", f"r.{suffix}", "--cache", "off")
+            written = (shell.folder / f"r.{suffix}").read_text("utf-8")
+            assert KEY not in ended.out + ended.err + written
+            assert (ended.code == 0) == (fault is None), ended.err

@@ -1,0 +1,39 @@
+"""Which values are conversations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lmql_lite.errors import InputError, Span
+from lmql_lite.runtime.messages import turns_of
+
+HERE = Span("<query>", "{messages}", 0, 10, 1)
+
+
+def test_a_list_of_messages_is_turns() -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "Ada"}]
+    assert turns_of(messages, HERE) == (("system", "Be brief."), ("user", "Hi"))
+    assert turns_of(tuple(messages), HERE) == turns_of(messages, HERE)
+
+
+@pytest.mark.parametrize("value", [[], "text", {"role": "user", "content": "Hi"}, [{"role": "user"}], ["Hi"], None, 3])
+def test_other_values_are_none(value: Any) -> None:
+    assert turns_of(value, HERE) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ({"role": "tool", "content": "x"}, "the role 'tool', which there is not"),
+        ({"role": ["user"], "content": "x"}, "which there is not"),
+        ({"role": "user", "content": None}, "the content of a message is NoneType, not text"),
+        ({"role": "user", "content": [{"type": "text", "text": "x"}]}, "is list, not text"),
+    ],
+)
+def test_messages_that_cannot_be_said_are_refused_where_they_stand(message: Any, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        turns_of([message], HERE)
+    assert sentence in caught.value.message
+    assert caught.value.span == HERE
