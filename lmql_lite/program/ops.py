@@ -362,3 +362,8 @@ class Program:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
         return self  # nothing in it changes
+
+    @property
+    def returns(self) -> bool:
+        """Whether the query returns a value of its own somewhere."""
+        return any(isinstance(op, Return) and op.value is not None for op in self.ops)

@@ -36,6 +36,9 @@ class Ahead:
         self._sampling = sampling
         self._ledger = ledger
 
+    def fork(self, ledger: Ledger) -> Ahead:
+        return Ahead(self._frontier, self._engine, self._sampling, ledger)
+
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
         """What is awaited. Meanwhile the text of `state` is gone on with, as if a free hole came next."""
         if not self._frontier.speculates or not self._ledger.guesses_pay:

@@ -25,6 +25,12 @@ class Counts:
         self._places: dict[int, int] = {}
         """Of a step, by its identity, among those that were counted."""
 
+    def fork(self) -> Counts:
+        fork = Counts()
+        fork._slots, fork._places, fork._counted = dict(self._slots), dict(self._places), list(self._counted)
+        fork._ids, fork._in_text, fork._said = self._ids[:], self._in_text[:], self._said[:]
+        return fork
+
     def penalties(self, history: Step | None, sampling: Sampling) -> Penalties:
         """What `sampling` makes of the tokens on the path with this history."""
         if not sampling.penalises:
@@ -50,7 +56,7 @@ class Counts:
 
     def _count(self, step: Step, change: int) -> None:
         token = step.token
-        if token.fate != "kept":
+        if token.fate != "kept" or step.node == step.parent:
             return
         slot = self._slots.setdefault(token.id, len(self._ids))
         if slot == len(self._ids):

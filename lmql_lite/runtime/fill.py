@@ -9,8 +9,11 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
-from lmql_lite.cache.penalties import Penalties
+import numpy as np
+
+from lmql_lite.cache.penalties import NO_PENALTIES, Penalties
 from lmql_lite.cache.scores import Mask
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
@@ -22,6 +25,9 @@ from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.state import State, Step, data_of, noted, steps_since
 from lmql_lite.tokens import Sampling
 
+DRAWS_APART = 2**32
+"""Numbers of further draws at one place are so far from each other that no other try of the hole has them."""
+NOTHING: Mask = np.zeros(0, np.bool_)
 UNLIMITED = 2**31
 """More tokens than any value has."""
 SHOWN = 60
@@ -37,6 +43,26 @@ class Crossroads:
     held: bytes
     untried: Mask
     penalties: Penalties
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A token that may come next at a crossroads; `choice` is None where the hole ends there, at its bound."""
+
+    crossroads: Crossroads
+    choice: Choice | None
+
+    @property
+    def score(self) -> float:
+        """What it adds to the score of who goes it."""
+        return self.choice.logprob if self.choice else 0.0
+
+
+class Books(Protocol):
+    """What belongs to one hypothesis."""
+
+    path: Path
+    ledger: Ledger
 
 
 class Fill:
@@ -88,8 +114,12 @@ class Fill:
         if forced:
             state = self._path.force(state, forced, self._op.name)
             return replace(state, matcher=matcher.advance(forced, tokens=0))
-        settled = self._noted(state, self._path.settle(state))
-        return self._noted(settled, await self._ask(settled, matcher))
+        way, *_ = await self.ways(self.settle(state), matcher, 1)
+        return self.take(way)
+
+    def settle(self, state: State) -> State:
+        """The state in which the model is asked what comes next."""
+        return self._noted(state, self._path.settle(state))
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The hole has its value; what other attempts said is put on record as rejected."""
@@ -102,9 +132,10 @@ class Fill:
         kept = {id(step) for step in steps_since(self._opened, state)}
         return self._ledger.reject(step for step in self._made if id(step) not in kept)
 
-    def fork(self) -> Fill:
+    def fork(self, books: Books) -> Fill:
         """The same filling, for a hypothesis that goes another way from here."""
         fork = copy(self)
+        fork._path, fork._ledger = books.path, books.ledger
         fork._crossroads, fork._made = list(self._crossroads), list(self._made)
         return fork
 
@@ -130,8 +161,9 @@ class Fill:
         self._made += steps_since(before, after)
         return after
 
-    async def _ask(self, state: State, matcher: Matcher) -> State:
-        """One question to the tree or the model, and the token that it decides."""
+    async def ways(self, state: State, matcher: Matcher, most: int) -> list[Way]:
+        """How the hole may go on behind a settled state: at least one way, at most so many, best first, or as they are
+        drawn without those before. The first is what the hole goes if it goes alone."""
         scorer = self._frontier.scorer
         held = data_of(state.held)
         draft = scorer.tokenizer.encode(held) if held else ()
@@ -139,36 +171,61 @@ class Fill:
         left = min(self._max_tokens - state.used, room)
         if left <= 0:
             if matcher.may_end and (room > 0 or state.used):
-                return replace(state, matcher=matcher.end("bound"))
+                return [Way(Crossroads(state, matcher, held, NOTHING, NO_PENALTIES), None)]
             raise self._dead_end(state, matcher, held, room)
         mask = matcher.allowed(held, left)
         penalties = self._path.counts.penalties(state.history, self._sampling)
-        choice = await self._choice(state, draft, mask, penalties)
-        if choice is None:
+        crossroads, left_over = Crossroads(state, matcher, held, mask, penalties), mask
+        ways: list[Way] = []
+        while len(ways) < most:
+            choice = await self._choice(state, draft, left_over, penalties, drawn=len(ways))
+            if choice is None:
+                break
+            ways.append(Way(crossroads, choice))
+            if len(ways) < most:
+                left_over = left_over.copy()
+                self._cross_out(left_over, choice.token)
+        if not ways:
             raise self._dead_end(state, matcher, held, room)
-        untried = mask.copy() if self._op.may_reject else mask
-        crossroads = Crossroads(state, matcher, held, untried, penalties)
-        if self._op.may_reject and self._sampling.temperature <= 0:
-            self._crossroads.append(crossroads)
-        return self._take(crossroads, choice)
+        return ways
 
-    async def _choice(self, state: State, draft: tuple[int, ...], mask: Mask, penalties: Penalties) -> Choice | None:
+    def take(self, way: Way) -> State:
+        """The state at the end of the way."""
+        crossroads, choice = way.crossroads, way.choice
+        if choice is None:
+            return replace(crossroads.state, matcher=crossroads.matcher.end("bound"))
+        if self._op.may_reject:
+            crossroads = replace(crossroads, untried=crossroads.untried.copy())
+            if self._sampling.temperature <= 0:
+                self._crossroads.append(crossroads)
+        return self._noted(crossroads.state, self._take(crossroads, choice))
+
+    def _cross_out(self, mask: Mask, token: int) -> None:
+        """All ends of the text are one."""
+        mask[self._engine.vocabulary.eos if token in self._frontier.scorer.tokenizer.eos else token] = False
+
+    async def _choice(
+        self, state: State, draft: tuple[int, ...], mask: Mask, penalties: Penalties, drawn: int = 0
+    ) -> Choice | None:
+        """What is chosen, so many having been drawn before here: another draw has noise of its own."""
+        sampling = self._sampling
+        if drawn and sampling.temperature > 0:
+            sampling = replace(sampling, index=sampling.index + drawn * DRAWS_APART)
         try:
-            return await self._frontier.choose(state.node, draft, mask, self._sampling, self._ledger, penalties)
+            return await self._frontier.choose(state.node, draft, mask, sampling, self._ledger, penalties)
         except ModelError as error:
             sentence = f"[{self._op.name}] could not be filled: {error.message}"
             raise ModelError(sentence, span=self._op.span, hint=error.hint) from error
 
     def _take(self, crossroads: Crossroads, choice: Choice) -> State:
         state, matcher, token = crossroads.state, crossroads.matcher, choice.token
-        ends = token in self._frontier.scorer.tokenizer.eos
         if self._op.may_reject:
-            crossroads.untried[self._engine.vocabulary.eos if ends else token] = False
-        if ends:
-            return replace(state, matcher=matcher.end("end-of-text"))
+            self._cross_out(crossroads.untried, token)
+        if token in self._frontier.scorer.tokenizer.eos:
+            return replace(state, matcher=matcher.end("end-of-text"), score=state.score + choice.logprob)
         data = self._engine.vocabulary.tokens[token] or b""
         if len(data) <= len(crossroads.held):
-            return self._path.take(state, token)
+            return self._path.take(state, token, choice.logprob)
         state = self._path.choose(state, token, self._op.name, choice.source, choice.logprob)
         # a token that begins with held text belongs to whom that belongs to (S15)
         tokens = 0 if crossroads.held else 1

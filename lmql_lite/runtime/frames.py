@@ -14,9 +14,11 @@ from lmql_lite.program.ops import Enter, EnterWith, Hole, Program, Return, Text
 from lmql_lite.program.types import TextType
 from lmql_lite.runtime import events
 from lmql_lite.runtime.blocks import Blocks
+from lmql_lite.runtime.decorated import Decoration
 from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.nested import Caller
 from lmql_lite.runtime.settings import Settings
+from lmql_lite.runtime.state import State
 from lmql_lite.runtime.variables import NotCopied, copied, names_only
 from lmql_lite.tokens import Sampling
 
@@ -34,6 +36,10 @@ class Frame:
     variables: dict[str, Any] = field(default_factory=dict)
     """The values of its holes."""
     endings: dict[str, Ending] = field(default_factory=dict)
+    opened: State | None = None
+    """Where the hole that is being filled began."""
+    decoration: Decoration | None = None
+    """Of that hole."""
     blocks: Blocks = field(default_factory=Blocks)
     """Loops, `with` and `try` that it is in."""
     unsaid: list[events.Text] | None = None

@@ -243,8 +243,8 @@ class Frontier:
             requests = [
                 ScoreRequest(self.tree.path(wanted.node), wanted.draft, wanted.positions) for wanted in questions
             ]
-            for ledger in {id(wanted.ledger): wanted.ledger for wanted in questions}.values():
-                ledger.forward_passes += 1
+            for meter in {id(wanted.ledger.meter): wanted.ledger.meter for wanted in questions}.values():
+                meter.forward_passes += 1
             heard = [wanted.ledger.calls for wanted in questions]
             try:
                 answers = await (overheard(self.scorer, requests, heard) if any(heard) else self.scorer.score(requests))

@@ -8,6 +8,7 @@ decides how many there are: interpreter.py drives one, beams.py many.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from inspect import isawaitable
 from types import CodeType
@@ -38,7 +39,9 @@ from lmql_lite.program.types import NAMES
 from lmql_lite.runtime import events
 from lmql_lite.runtime.blocks import Returned
 from lmql_lite.runtime.callees import called
+from lmql_lite.runtime.decorated import Decoration, decoration_of
 from lmql_lite.runtime.environment import Context, environment_of, evaluate, value_of
+from lmql_lite.runtime.fill import Fill, Way
 from lmql_lite.runtime.frames import Frame, own
 from lmql_lite.runtime.header import header, within
 from lmql_lite.runtime.hole_decoder import decoding_of
@@ -48,7 +51,7 @@ from lmql_lite.runtime.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, a
 from lmql_lite.runtime.opening import OpenHole, matcher_of, schema_of, text_term
 from lmql_lite.runtime.outlook import outlook_of
 from lmql_lite.runtime.result import OptionScores
-from lmql_lite.runtime.state import State, noted
+from lmql_lite.runtime.state import State, Step, noted
 from lmql_lite.runtime.tool_fill import ToolFill
 from lmql_lite.runtime.tracebacks import from_query
 from lmql_lite.runtime.variables import only_reads
@@ -64,6 +67,9 @@ class Hypothesis:
         """What the query returned, once it `is_over`."""
         self.is_over = False
         self.news: list[events.Event] = []
+        self.leads = True
+        """It goes as the only one would: what Python rejects it fills otherwise, where others are given up."""
+        self.is_rejected = False
         self._writer = writer
         self._ledger = ledger
         self._elsewhere = elsewhere
@@ -89,15 +95,18 @@ class Hypothesis:
         fork = object.__new__(Hypothesis)
         fork.state = self.state
         fork.frames = [frame.fork() for frame in self.frames]
-        fork.hole = self.hole.fork() if self.hole else None
+        fork._writer = self._writer.fork()
+        fork._ledger = fork._writer.ledger
+        fork.hole = self.hole.fork(fork._writer) if self.hole else None
         fork.value, fork.is_over, fork.news = self.value, self.is_over, []
-        fork._writer, fork._ledger = self._writer, self._ledger
+        fork.leads, fork.is_rejected = False, self.is_rejected
         fork._elsewhere, fork._calls = self._elsewhere, self._calls
         fork._is_borrowed = self._is_borrowed = True
         fork._standing = None
         fork._context = Context(fork._score, self._context.prompt)
         for frame in fork.frames:
             frame.environment["context"] = fork._context
+            frame.decoration = frame.decoration and frame.decoration.fork(fork._context)
         fork._stand()
         return fork
 
@@ -114,12 +123,13 @@ class Hypothesis:
 
     async def step(self) -> None:
         """Goes on by one op, or inside the open hole by one token or stretch of forced text."""
+        await self._guarded(self._fill(self.hole) if self.hole is not None else self._do(self.op))
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        """Does that. What it raises may be dealt with by the query."""
         raised = None
         try:
-            if self.hole is not None:
-                await self._fill(self.hole)
-            else:
-                await self._do(self.op)
+            await work
         except BaseException as error:
             raised = error
         if raised is not None:  # out of the handler above: what the query does now has no part in it
@@ -186,12 +196,13 @@ class Hypothesis:
         A hole that gets no value leaves no text, nor does a query that gives none.
         """
         by_handlers = not (isinstance(error, BudgetError) and isinstance(self.op, Hole))
-        if self.hole is not None:
-            hole, self.hole = self.hole, None
-            others = hole.filling.give_up(self.state)
-            self.state = noted(answered(hole.before, self.state, "", hole.op.name, self._ledger), others)
+        others = self.hole.filling.give_up(self.state) if self.hole else []
+        self.hole = None
         while True:
             frame = self.frame
+            if frame.opened is not None:
+                self.state = noted(answered(frame.opened, self.state, "", "", self._ledger), others)
+                others, frame.opened, frame.decoration = [], None, None
             error.__traceback__ = from_query(error.__traceback__, frame.program.span.name)
             try:
                 target = await frame.blocks.catch(error, frame.environment, by_handlers=by_handlers)
@@ -203,10 +214,8 @@ class Hypothesis:
                 return
             if frame.caller is None:
                 break
-            before = frame.caller.before
             self.frames.pop()
             self._writer.leave()
-            self.state = answered(before, self.state, "", frame.caller.op.name, self._ledger)
         self._tell()
         raise error
 
@@ -274,7 +283,7 @@ class Hypothesis:
                 return
         shared = tuple(nested.scope.values())
         frame = Frame(nested.program, environment, settings, settings.sampling(), shared, caller)
-        frame.unsaid = [] if nested.returns else None
+        frame.unsaid = [] if nested.returns or self._is_guarded else None
         self.frames.append(frame)
         self._go(self.state, 0)
 
@@ -294,8 +303,8 @@ class Hypothesis:
         self.state = replace(self.state, pc=caller.before.pc, turn=caller.before.turn)
         for event in unsaid:
             self._say(event)
-        await self._check(caller, text)
-        self._bind(caller.op.name, text, text, "forced")
+        await self._check(caller.op, caller.objects(text), text, "the query")
+        await self._bind(caller.op.name, text, text, "forced", "")
 
     async def _answer(self, caller: Caller, value: Any) -> None:
         """What a query gives comes in the place of what it said."""
@@ -305,23 +314,20 @@ class Hypothesis:
         self._writer.leave()
         self.state = answered(caller.before, self.state, text, name, self._ledger)
         self._tell()
-        self._say(events.Text(text, name))
-        await self._check(caller, value)
-        self._bind(name, value, text, "forced")
+        await self._check(caller.op, caller.objects(text), value, "the query")
+        await self._bind(name, value, text, "forced", text)
 
-    async def _check(self, caller: Caller, value: Any) -> None:
-        """Whether the value that a query gave a hole meets its conditions."""
-        op = caller.op
+    async def _check(self, op: Hole, broken: Objection | None, value: Any, giver: str) -> None:
+        """Whether a value that no model said meets the conditions of its hole; `broken` is one that it does not."""
         self.frame.environment[op.name] = value
-        broken = caller.objects(str(value))
         for predicate in op.predicates:
             if broken is None and not await self._python(predicate.code, predicate.span):
                 broken = Objection(predicate.span)
         if broken is not None:
             raise ConstraintError(
-                f"[{op.name}] does not meet `{broken.span.source}`: the query gave {str(value)!r}",
+                f"[{op.name}] does not meet `{broken.span.source}`: {giver} gave {str(value)!r}",
                 span=broken.span,
-                hint="say the condition in the query that is called",
+                hint=f"say the condition in {giver}, too",
             )
 
     def _say(self, text: events.Text) -> None:
@@ -342,6 +348,13 @@ class Hypothesis:
 
     async def _open(self, op: Hole) -> None:
         self.news.append(events.HoleOpened(op.name, op.span))
+        frame = self.frame
+        frame.decoration = await decoration_of(op, self._python, self._context)
+        frame.opened = self.state
+        fixed = await self._fixed(frame.decoration)
+        if fixed is not None:
+            await self._give(op, fixed)
+            return
         if op.distribution is not None:
             await self._choose(op, op.distribution)
             return
@@ -354,9 +367,33 @@ class Hypothesis:
         matcher = matcher_of(op, term, limit, self._writer)
         decoding = await decoding_of(op, self.frame.settings, self.frame.sampling, self._python)
         filling = decoding.filling(op, term, self.state, limit, self._writer, lambda: self._outlook(op, term))
-        before, self.state = self.state, filling.open(self.state, matcher)
-        self.hole = OpenHole(op, filling, Judge(op), before)
+        self.state = filling.open(self.state, matcher)
+        self.hole = OpenHole(op, filling, Judge(op))
         await self.look(self.hole)
+
+    async def _fixed(self, decoration: Decoration | None) -> Any:
+        """The value that a decorator gives in the model's place."""
+        if decoration is None:
+            return None
+        self._own()
+        return await decoration.fixed()
+
+    async def _give(self, op: Hole, value: Any) -> None:
+        """The hole has a value that nobody was asked for. It has to meet the conditions all the same."""
+        text, term = str(value), self._term(op)
+        await self._check(op, unmet(op, term, text), value, "a decorator")
+        self.state = answered(self.state, self.state, text, op.name, self._ledger)
+        await self._bind(op.name, value, text, "forced", text)
+
+    async def _show(self, hole: OpenHole, matcher: Matcher) -> None:
+        """What the open hole says by now, as far as it is certain. Decorators are told; a watcher waits for them."""
+        decoration = self.frame.decoration
+        if decoration is not None:
+            if not hole.op.may_reject:
+                self._own()
+                await decoration.tell(matcher.text[: matcher.certain].decode("utf-8", "ignore"))
+        elif not self._is_guarded and (ready := hole.ready(matcher)):
+            self._say(events.Text(ready, hole.op.name))
 
     async def _fill(self, hole: OpenHole) -> None:
         self.state = await hole.filling.step(self.state, self.matcher)
@@ -369,38 +406,91 @@ class Hypothesis:
         while True:
             self._tell()
             matcher = self.matcher
-            ready = "" if self._is_guarded else hole.ready(matcher)
-            if ready:
-                self._say(events.Text(ready, hole.op.name))
+            await self._show(hole, matcher)
             if hole.op.may_reject:
                 self._own()
             broken = await hole.judge.objects(matcher, self.frame.environment)
             if broken is None:
                 break
+            if not self.leads:
+                self.is_rejected = True
+                return
             back = await hole.filling.go_back() if hole.rejections < self.frame.settings.backtracks else None
             if back is None:
                 raise hole.rejected(broken, matcher)
             hole.rejections += 1
             self.state = back
         if matcher.ending is not None:
-            self._close(hole, matcher, matcher.ending)
+            await self._close(hole, matcher, matcher.ending)
 
-    def _close(self, hole: OpenHole, matcher: Matcher, ending: Ending) -> None:
+    # Where hypotheses part ways ------------------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it stands where the model is asked for a token of the open hole."""
+        return self.hole is not None and not self.matcher.forced()
+
+    @property
+    def may_part(self) -> bool:
+        """Whether the open hole is filled as the whole run is: with a decoder of its own it goes one way."""
+        hole, settings = self.hole, self.frame.settings
+        return hole is not None and isinstance(hole.filling, Fill) and hole.op.decoder is None and settings.has_beams
+
+    async def ways(self, most: int) -> list[Way]:
+        """How the open hole may go on where it `may_part`; none where what is asked raises, and the query deals with
+        that."""
+        ways: list[Way] = []
+
+        async def ask() -> None:
+            assert self.hole is not None and isinstance(self.hole.filling, Fill), "a hole is open"
+            self.state = self.hole.filling.settle(self.state)
+            self._tell()
+            ways.extend(await self.hole.filling.ways(self.state, self.matcher, most))
+
+        await self._guarded(ask())
+        return ways
+
+    async def go(self, way: Way) -> None:
+        """Takes one of them. It `is_rejected` afterwards where Python objects, unless it leads."""
+
+        async def take() -> None:
+            assert self.hole is not None and isinstance(self.hole.filling, Fill), "a hole is open"
+            self.state = self.hole.filling.take(way)
+            await self.look(self.hole)
+
+        await self._guarded(take())
+
+    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
+        """The raw log-probabilities of tokens that follow one another, of which none was asked for."""
+        return await self._writer.logprobs(steps)
+
+    async def _close(self, hole: OpenHole, matcher: Matcher, ending: Ending) -> None:
         name, text = hole.op.name, matcher.value.decode()
         self.state = hole.filling.close(self.state, matcher)
         self.hole = None
         self._tell()
-        rest = matcher.value[hole.shown :].decode()
-        if rest:
-            self._say(events.Text(rest, name))
-        self._bind(name, hole.judge.value, text, ending)
+        await self._bind(name, hole.judge.value, text, ending, matcher.value[hole.shown :].decode())
 
-    def _bind(self, name: str, value: Any, text: str, ending: Ending) -> None:
+    async def _bind(self, name: str, value: Any, text: str, ending: Ending, untold: str) -> None:
         """A hole has its value: the query's own Python sees it, and goes on behind it."""
         frame = self.frame
+        if frame.decoration is not None and frame.opened is not None:
+            self._own()
+            value, said = await frame.decoration.finished(value, text)
+            if said != text:
+                self.state = answered(frame.opened, self.state, said, name, self._ledger)
+                self._tell()
+                text = untold = said
+        frame.opened = frame.decoration = None
+        if untold:
+            self._say(events.Text(untold, name))
         frame.environment[name] = frame.variables[name] = value
         frame.endings[name] = ending
-        self.news.append(events.HoleClosed(name, text, ending))
+        self.news += [events.HoleClosed(name, text, ending), events.Bound(name, value)]
         self._go(self.state)
 
     async def _choose(self, op: Hole, distribution: Distribution) -> None:
@@ -414,8 +504,7 @@ class Hypothesis:
         chosen = await self._writer.choose(op, environment, self.state, options, self.frame.sampling, matcher, limit)
         self.state = chosen.state
         self._tell()
-        self._say(events.Text(chosen.text, op.name))
-        self._bind(op.name, chosen.value, chosen.text, "forced")
+        await self._bind(op.name, chosen.value, chosen.text, "forced", chosen.text)
         self.frame.variables[f"P({op.name})"] = chosen.distribution
 
     async def _score(self, options: Any) -> OptionScores:

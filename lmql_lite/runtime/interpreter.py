@@ -51,7 +51,7 @@ class Run:
 
     async def stream(self) -> AsyncGenerator[events.Event, None]:
         """Runs the program to its end; the last event carries the result."""
-        yield events.Started(self._writer.model, self._settings.decoder_name, self._sampling.seed)
+        yield events.Started(self._writer.model, self._settings.decoder_name, self._sampling.seed, self._program.returns)
         shared = tuple(self._environment.values())
         frame = Frame(self._program, self._environment, self._settings, self._sampling, shared)
         hypothesis = Hypothesis(frame, self._writer, self._ledger, self._elsewhere)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 
 from lmql_lite.cache.tree import Node
 from lmql_lite.models.base import Spent
@@ -12,13 +13,20 @@ from lmql_lite.runtime.budget import Bill, Budget
 from lmql_lite.runtime.calls import Calls
 from lmql_lite.runtime.result import Usage
 from lmql_lite.runtime.state import Step
-from lmql_lite.tokens import Fate
+from lmql_lite.tokens import Fate, Token
 
 GUESSES_ANYWAY = 64
 """So many guesses are made before a run looks at how many came true."""
 
 
 UNLIMITED = Budget()
+
+
+@dataclass(slots=True)
+class Meter:
+    """What a run asked its model for, in all of its hypotheses."""
+
+    forward_passes: int = 0
 
 
 class Ledger:
@@ -37,7 +45,7 @@ class Ledger:
         self._purse = [] if purse is None else purse
         self._purse.append(self)
         self.requests = 0
-        self.forward_passes = 0
+        self.meter = Meter()
         self.by_server = False
         """What a run costs is what the server says, in its own tokens."""
         self.arrived: list[Node] = []
@@ -52,6 +60,22 @@ class Ledger:
         self._prompt = 0
         self._wasted = 0
         self._bills: list[Bill] = []
+
+    def fork(self) -> Ledger:
+        """The books of another hypothesis of the same run, which has said the same so far."""
+        fork = copy(self)
+        fork.news, fork._kept = [], Counter(self._kept)
+        return fork
+
+    @property
+    def forward_passes(self) -> int:
+        return self.meter.forward_passes
+
+    def prune(self, steps: Iterable[Step]) -> list[Token]:
+        """Takes tokens of given-up hypotheses, which stand in no result, on the books; gives them as they stand there."""
+        pruned = [replace(step.token, fate="pruned") for step in steps if step.token.hole is not None]
+        self._wasted += len(pruned)
+        return pruned
 
     def guess(self, nodes: tuple[Node, ...]) -> None:
         """What comes after these nodes was put to the model before the run came by them, if it ever will."""

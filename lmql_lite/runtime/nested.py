@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from lmql_lite.constraints.membership import meets
 from lmql_lite.constraints.terms import And, Term
 from lmql_lite.models.base import Model
-from lmql_lite.program.ops import Hole, Program, Return
+from lmql_lite.program.ops import Hole, Program
 from lmql_lite.runtime.judge import Objection
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.result import Result
@@ -40,7 +40,7 @@ class NestedCall:
     @property
     def returns(self) -> bool:
         """Whether it returns a value of its own somewhere: then its text does not stay."""
-        return any(isinstance(op, Return) and op.value is not None for op in self.program.ops)
+        return self.program.returns
 
 
 Elsewhere = typing.Callable[[NestedCall, Settings, str], Awaitable[Result | None]]
@@ -67,9 +67,14 @@ class Caller:
 
     def objects(self, value: str) -> Objection | None:
         """The part of the condition that the query's value does not meet."""
-        parts = self.term.terms if isinstance(self.term, And) else (self.term,)
-        broken = next((part for part in parts if not meets(part, value.encode())), None)
-        return None if broken is None else Objection(getattr(broken, "span", None) or self.op.span)
+        return unmet(self.op, self.term, value)
+
+
+def unmet(op: Hole, term: Term, value: str) -> Objection | None:
+    """The part of a hole's condition that a text does not meet."""
+    parts = term.terms if isinstance(term, And) else (term,)
+    broken = next((part for part in parts if not meets(part, value.encode())), None)
+    return None if broken is None else Objection(getattr(broken, "span", None) or op.span)
 
 
 def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger) -> State:

@@ -12,7 +12,6 @@ from lmql_lite.program.ops import Hole
 from lmql_lite.program.schemas import JsonType
 from lmql_lite.program.types import TextType
 from lmql_lite.runtime.judge import Judge, Objection
-from lmql_lite.runtime.state import State
 from lmql_lite.runtime.writer import Filling, Writer
 
 
@@ -23,14 +22,12 @@ class OpenHole:
     op: Hole
     filling: Filling
     judge: Judge
-    before: State
-    """Where it opened."""
     shown: int = 0
     """So many bytes of its text have been told."""
     rejections: int = 0
 
-    def fork(self) -> OpenHole:
-        return replace(self, filling=self.filling.fork(), judge=self.judge.fork())
+    def fork(self, writer: Writer) -> OpenHole:
+        return replace(self, filling=self.filling.fork(writer), judge=self.judge.fork())
 
     def ready(self, matcher: Matcher) -> str:
         """Text that can be told. What may still be cut or rejected waits, and so does half a character (S33)."""

@@ -8,6 +8,7 @@ leaves the path to the ledger. What the template of a chat says between turns is
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 
 from lmql_lite.cache.tree import Node, TokenTree
@@ -45,6 +46,12 @@ class Path:
         self._ledger = ledger
         self.counts = Counts()
         """Of the tokens on the path, for who asks."""
+
+    def fork(self, ledger: Ledger) -> Path:
+        """For a hypothesis that goes another way, with books of its own."""
+        fork = copy(self)
+        fork._ledger, fork.counts = ledger, self.counts.fork()
+        return fork
 
     def start(self) -> State:
         """An empty text: the model's bos stands before it and is no part of it."""
@@ -100,11 +107,14 @@ class Path:
             count += 1
         return count
 
-    def take(self, state: State, token: int) -> State:
-        """Puts a token of settled text on the path: from `held` where there is some, else from `pending`."""
+    def take(self, state: State, token: int, logprob: float | None = None) -> State:
+        """Puts a token of settled text on the path: from `held` where there is some, else from `pending`.
+
+        `logprob` is set where the model was let choose, and chose what was held.
+        """
         spelled, left = begun(state.held or state.pending, len(self._data(token)))
         state = replace(state, held=left) if state.held else replace(state, pending=left)
-        return self._put(state, token, spelled)
+        return self._put(replace(state, score=state.score + (logprob or 0.0)), token, spelled, logprob)
 
     # Turns of a chat ---------------------------------------------------------------------------------------------
 
@@ -176,11 +186,12 @@ class Path:
             state = self._put(replace(state, pending=()), part, state.pending)
         return state
 
-    def _put(self, state: State, token: int, spelled: tuple[Piece, ...]) -> State:
+    def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
         """A token joins the path, on record if the prompt holds something of what it stands for."""
         node, told = self._tree.extend(state.node, token), shown(spelled)
         if told:
-            return replace(self._add(state, self._record(token, told), node), depth=state.depth + 1)
+            record = replace(self._record(token, told), logprob=logprob)
+            return replace(self._add(state, record, node), depth=state.depth + 1)
         return replace(state, node=node, depth=state.depth + 1)
 
     def _record(self, token: int, told: tuple[Piece, ...]) -> Token:

@@ -123,7 +123,7 @@ class TextFill:
         kept = {id(step) for step in steps_since(self._opened, state)}
         return self._ledger.reject(step for step in self._made if id(step) not in kept)
 
-    def fork(self) -> TextFill:
+    def fork(self, writer: object) -> TextFill:
         raise AssertionError("hypotheses of a server never part ways")
 
     async def go_back(self) -> State | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lmql_lite.cache.tree import Node
@@ -19,7 +19,7 @@ from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.pushing import Pushing, seen
 from lmql_lite.runtime.result import OptionScores, Usage
 from lmql_lite.runtime.score import probabilities
-from lmql_lite.runtime.state import State, data_of
+from lmql_lite.runtime.state import State, Step, data_of
 from lmql_lite.runtime.text_fill import TextFill
 from lmql_lite.runtime.text_frontier import Reader, TextFrontier
 from lmql_lite.runtime.text_path import UNNUMBERED, TextPath
@@ -48,7 +48,7 @@ class TextWriter:
         self.model = frontier.completer.name
         self.engine = engine
         self._frontier = frontier
-        self._ledger = ledger
+        self.ledger = ledger
         self._sampling = sampling
         self._isolated = isolated
         self._speculate = speculate
@@ -60,6 +60,12 @@ class TextWriter:
         self._left = 0
         """So many holes of the segment are still to come."""
         self._filling: TextFill | None = None
+
+    def fork(self) -> TextWriter:
+        raise AssertionError("hypotheses of a server never part ways")
+
+    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
+        raise AssertionError("a server is not asked about tokens that it did not choose")
 
     def start(self) -> State:
         return self._path.start()
@@ -76,7 +82,7 @@ class TextWriter:
         if self._isolated:
             self._reader.leave()
         wishes = Wishes(self._segment, self._frontier.endpoint, sampling, self._isolated)
-        self._filling = TextFill(op, self._path, self._frontier, self._reader, self._ledger, wishes, limit)
+        self._filling = TextFill(op, self._path, self._frontier, self._reader, self.ledger, wishes, limit)
         return self._filling
 
     def _begun(self, op: Hole, state: State, outlook: Outlook) -> Segment:
@@ -105,22 +111,22 @@ class TextWriter:
         limit: int,
     ) -> Chosen:
         self._begin()
-        weighing = TextWeighing(op.name, self._path, self._frontier, self._ledger, isolated=self._isolated)
+        weighing = TextWeighing(op.name, self._path, self._frontier, self.ledger, isolated=self._isolated)
         choosing = Choosing(op, environment, weighing, self.engine, sampling, limit)
         return await choosing.choose(state, options, matcher)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
         """Which tokens the options are made of is not known: each is one piece."""
         self._begin()
-        before, frontier = self._ledger.requests, self._frontier
-        aside = TextPath(frontier.texts, Ledger(self._ledger.run), chat=frontier.endpoint.chat_only)
-        weighing = TextWeighing("", aside, frontier, self._ledger, isolated=self._isolated)
+        before, frontier = self.ledger.requests, self._frontier
+        aside = TextPath(frontier.texts, Ledger(self.ledger.run), chat=frontier.endpoint.chat_only)
+        weighing = TextWeighing("", aside, frontier, self.ledger, isolated=self._isolated)
         logprobs = await weighing.scores(weighing.settle(state), options)
         pieces = tuple(
             (Token(UNNUMBERED, option.encode(), None, "model", "kept", logprob),)
             for option, logprob in zip(options, logprobs, strict=True)
         )
-        usage = Usage(requests=self._ledger.requests - before, forward_passes=None)
+        usage = Usage(requests=self.ledger.requests - before, forward_passes=None)
         return OptionScores(options, logprobs, probabilities(logprobs), pieces, usage)
 
     def _begin(self) -> None:
@@ -143,5 +149,5 @@ class TextWriter:
             await stream.over()  # the server ends here by itself, and then says what it cost
         self._reader.leave()
         state = self._path.settle(state)
-        self._ledger.used(self._frontier.texts.tree.way_to(state.node))
+        self.ledger.used(self._frontier.texts.tree.way_to(state.node))
         return state

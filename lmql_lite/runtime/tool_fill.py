@@ -84,10 +84,10 @@ class ToolFill:
         told, self._news = self._news, []
         return told
 
-    def fork(self) -> ToolFill:
+    def fork(self, writer: Writer) -> ToolFill:
         """The same filling, for a hypothesis that goes another way from here."""
         fork = copy(self)
-        fork._filling, fork._news = self._filling.fork(), []
+        fork._writer, fork._filling, fork._news = writer, self._filling.fork(writer), []
         return fork
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -70,13 +71,26 @@ class Filling(Protocol):
         """The hole gets no value. What was said in it and is not on the way to `state` is put on record as rejected."""
         ...
 
-    def fork(self) -> Filling:
+    def fork(self, writer: Any) -> Filling:
         """The same filling, for a hypothesis that goes another way from here."""
         ...
 
 
 class Writer(Protocol):
-    """Belongs to one run."""
+    """Belongs to one hypothesis of a run."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its books."""
+        ...
+
+    def fork(self) -> Writer:
+        """For another hypothesis that goes its own way from here. Not with a server: it tells no scores to choose by."""
+        ...
+
+    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
+        """The raw log-probabilities of tokens that follow one another, of which none was asked for."""
+        ...
 
     @property
     def model(self) -> str:
@@ -151,34 +165,40 @@ class TokenWriter:
     ) -> None:
         self.model = frontier.scorer.name
         self.engine = engine
+        self.ledger = ledger
         self._frontier = frontier
-        self._ledger = ledger
-        self._sampling = sampling
         self._isolated = isolated
-        self._path = Path(frontier.tree, frontier.scorer.tokenizer, engine.vocabulary, ledger)
+        self.path = Path(frontier.tree, frontier.scorer.tokenizer, engine.vocabulary, ledger)
         self._ahead = Ahead(frontier, engine, sampling, ledger)
 
+    def fork(self) -> TokenWriter:
+        fork = copy(self)
+        fork.ledger = self.ledger.fork()
+        fork.path = self.path.fork(fork.ledger)
+        fork._ahead = self._ahead.fork(fork.ledger)
+        return fork
+
     def start(self) -> State:
-        return self._path.start()
+        return self.path.start()
 
     def turn(self, state: State, role: Role, span: Span) -> State:
-        if self._path.chat is None:
+        if self.path.chat is None:
             raise ModelError(
                 f"{self.model} is not asked in turns, so that {{:{role}}} means nothing to it",
                 span=span,
                 hint="leave the role tags out, or use a model with a chat template",
             )
         try:
-            return self._path.begin(state, role, self._path.chat)
+            return self.path.begin(state, role, self.path.chat)
         except ModelError as error:
             raise ModelError(error.message, span=span, hint=error.hint) from error
 
     def fill(self, op: Hole, state: State, sampling: Sampling, limit: int, outlook: Callable[[], Outlook]) -> Fill:
         self._begin()
-        return Fill(op, self._path, self._frontier, self.engine, self._ledger, sampling, limit)
+        return Fill(op, self.path, self._frontier, self.engine, self.ledger, sampling, limit)
 
     def begin_call(self, state: State) -> State:
-        return self._path.resolve(state)
+        return self.path.resolve(state)
 
     async def choose(
         self,
@@ -191,13 +211,18 @@ class TokenWriter:
         limit: int,
     ) -> Chosen:
         self._begin()
-        weighing = TokenWeighing(op.name, self._path, self._frontier, self.engine, self._ledger)
+        weighing = TokenWeighing(op.name, self.path, self._frontier, self.engine, self.ledger)
         choosing = Choosing(op, environment, weighing, self.engine, sampling, limit)
         return await choosing.choose(state, options, matcher)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
         self._begin()
-        return await scored(state, options, self._frontier, self.engine.vocabulary, self._ledger)
+        return await scored(state, options, self._frontier, self.engine.vocabulary, self.ledger)
+
+    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
+        ids = tuple(step.token.id for step in steps)
+        (answers,) = await self._frontier.logprobs(steps[0].parent, [ids], self.ledger)
+        return [answer.logprob for answer in answers]
 
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
         return await self._ahead.waiting(answer, state, span)
@@ -209,7 +234,7 @@ class TokenWriter:
         pass
 
     async def finish(self, state: State) -> State:
-        return self._path.settle(state, last=True)
+        return self.path.settle(state, last=True)
 
     def _begin(self) -> None:
         if self._isolated:

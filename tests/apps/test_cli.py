@@ -177,7 +177,6 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('"a[B"\n', 3, "q.lq:1:3", ""),
         ('"a{b"\n', 3, "q.lq:1:3", ""),
         ('argmx\n    "a[B]"\nwhere len(B) < 3\n', 3, "q.lq:1:1", "argmax"),
-        ('beam(n=2)\n    "a[B]"\n', 3, "q.lq:1:1", "not available in this version"),
         ('argmax(heat=2)\n    "a[B]"\n', 3, "q.lq:1:8", "no option called 'heat'"),
         ('"a[1B]"\n', 3, "q.lq:1:4", "'1B' cannot name a hole"),
         ('"a[B: 42]"\n', 3, "q.lq:1:7", "the type of [B] is none that text could spell"),

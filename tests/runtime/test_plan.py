@@ -139,7 +139,7 @@ for item in names:
         ('try:\n    "[A]"\n    x = int(A)\nexcept ValueError:\n    "[X]"', 1, False),
         ('try:\n    "[A]"\nfinally:\n    "[X]"', 1, True),
         (
-            'for i in "abc":\n    try:\n        "[A]"\n        if A:\n            continue\n    finally:\n        "[X]"',
+            'for i in "abc":\n    try:\n        "[A]"\n        if A:\n            continue\n    finally:\n     "[X]"',
             3,
             True,
         ),

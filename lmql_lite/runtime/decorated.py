@@ -1,0 +1,116 @@
+"""Decorators of a hole, `[@a @b(1) X]`: Python before it is filled, while it is filled, and when it has its value.
+
+A decorator is a `Decorator`, an object with some of the methods `pre`, `stream` and `post`, or a plain function, which is
+a `post`. Each of them may be async, and gets as many of its arguments as it takes, the last one being `context`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from lmql_lite.errors import InputError, Span
+from lmql_lite.program.ops import Hole
+from lmql_lite.runtime.environment import Context
+
+Stage = Callable[..., Any]
+STAGES = ("pre", "stream", "post")
+
+
+@dataclass(frozen=True, slots=True)
+class Decorator:
+    """What is done with a hole. Those on the left are the outer ones: their `pre` is first, all else of them is last.
+
+    `pre(name, context)` may give a value other than None: then that is the hole's, and the model is not asked.
+    `stream(text, context)` is told the text so far, as far as it is certain. `post(value, text, context)` gives the
+    hole's value, or a pair of that and of the text that stands in the prompt instead of what the model said.
+    """
+
+    pre: Stage | None = None
+    stream: Stage | None = None
+    post: Stage | None = None
+
+
+class Decoration:
+    """The decorators of one hole while it is filled."""
+
+    def __init__(self, op: Hole, decorators: Sequence[Decorator], context: Context) -> None:
+        self._op = op
+        self._decorators = tuple(decorators)
+        self._context = context
+        self._told: str | None = None
+
+    async def fixed(self) -> Any:
+        """The value that the model is not asked for; None where it is."""
+        for each in self._decorators:
+            value = await _called(each.pre, self._op.name, self._context) if each.pre else None
+            if value is not None:
+                return value
+        return None
+
+    async def tell(self, text: str) -> None:
+        """The text so far."""
+        if text == self._told or not (text or self._told):
+            return
+        self._told = text
+        for each in reversed(self._decorators):
+            if each.stream:
+                await _called(each.stream, text, self._context)
+
+    async def finished(self, value: Any, text: str) -> tuple[Any, str]:
+        """The hole's value, and the text that stands in the prompt. Raises InputError for a text that is none."""
+        await self.tell(text)
+        for each in reversed(self._decorators):
+            if each.post is None:
+                continue
+            value = await _called(each.post, value, text, self._context)
+            if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
+                value, text = value
+        return value, text
+
+    def fork(self, context: Context) -> Decoration:
+        fork = Decoration(self._op, self._decorators, context)
+        fork._told = self._told
+        return fork
+
+
+async def decoration_of(
+    op: Hole, python: Callable[[CodeType, Span], Awaitable[Any]], context: Context
+) -> Decoration | None:
+    """None for a hole without decorators. Raises InputError for one that is none."""
+    if not op.decorators:
+        return None
+    return Decoration(op, [_decorator(await python(each.code, each.span), each.span) for each in op.decorators], context)
+
+
+def _decorator(value: Any, span: Span) -> Decorator:
+    if isinstance(value, Decorator):
+        return value
+    stages = {name: getattr(value, name, None) for name in STAGES} if not inspect.isroutine(value) else {}
+    if any(map(callable, stages.values())) and not isinstance(value, type):
+        return Decorator(**{name: stage for name, stage in stages.items() if callable(stage)})
+    if callable(value):
+        return Decorator(post=value)
+    hint = "a function that takes the value, or a Decorator(pre=..., stream=..., post=...)"
+    raise InputError(f"a hole is decorated with functions; this is {value!r}", span=span, hint=hint)
+
+
+async def _called(stage: Stage, *arguments: Any) -> Any:
+    """With as many of the arguments as it takes."""
+    value = stage(*arguments[: _takes(stage, len(arguments))])
+    return await value if inspect.isawaitable(value) else value
+
+
+def _takes(stage: Stage, most: int) -> int:
+    try:
+        parameters = inspect.signature(stage).parameters.values()
+    except (TypeError, ValueError):  # `str.upper`, `int`: one of Python's own
+        return 1
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return most
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    needed = [each for each in places if each.default is each.empty]
+    return min(max(len(needed), min(len(places), 1)), most)
