@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lmql_lite.functions import QueryFunction, query
     from lmql_lite.models.scripted import ScriptedModel
     from lmql_lite.questions import generate, generate_sync, score, score_sync
+    from lmql_lite.runtime import events
     from lmql_lite.runtime.result import OptionScores, Result, Usage
     from lmql_lite.runtime.session import Session
     from lmql_lite.runtime.tools import describe
@@ -81,6 +82,7 @@ __all__ = [
     "Usage",
     "compile",
     "describe",
+    "events",
     "generate",
     "generate_sync",
     "model",
@@ -92,10 +94,26 @@ __all__ = [
 ]
 
 
+_INSTEAD = {
+    "F": "compile(...) gives a query that is run as often as you like",
+    "QueryBuilder": "compile(...) takes any text",
+    "certificate": 'a run takes trace="run.json"',
+    "decorators": "any function decorates a hole: [@f X]",
+    "run_file": "run(Path(...)) takes a file",
+    "serve": "model('openai/NAME', base_url=...) talks to any compatible server",
+    "set_default_model": "a run, @query and Session take model=",
+    "traced": 'a run takes trace="run.json"',
+}
+"""What LMQL has under these names."""
+
+
 def __getattr__(name: str) -> Any:
+    if name == "events":
+        return import_module("lmql_lite.runtime.events")
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'lmql_lite' has no attribute {name!r}")
+        instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"module 'lmql_lite' has no attribute {name!r}{instead}")
     return getattr(import_module(home), name)
 
 

@@ -22,7 +22,7 @@ from lmql_lite.lang.source import Source
 from lmql_lite.models.base import Model
 from lmql_lite.models.registry import load
 from lmql_lite.program.compiler import compile as compile_program
-from lmql_lite.program.ops import Program, Return
+from lmql_lite.program.ops import Program
 from lmql_lite.runtime import events
 from lmql_lite.runtime.environment import value_of
 from lmql_lite.runtime.nested import NestedCall
@@ -112,7 +112,7 @@ class Query:
     @property
     def returns(self) -> bool:
         """Whether the query returns a value of its own somewhere."""
-        return any(isinstance(op, Return) and op.value is not None for op in self.program.ops)
+        return self.program.returns
 
     async def stream(
         self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]
@@ -122,8 +122,12 @@ class Query:
         Raises InputError for a missing or unknown input and for a wrong option, ConstraintError where a `where`
         cannot be met, ModelError where the model fails, and whatever the query's own Python raises, unwrapped.
         """
-        given = dict(inputs or {})
-        self._refuse_unknown(given)
+        given = self._given(inputs)
+        if unknown := [name for name in options if name in self.inputs]:
+            raise InputError(
+                f"{unknown[0]!r} is an input of the query, and no option of a run",
+                hint=f"give inputs as a dict: {{{unknown[0]!r}: ...}}",
+            )
         session = options.pop("session", None) or default_session()
         model = options.pop("model", None)
         async with aclosing(session.stream(self.program, given, checked(options), model)) as stream:
@@ -225,9 +229,9 @@ class Query:
     def plan(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Plan:
         """What a run may do and cost at most; inputs may be missing, options and errors are as in `stream`. No model is
         asked, but that some servers say what they can do only in an answer of one token."""
-        self._refuse_unknown(inputs or {})
+        given = self._given(inputs)
         session, model = options.pop("session", None) or default_session(), options.pop("model", None)
-        return blocking(planned(self.program, inputs or {}, checked(options), session, model))
+        return blocking(planned(self.program, given, checked(options), session, model))
 
     def nested(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> NestedCall:
         """What a hole of another query calls: arguments by place are the inputs in the order of their first use.
@@ -245,11 +249,16 @@ class Query:
             raise InputError(f"a row names its inputs, unless there is just one; {self._known()}", hint="use a dict")
         return {self.inputs[0]: row}
 
-    def _refuse_unknown(self, given: Mapping[str, Any]) -> None:
-        for name in given:
+    def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The inputs of a run. Raises InputError for what are none."""
+        if not isinstance(inputs, Mapping | None):
+            example = self.inputs[0] if self.inputs else "name"
+            raise InputError(f"inputs are a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
+        for name in inputs or {}:
             if name not in (*self.inputs, *MODULES):
                 hint = did_you_mean(name, self.inputs) or self._known()
                 raise InputError(f"the query reads no input {name!r}", hint=hint)
+        return dict(inputs or {})
 
     def _known(self) -> str:
         return f"its inputs are {', '.join(self.inputs)}" if self.inputs else "it has no inputs"

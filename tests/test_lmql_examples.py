@@ -27,7 +27,7 @@ EXAMPLES = ROOT / "examples" / "lmql"
 PAGE = ROOT / "docs" / "coming-from-lmql.md"
 QUERIES = sorted(EXAMPLES.glob("*.lmql"))
 HOSTS = sorted(EXAMPLES.glob("*.py"))
-ROWS = {"L": 25, "D": 9, "O": 18, "C": 20, "E": 9}
+ROWS = {"L": 24, "D": 9, "O": 15, "C": 19, "E": 17}
 """How many rows the page has of the language, decoders, options, constraints, and what stands around them."""
 
 TALKS: dict[str, tuple[Config, str]] = {
@@ -37,10 +37,16 @@ TALKS: dict[str, tuple[Config, str]] = {
     ),
     "28_react": (
         VLLM,
-        "What ball does Ada have?\nThought: I have to look.\nAction: look(Ada)\nObservation: red\nAnswer: The red ball.",
+        "What ball does Ada have?\nThought: I look.\nAction: look(Ada)\nObservation: red\nAnswer: The red ball.",
     ),
     "30_messages": (OPENAI_CHAT, "You answer in one sentence.What is the capital of France? It is Paris."),
+    "31_conversation": (
+        OPENAI_CHAT,
+        "You answer in one sentence. What is the capital of Peru? It is Lima. And of Cuba? It is Havana.",
+    ),
 }
+TYPED = {"31_conversation": "What is the capital of Peru?\nAnd of Cuba?\n"}
+"""What the user types where a query asks."""
 
 
 def ids(paths: list[Path]) -> list[str]:
@@ -59,7 +65,8 @@ def model_for(path: Path) -> Iterator[str | Model]:
 def shown(path: Path, session: lq.Session, cache: bool = True) -> str:
     """Each result with its distributions, and what its query returned."""
     query = lq.compile(path)
-    with model_for(path) as model:
+    with model_for(path) as model, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", StringIO(TYPED.get(path.stem, "")))
         found = query.run_sync(session=session, model=model, seed=1, cache=cache)
     texts = []
     for result in found if isinstance(found, list) else [found]:
@@ -98,6 +105,53 @@ def test_each_says_in_its_first_line_what_it_shows_and_has_its_expected_output()
     assert {path.stem for path in QUERIES + HOSTS} == {path.stem for path in (EXAMPLES / "expected").glob("*.txt")}
     for path in QUERIES + HOSTS:
         assert re.match(r'(# |""")[A-Z`].+[.:]', path.read_text("utf-8")), path
+
+
+# Where LMQL gave something else --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "says", "value"),
+    [
+        ('"zzz" in X and len(TOKENS(X)) < 6', "hello", "zzz"),
+        ('X in ["ab", "abcdef"] and len(X) < 4', "abcd", "ab"),
+        ('X in ["ab", "cd"] and not X == "ab"', "ab", "cd"),
+        ('not X in ["ab", "cd"] and len(X) == 2', "ab", None),
+        ('REGEX(X, r"(cat|dog)s?")', "dogs", "dogs"),
+    ],
+    ids=["contains", "choice-and-length", "not-equal", "not-in", "groups"],
+)
+def test_what_lmql_let_pass_holds_here(session: lq.Session, where: str, says: str, value: str | None) -> None:
+    found = lq.run_sync(f'"Say [X]" where {where}', model=lq.ScriptedModel(f"Say {says}\n"), session=session)["X"]
+    assert value in found if value else found not in ("ab", "cd")
+
+
+@pytest.mark.parametrize("where", ['X in ["abc"] and len(X) > 5', '"zzz" in X and len(X) < 3'])
+def test_what_nothing_can_meet_is_an_error(session: lq.Session, where: str) -> None:
+    model = lq.ScriptedModel("Say abc\n")
+    with pytest.raises((lq.QueryError, lq.ConstraintError)) as caught:
+        lq.run_sync(f'"Say [X]" where {where}', model=model, session=session)
+    assert caught.value.span is not None and caught.value.span.source in where
+    assert model.calls == 0
+
+
+@pytest.mark.parametrize("name", ["ESCAPED", "ERASE"])
+def test_a_condition_of_lmql_that_is_not_here_says_so(name: str) -> None:
+    with pytest.raises(lq.QueryError, match=f"{name} is not available") as caught:
+        lq.compile(f'"Say [X]" where {name}(X)')
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["F", "QueryBuilder", "run_file", "serve", "set_default_model", "traced"])
+def test_names_of_lmql_that_are_not_here_are_no_attributes(name: str) -> None:
+    with pytest.raises(AttributeError, match=name):
+        getattr(lq, name)
+
+
+def test_a_key_in_the_environment_changes_no_model(session: lq.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    monkeypatch.setenv("LMQL_DEFAULT_MODEL", "openai/gpt-4")
+    assert lq.run_sync('"Q: What is 3 plus 4?\\nA:[X]" where len(X) == 2', session=session)["X"] == " 7"
 
 
 # The page ------------------------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ UNITS = 4
 
 @lmql.query
 def plus(number):
-    '''lmql
+    """lmql
     "Q: What is {number} plus {UNITS}?\nA: [SUM: int]\n"
     return SUM
-    '''
+    """
 
 
 class Geography:
@@ -19,17 +19,17 @@ class Geography:
 
     @lmql.query(model="demo")
     def capital(self, greeting="Hello"):
-        '''lmql
+        """lmql
         "Q: What is the capital of {self.country}?\nA:[CAPITAL]\n" where STOPS_BEFORE(CAPITAL, "\n")
         return f"{greeting},{CAPITAL}"
-        '''
+        """
 
 
 @lmql.query
 async def packing(place):
-    '''lmql
+    """lmql
     "Things to pack for {place}:\n-[THING]\n" where STOPS_BEFORE(THING, "\n")
-    '''
+    """
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ def get(key: str) -> str:
 
 @lmql.query(model="demo")
 def game(sentences):
-    '''lmql
+    """lmql
     for sentence in sentences:
         "{sentence}\n-[argmax(tools=[assign, get]) STEPS]\n" where STOPS_AT(STEPS, "done")
     "Therefore, Bob has the[OBJECT]" where STOPS_AT(OBJECT, ".")
     return OBJECT.strip()
-    '''
+    """
 
 
 if __name__ == "__main__":

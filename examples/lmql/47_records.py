@@ -14,10 +14,10 @@ class Person:
 
 @lmql.query(model="demo")
 def person(sentence):
-    '''lmql
+    """lmql
     "{sentence}\nAs JSON: [WHO: Person]\n"
     return WHO
-    '''
+    """
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """`lq chat`: a query that asks the user for the next message, with `input()`, in a terminal.
 
-What the model says is shown as it comes, but for holes whose name begins with `_`: those are its own notes. An answer
-that is interrupted, or fails, is taken back together with the message before it: the query runs once more up to there,
-with the messages that the user typed, and the token tree answers for the model.
+What the assistant says is shown as it comes, but for holes whose name begins with `_`: those are its own notes. An
+answer that is interrupted, or fails, is taken back together with the message before it: the query runs once more up to
+there, with the messages that the user typed, and the token tree answers for the model.
 """
 
 from __future__ import annotations
@@ -118,10 +118,13 @@ class Conversation:
     """One conversation in this terminal, or with lines that come from a file."""
 
     def __init__(self, query: Query, inputs: Mapping[str, Any], options: Options) -> None:
+        from lmql_lite.program.ops import Turn
         from lmql_lite.runtime.session import Session
         from lmql_lite.verbs import Query
 
         self._query = Query(with_input(query.program))
+        self._has_turns = any(isinstance(op, Turn) for op in query.program.ops)
+        """Else all is one text, and what the query says in it is no answer."""
         self._inputs = inputs
         self._options: Options = {**options, "n": 1, "session": Session()}
         self._is_typed = sys.stdin is not None and sys.stdin.isatty()
@@ -144,6 +147,8 @@ class Conversation:
         self._was_interrupted = False
         self._tokens: Counter[str] = Counter()
         self._answers = 0
+        self._is_answered = False
+        """Whether something was shown since the user was asked last."""
 
     async def hold(self) -> None:
         """Until the user leaves, or the query ends. Raises what `Query.stream` raises, where nothing can be taken back:
@@ -152,6 +157,7 @@ class Conversation:
         try:
             while not await self._is_over():
                 self._messages.pop()
+                self._answers -= self._is_answered
                 self._taken_up, self._is_live = self._shown.pop(), False
                 note("that is taken back, with your message before it")
         finally:
@@ -200,11 +206,11 @@ class Conversation:
                             self._options["seed"] = seed  # what is taken up again goes as it went
                         case events.Text(text, str(hole)) if not hole.startswith("_"):
                             self._show(text)
+                        case events.Text(text, None, role="assistant") if self._has_turns:
+                            self._show(text)
                         case events.TokenMoved(token) if token.hole is not None and self._is_live:
                             self._tokens[token.source] += 1 if token.fate == "kept" else -1
                             self._tokens["wasted"] += token.fate != "kept"
-                        case events.HoleClosed(name) if not name.startswith("_") and self._is_live:
-                            self._answers += 1
                         case events.Notice(message):
                             note(message)
         except asyncio.CancelledError:
@@ -224,6 +230,7 @@ class Conversation:
             note("taken up again, the conversation went otherwise: its query depends on more than what you say")
         self._taken_up, self._is_live = None, True
         message = self._read(str(prompt))
+        self._is_answered = False
         self._messages.append(message)
         self._shown.append(self._said)
         return checked(message)
@@ -277,6 +284,8 @@ class Conversation:
         if sys.stdout.isatty():  # a model's control characters never reach a terminal
             text = "".join(character for character in text if character.isprintable() or character in "\n\t")
         if text:
+            self._answers += not self._is_answered
+            self._is_answered = True
             click.echo(text, nl=False, color=True)
             self._is_open = not text.endswith("\n")
 

@@ -22,8 +22,23 @@ from lmql_lite.apps.run_command import run
 from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, tree_of
 from lmql_lite.errors import InputError, QueryError
 
+SUFFIXES = (".lq", ".lmql", ".lqrun")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Commands(click.Group):
+    """Says what was meant where a file stands in the place of a command."""
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        first = arguments[0]
+        if first not in self.commands and first.endswith(SUFFIXES):
+            command = "replay" if first.endswith(".lqrun") else "run"
+            context.fail(f"{first} is a file and no command. Did you mean: lq {command} {first}")
+        return super().resolve_command(context, arguments)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="lq", message="%(prog)s %(version)s")
 def lq() -> None:
     """Run prompt programs: text with holes, and conditions on what may fill them."""

@@ -69,9 +69,9 @@ class Blocks:
                 final = below
             else:
                 many += 1
-                handler = self._handler(clause, below)
-                sound = sound and handler is not None
-                read.extend([handler] if handler else [])
+                found = self._handler(clause, below)
+                sound = sound and found is not None
+                read.extend([found] if found else [])
         if not many and not any(each is not None and getattr(each, "data", "") == "finally" for each in clauses):
             self.problems.add("this 'try' has neither 'except' nor 'finally'", self._span(first), None)
         handlers = tuple(handler for handler, _ in read)

@@ -91,6 +91,11 @@ class Chatting(Protocol):
         ...
 
 
+def chat_of(tokenizer: object) -> ChatFormat | None:
+    """None where the model is not asked in turns."""
+    return tokenizer.chat if isinstance(tokenizer, Chatting) else None
+
+
 def read_chat(folder: Path, backend: tokenizers.Tokenizer) -> ChatFormat | None:
     """The format of a model in Hugging Face format, None where its folder has no chat template.
 

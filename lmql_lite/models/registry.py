@@ -51,7 +51,12 @@ def load(model: str, **access: Unpack[Access]) -> Model:
     kind, _, name = model.partition(":")
     if kind == "local" and name:
         return _local(name)
-    hint = f"did you mean local:{model}?" if Path(model).is_dir() else f"there is {KINDS}"
+    if Path(model).is_dir():
+        hint = f"did you mean local:{model}?"
+    elif model.startswith("llama.cpp:"):
+        hint = "start llama-server with that file, and name openai/NAME with its base_url"
+    else:
+        hint = f"there is {KINDS}"
     raise ModelError(f"no model is called {model!r}", hint=hint)
 
 

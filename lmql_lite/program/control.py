@@ -155,7 +155,7 @@ class Control:
         """Its end jumps to what comes after the statement."""
         other = None
         if handler.type:
-            other = self._assembly.add(Except(handler.type.span, _code(handler.type), -1))
+            other = self._assembly.add(Except(handler.type.span, _here(handler.type, handler.type), -1))
         if handler.type and handler.name:
             target = ast.copy_location(ast.Name(handler.name, ast.Store()), handler.type.tree.body)
             self._assembly.add(Let(handler.span, _assignment(target, ERROR, handler.span)))
@@ -197,10 +197,10 @@ def _code(expression: nodes.Expression) -> CodeType:
     return compile_expression(expression.tree.body, expression.span)
 
 
-def _here(place: nodes.Expression, *, is_async: bool = False) -> CodeType:
-    """`CALL()`, as if it stood there."""
-    node = place.tree.body
-    call: ast.expr = ast.copy_location(ast.Call(ast.Name(CALL, ast.Load()), [], []), node)
+def _here(place: nodes.Expression, argument: nodes.Expression | None = None, *, is_async: bool = False) -> CodeType:
+    """`CALL()` or `CALL(argument)`, as if it stood there."""
+    node, given = place.tree.body, [argument.tree.body] if argument else []
+    call: ast.expr = ast.copy_location(ast.Call(ast.Name(CALL, ast.Load()), given, []), node)
     return compile_expression(ast.copy_location(ast.Await(call), node) if is_async else call, place.span)
 
 

@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import replace
 from types import CodeType
-from typing import Literal
+from typing import Any, Literal
 
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
@@ -154,13 +154,12 @@ def _reads(node: ast.expr, name: str) -> bool:
     return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
 
 
-def _constant(node: ast.expr) -> object:
+def _constant(node: ast.expr) -> Any:
     """A value that is written out; None for all others."""
     try:
-        value: object = ast.literal_eval(node)
+        return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
-    return value
 
 
 def _refuse(problem: Problem | None, span: Span) -> None:

@@ -253,10 +253,10 @@ class EndTry:
 
 @dataclass(frozen=True, slots=True)
 class Except:
-    """Jumps to `target`, the next handler, unless the exception at hand, which lies under ERROR, is of these types."""
+    """Jumps to `target`, the next handler, unless the exception at hand is of its types: `here` calls CALL with them."""
 
     span: Span
-    types: CodeType
+    here: CodeType
     target: int
 
 

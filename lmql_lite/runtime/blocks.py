@@ -116,6 +116,10 @@ class Blocks:
     def fork(self) -> Blocks:
         return Blocks(self._stack)
 
+    def are_those_of(self, other: Blocks) -> bool:
+        """Whether the same blocks are open, at the same places."""
+        return self._stack == other._stack
+
     @property
     def errors(self) -> tuple[BaseException, ...]:
         """The exceptions that are under way, outermost first."""
@@ -148,8 +152,10 @@ class Blocks:
             case EndTry():
                 if self._pop(environment) == Guard(pc + 1, always=True):
                     self._push(Final(None), environment)
-            case Except(span, types, target):
-                return pc + 1 if _is_one_of(environment[ERROR], await evaluate(types, span)) else target
+            case Except(_, here, target):
+                error = environment[ERROR]
+                is_one = await _called(here, lambda types: _is_one_of(error, types), environment)
+                return pc + 1 if is_one else target
             case EndExcept(_, target):
                 self._pop(environment)
                 return target
@@ -274,7 +280,7 @@ async def _raw(code: CodeType, environment: Environment) -> Any:
     return await value if code.co_flags & CO_COROUTINE else value
 
 
-async def _called(here: CodeType, function: Callable[[], Any], environment: Environment) -> Any:
+async def _called(here: CodeType, function: Callable[..., Any], environment: Environment) -> Any:
     """What the function gives, called in the place of an op."""
     environment[CALL] = function
     try:

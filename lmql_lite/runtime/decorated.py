@@ -1,7 +1,7 @@
 """Decorators of a hole, `[@a @b(1) X]`: Python before it is filled, while it is filled, and when it has its value.
 
-A decorator is a `Decorator`, an object with some of the methods `pre`, `stream` and `post`, or a plain function, which is
-a `post`. Each of them may be async, and gets as many of its arguments as it takes, the last one being `context`.
+A decorator is a `Decorator`, an object with some of the methods `pre`, `stream` and `post`, or a plain function, which
+is a `post`. Each of them may be async, and gets as many of its arguments as it takes, the last one being `context`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ async def decoration_of(
     """None for a hole without decorators. Raises InputError for one that is none."""
     if not op.decorators:
         return None
-    return Decoration(op, [_decorator(await python(each.code, each.span), each.span) for each in op.decorators], context)
+    decorators = [_decorator(await python(each.code, each.span), each.span) for each in op.decorators]
+    return Decoration(op, decorators, context)
 
 
 def _decorator(value: Any, span: Span) -> Decorator:

@@ -25,8 +25,8 @@ from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.state import State, Step, data_of, noted, steps_since
 from lmql_lite.tokens import Sampling
 
-DRAWS_APART = 2**32
-"""Numbers of further draws at one place are so far from each other that no other try of the hole has them."""
+DRAWS_APART = 2**22
+"""The indices of draws at one place are so far from each other that no other try of the hole has them."""
 NOTHING: Mask = np.zeros(0, np.bool_)
 UNLIMITED = 2**31
 """More tokens than any value has."""

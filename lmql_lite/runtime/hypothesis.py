@@ -47,13 +47,13 @@ from lmql_lite.runtime.header import header, within
 from lmql_lite.runtime.hole_decoder import decoding_of
 from lmql_lite.runtime.judge import Judge, Objection
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, answered
+from lmql_lite.runtime.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, answered, unmet
 from lmql_lite.runtime.opening import OpenHole, matcher_of, schema_of, text_term
 from lmql_lite.runtime.outlook import outlook_of
 from lmql_lite.runtime.result import OptionScores
 from lmql_lite.runtime.state import State, Step, noted
 from lmql_lite.runtime.tool_fill import ToolFill
-from lmql_lite.runtime.tracebacks import from_query
+from lmql_lite.runtime.tracebacks import from_query, unwrapped
 from lmql_lite.runtime.variables import only_reads
 from lmql_lite.runtime.writer import Outlook, Writer
 
@@ -139,10 +139,16 @@ class Hypothesis:
                 raised = None  # it knows this call, which must not know it for ever
         self._stand()
 
+    async def fail(self, error: BaseException) -> None:
+        """Whoever drives it wants it to end with that: no handler of a query takes it. Raises it, unless the query has
+        something that runs in any case: then that comes first."""
+        await self._raised(error, by_handlers=False)
+        self._stand()
+
     async def close(self) -> None:
         """Nobody reads on: runs what the query wants to have run in any case, and asks no model."""
         try:
-            await self._raised(GeneratorExit())
+            await self.fail(GeneratorExit())
             while not self.is_over:
                 await self.step()
         except GeneratorExit:
@@ -190,12 +196,13 @@ class Hypothesis:
         """To the next op, or to another place in the program."""
         self.state = replace(state, pc=state.pc + 1 if target is None else target)
 
-    async def _raised(self, error: BaseException) -> None:
+    async def _raised(self, error: BaseException, *, by_handlers: bool = True) -> None:
         """Goes on where a query deals with the exception. Raises it, or what took its place, where none does.
 
         A hole that gets no value leaves no text, nor does a query that gives none.
         """
-        by_handlers = not (isinstance(error, BudgetError) and isinstance(self.op, Hole))
+        by_handlers = by_handlers and not (isinstance(error, BudgetError) and isinstance(self.op, Hole))
+        error = unwrapped(error)
         others = self.hole.filling.give_up(self.state) if self.hole else []
         self.hole = None
         while True:

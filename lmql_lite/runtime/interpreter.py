@@ -20,6 +20,9 @@ from lmql_lite.runtime.settings import Settings
 from lmql_lite.runtime.writer import Writer
 from lmql_lite.tokens import Sampling
 
+LAST_STEPS = 1000
+"""Of what a query runs in any case, behind the last step that it may have."""
+
 
 class Run:
     """One run of one program by one model, behind the text `before`."""
@@ -44,6 +47,7 @@ class Run:
         self._elsewhere = elsewhere
         self._before = before
         self._steps = 0
+        self._most_steps = settings.steps
 
     @property
     def seed(self) -> int:
@@ -51,31 +55,44 @@ class Run:
 
     async def stream(self) -> AsyncGenerator[events.Event, None]:
         """Runs the program to its end; the last event carries the result."""
-        yield events.Started(self._writer.model, self._settings.decoder_name, self._sampling.seed, self._program.returns)
-        shared = tuple(self._environment.values())
-        frame = Frame(self._program, self._environment, self._settings, self._sampling, shared)
-        hypothesis = Hypothesis(frame, self._writer, self._ledger, self._elsewhere)
-        hypothesis.begin(self._before)
+        yield self._started()
+        hypothesis = self._first()
         try:
             while not hypothesis.is_over:
-                self._count(hypothesis)
-                await hypothesis.step()
+                self._steps += 1
+                if self._steps <= self._most_steps:
+                    await hypothesis.step()
+                else:
+                    self._most_steps += LAST_STEPS
+                    await hypothesis.fail(self._endless(hypothesis))
                 for event in _news(hypothesis):
                     yield event
             yield events.Finished(self._result(hypothesis))
+        except GeneratorExit:
+            await hypothesis.close()
+            raise
         finally:
             hypothesis.leave()
             self._writer.leave()
 
-    def _count(self, hypothesis: Hypothesis) -> None:
-        """Another step. Raises BudgetError where a run has had more of them than it may."""
-        self._steps += 1
-        if self._steps > self._settings.steps:
-            raise BudgetError(
-                f"the run has not come to its end within {self._settings.steps:,} steps, and is here",
-                span=hypothesis.op.span,
-                hint="if this is no endless loop, raise step_budget",
-            )
+    def _started(self) -> events.Started:
+        return events.Started(self._writer.model, self._settings.decoder_name, self.seed, self._program.returns)
+
+    def _first(self) -> Hypothesis:
+        """The hypothesis that the run begins with."""
+        shared = tuple(self._environment.values())
+        frame = Frame(self._program, self._environment, self._settings, self._sampling, shared)
+        hypothesis = Hypothesis(frame, self._writer, self._ledger, self._elsewhere)
+        hypothesis.begin(self._before)
+        return hypothesis
+
+    def _endless(self, hypothesis: Hypothesis) -> BudgetError:
+        """A run has had as many steps as it may."""
+        return BudgetError(
+            f"the run has not come to its end within {self._settings.steps:,} steps, and is here",
+            span=hypothesis.op.span,
+            hint="if this is no endless loop, raise step_budget",
+        )
 
     def _result(self, hypothesis: Hypothesis) -> Result:
         state, frame = hypothesis.state, hypothesis.frame
@@ -84,7 +101,7 @@ class Run:
             variables=dict(frame.variables),
             value=hypothesis.value,
             tokens=state.tokens(),
-            usage=self._ledger.usage(),
+            usage=hypothesis.ledger.usage(),
             endings=dict(frame.endings),
             seed=self._sampling.seed,
             model=self._writer.model,

@@ -72,7 +72,7 @@ class Ledger:
         return self.meter.forward_passes
 
     def prune(self, steps: Iterable[Step]) -> list[Token]:
-        """Takes tokens of given-up hypotheses, which stand in no result, on the books; gives them as they stand there."""
+        """Tokens of hypotheses that were given up, and stand in no result, come on the books; gives them so."""
         pruned = [replace(step.token, fate="pruned") for step in steps if step.token.hole is not None]
         self._wasted += len(pruned)
         return pruned

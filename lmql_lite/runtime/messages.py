@@ -1,4 +1,5 @@
-"""A conversation as data: `{messages}` in a prompt, where that is a list of `{"role": ..., "content": ...}`."""
+"""What `{value}` in a prompt says: a text, or where the value is a list of `{"role": ..., "content": ...}`, so many
+turns of a chat."""
 
 from __future__ import annotations
 
@@ -7,10 +8,29 @@ from typing import Any
 
 from lmql_lite.errors import InputError, Span
 from lmql_lite.lang.keywords import ROLES
+from lmql_lite.program.ops import Interpolated
 from lmql_lite.tokens import Role
 
+Turns = tuple[tuple[Role, str], ...]
 
-def turns_of(value: Any, span: Span) -> tuple[tuple[Role, str], ...] | None:
+
+def interpolated(value: Any, part: Interpolated) -> str | Turns:
+    """What a value says at its place, formatted as an f-string does it. Raises InputError as `turns_of` does."""
+    if not part.conversion and not part.format:
+        turns = turns_of(value, part.span)
+        if turns is not None:
+            return turns
+    match part.conversion:
+        case "s":
+            value = str(value)
+        case "r":
+            value = repr(value)
+        case "a":
+            value = ascii(value)
+    return format(value, part.format)
+
+
+def turns_of(value: Any, span: Span) -> Turns | None:
     """The turns that the value says, each with its text; None where it is no conversation, and any other value.
 
     Raises InputError for a role that there is not, and for a content that is no text.

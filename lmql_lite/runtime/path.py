@@ -15,7 +15,7 @@ from lmql_lite.cache.tree import Node, TokenTree
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ModelError
-from lmql_lite.models.chat import ChatFormat, Chatting, Delimiter
+from lmql_lite.models.chat import ChatFormat, Delimiter, chat_of
 from lmql_lite.runtime.counts import Counts
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.state import Overhang, Piece, State, Step, data_of, join, joined, until, without
@@ -39,7 +39,7 @@ NONE = -1
 
 class Path:
     def __init__(self, tree: TokenTree, tokenizer: Tokenizer, vocabulary: Vocabulary, ledger: Ledger) -> None:
-        self.chat = tokenizer.chat if isinstance(tokenizer, Chatting) else None
+        self.chat = chat_of(tokenizer)
         self._tree = tree
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lmql_lite.constraints.matcher import Ending
+from lmql_lite.errors import did_you_mean
 from lmql_lite.runtime.budget import Cost
 from lmql_lite.runtime.drawing import fragment
 from lmql_lite.tokens import Token
@@ -90,6 +91,10 @@ class Result:
     score: float = 0.0
 
     def __getitem__(self, name: str) -> Any:
+        """The value of a hole. Raises KeyError where there is none of that name."""
+        if name not in self.variables:
+            known = f"there are {', '.join(self.variables)}" if self.variables else "the query has filled none"
+            raise KeyError(f"no hole {name!r} was filled; {did_you_mean(name, self.variables) or known}")
         return self.variables[name]
 
     def _repr_html_(self) -> str:

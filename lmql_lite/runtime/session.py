@@ -22,6 +22,7 @@ from lmql_lite.models.registry import load
 from lmql_lite.program.ops import Program
 from lmql_lite.runtime import acquaintance, events
 from lmql_lite.runtime.backends import Backend, Desk, TextBackend, TokenBackend
+from lmql_lite.runtime.beams import Beams
 from lmql_lite.runtime.environment import environment_of, evaluate
 from lmql_lite.runtime.header import header
 from lmql_lite.runtime.interpreter import Run
@@ -100,6 +101,11 @@ class Session:
             model = await evaluate(program.model.value, environment)
         trees = None if wishes.is_isolated else await self._trees(wishes)
         here = self.model(model)
+        if wishes.has_beams and isinstance(here, Completer):
+            raise InputError(
+                f"{wishes.decoder_name} weighs every token that may come next, and {here.name} is behind an API",
+                hint=f"write sample(n={wishes.results}) for as many results, or use a model in this process",
+            )
         backend, spent = await self._backend(here, None if wishes.cache_mode == "refresh" else trees)
         fresh = None
         if trees is not None and wishes.cache_mode == "refresh":  # on a tree of its own nothing is known
@@ -116,8 +122,9 @@ class Session:
             desk = self._desk(backend, wishes, trees, fresh)
             writer = desk.writer(ledger, replace(sampling, seed=seed), isolated=trees is None)
             elsewhere = partial(self._elsewhere, here, trace, purse)
-            run = Run(program, environment, wishes, replace(sampling, seed=seed), writer, ledger, elsewhere, before)
-            runs.append(run)
+            run = Beams if wishes.has_beams else Run
+            run_sampling = replace(sampling, seed=seed)
+            runs.append(run(program, environment, wishes, run_sampling, writer, ledger, elsewhere, before))
         async with aclosing(together(runs, at_once=not budget.counts_tokens)) as stream:
             if trees is None:
                 async for event in stream:

@@ -11,3 +11,11 @@ def from_query(trace: TracebackType | None, file: str) -> TracebackType | None:
     while part is not None and part.tb_frame.f_code.co_filename != file:
         part = part.tb_next
     return part or trace
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """What the query's Python raised: no coroutine lets a StopIteration through as it is."""
+    cause = error.__cause__
+    if isinstance(error, RuntimeError) and isinstance(cause, StopIteration) and "StopIteration" in str(error):
+        return cause
+    return error

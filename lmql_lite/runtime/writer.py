@@ -85,7 +85,7 @@ class Writer(Protocol):
         ...
 
     def fork(self) -> Writer:
-        """For another hypothesis that goes its own way from here. Not with a server: it tells no scores to choose by."""
+        """For another hypothesis that goes its own way from here. Not with a server, which has no scores to go by."""
         ...
 
     async def logprobs(self, steps: Sequence[Step]) -> list[float]:

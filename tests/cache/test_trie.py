@@ -432,7 +432,9 @@ STEPS = st.tuples(
 
 @given(st.lists(STEPS, max_size=60), st.sampled_from([3 * ROW, 2**30]))
 @settings(deadline=None, derandomize=True)
-def test_changes_are_all_facts_that_came_and_stand_in_no_log(steps: list[tuple[str, int, bool]], max_bytes: int) -> None:
+def test_changes_are_all_facts_that_came_and_stand_in_no_log(
+    steps: list[tuple[str, int, bool]], max_bytes: int
+) -> None:
     tree = Trie(max_bytes)
     tree.record()
     told: list[tuple[str, Node]] = []

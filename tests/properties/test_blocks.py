@@ -178,9 +178,7 @@ def as_function(lines: list[str], trace: Trace) -> str:
     source = f"async def program(sys, say, items, later, manager):\n{textwrap.indent(body, '    ')}\n"
     names: dict[str, Any] = {}
     exec(source, names)
-    return outcome(
-        lambda: asyncio.run(names["program"](sys, trace.say, trace.items, trace.later, trace.manager))
-    )
+    return outcome(lambda: asyncio.run(names["program"](sys, trace.say, trace.items, trace.later, trace.manager)))
 
 
 def as_query(lines: list[str], trace: Trace) -> str:

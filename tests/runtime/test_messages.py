@@ -7,9 +7,32 @@ from typing import Any
 import pytest
 
 from lmql_lite.errors import InputError, Span
-from lmql_lite.runtime.messages import turns_of
+from lmql_lite.program.ops import Interpolated
+from lmql_lite.runtime.messages import interpolated, turns_of
 
 HERE = Span("<query>", "{messages}", 0, 10, 1)
+
+
+CODE = compile("value", "<query>", "eval")
+
+
+@pytest.mark.parametrize(
+    ("conversion", "form", "expected"),
+    [
+        ("", "", (("user", "é"),)),
+        ("s", "", "[{'role': 'user', 'content': 'é'}]"),
+        ("r", "", "[{'role': 'user', 'content': 'é'}]"),
+        ("a", ">40", "   [{'role': 'user', 'content': '\\xe9'}]"),
+    ],
+)
+def test_messages_with_a_format_are_a_text(conversion: str, form: str, expected: Any) -> None:
+    part = Interpolated(HERE, CODE, conversion, form)
+    assert interpolated([{"role": "user", "content": "é"}], part) == expected
+
+
+@pytest.mark.parametrize(("value", "form", "expected"), [(3, "03", "003"), ([], "", "[]"), ("a[b]", "", "a[b]")])
+def test_other_values_are_formatted_as_python_does(value: Any, form: str, expected: str) -> None:
+    assert interpolated(value, Interpolated(HERE, CODE, "", form)) == expected
 
 
 def test_a_list_of_messages_is_turns() -> None:

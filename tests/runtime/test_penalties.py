@@ -136,7 +136,7 @@ def test_counts_follow_a_path_that_goes_back_and_forks(seed: int) -> None:
             hole = dice.choice(["X", None])
             fate = dice.choice(["kept", "kept", "kept", "cut", "rejected"])
             token = Token(dice.randrange(6), b"a", hole, "model", fate, None)  # type: ignore[arg-type]
-            step = Step(token, 0, 0, step)
+            step = Step(token, 0, 1, step)
         histories.append(step)
         in_text, in_holes = Counter[int](), Counter[int]()
         while step is not None:
@@ -154,7 +154,7 @@ def test_a_token_costs_the_same_at_the_end_of_a_long_text() -> None:
     counts, step = Counts(), None
     policy = Sampling(presence_penalty=1)
     for number in range(3000):
-        step = Step(Token(number % 50, b"a", "X", "model", "kept", None), 0, 0, step)
+        step = Step(Token(number % 50, b"a", "X", "model", "kept", None), 0, 1, step)
         if number == 2990:
             counts.penalties(step, policy)
     before = len(counts._counted)

@@ -220,3 +220,26 @@ def test_a_prompt_has_the_same_text_with_both_kinds_of_model(session: lq.Session
     there = lq.run_sync(TALK, model=ScriptedCompleter(by_server), session=session)
     assert here.prompt == there.prompt
     assert dict(here.variables) == dict(there.variables)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("decoder", ["argmax", "sample"])
+def test_a_conversation_is_the_same_with_and_without_a_cache(decoder: str, seed: int) -> None:
+    class Random(Chatty):
+        def _scores(self, ids):  # type: ignore[no-untyped-def]
+            row = super()._scores(ids)
+            row[END] = row[40:].max()
+            return row
+
+    body = TALK.strip().partition("\nwhere")[0]
+    source = f"{decoder}(max_tokens=6)\n    {body}\nwhere len(A) < 9 and B in ['yes', 'yes, of course', 'no']"
+    chat = chat_format(said=b" ", asked=b"\n", strips=frozenset(ROLES))
+    model, session = Random(lambda said: b"", chat), lq.Session()
+    model._certainty, model._seed = 0, seed
+    runs = [
+        lq.run_sync(source, model=model, session=session, seed=seed, cache=cache) for cache in (True, True, False, True)
+    ]
+    for result in runs:
+        result.check_ledger()
+    assert len({tuple((token.id, token.data) for token in result.tokens) for result in runs}) == 1
+    assert runs[1].usage.forward_passes == 0

@@ -1,0 +1,64 @@
+"""The lines of one run, as they are sent: numbered, scrubbed, and kept for whoever reads them later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from lmql_lite.apps.playground.keys import Scrub
+from lmql_lite.runtime.wire import SCHEMA
+
+QUIET_SECONDS = 10
+"""So long nothing is said before an empty line shows that the connection stands."""
+
+
+class Journal:
+    """Written in one place, read in any number."""
+
+    def __init__(self, run: str, scrub: Scrub) -> None:
+        self.lines: list[bytes] = []
+        self.bytes = 0
+        self.is_over = False
+        self._run = run
+        self._scrub = scrub
+        self._began = 0.0
+        self._news = asyncio.Event()
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        """`found` is what the line says, its `type` first."""
+        now = time.monotonic()
+        self._began = self._began or now
+        envelope = {"schema": SCHEMA, "run": self._run, "seq": len(self.lines), "ms": int(1000 * (now - self._began))}
+        line = self._scrub(json.dumps({**found, **envelope} if "schema" in found else {**envelope, **found}))
+        self.lines.append(f"{line}\n".encode())
+        self.bytes += len(line) + 1
+        self._tell()
+
+    def end(self, found: Mapping[str, Any]) -> None:
+        """With its last line."""
+        self.is_over = True
+        self.add(found)
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def after(self, seq: int) -> AsyncGenerator[bytes, None]:
+        """What comes after the line with this number, many lines at a time, until the last one."""
+        sent = seq + 1
+        while True:
+            news = self._news
+            if sent < len(self.lines):
+                lines = self.lines[sent:]
+                sent += len(lines)
+                yield b"".join(lines)
+            elif self.is_over:
+                return
+            else:
+                try:
+                    await asyncio.wait_for(news.wait(), QUIET_SECONDS)
+                except TimeoutError:
+                    yield b"\n"

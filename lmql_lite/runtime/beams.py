@@ -1,0 +1,51 @@
+"""A run with beams: `beam(n=4)`, `beam_sample(n=4)`. Its hypotheses compete (contest.py), the best are its results.
+
+The score of a result is the sum of the raw log-probabilities of what stands in its holes, whether it was chosen or
+forced, of the ends of its holes, and of what the model made of text before them that it was let spell anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+from lmql_lite.runtime import events
+from lmql_lite.runtime.contest import Contest
+from lmql_lite.runtime.hypothesis import Hypothesis
+from lmql_lite.runtime.interpreter import Run
+from lmql_lite.runtime.result import Result
+
+
+class Beams(Run):
+    async def stream(self) -> AsyncGenerator[events.Event, None]:
+        """Runs the program to its ends; the last event carries the results."""
+        yield self._started()
+        contest = Contest(self._first(), self._settings.results, self._step)
+        try:
+            while contest.live:
+                await contest.round()
+                for event in contest.news():
+                    yield event
+            results = self._results(contest)
+            yield events.Finished(results[0], tuple(results) if self._settings.results > 1 else ())
+        except GeneratorExit:
+            await contest.close()
+            raise
+        finally:
+            contest.leave()
+            self._writer.leave()
+
+    def _step(self, hypothesis: Hypothesis) -> None:
+        """Another step of any hypothesis. Raises BudgetError where there were too many."""
+        self._steps += 1
+        if self._steps > self._most_steps:
+            raise self._endless(hypothesis)
+
+    def _results(self, contest: Contest) -> list[Result]:
+        """Best first. What hypotheses said that were given up is on the books of each: all of it is what they cost."""
+        lost, results = contest.lost_steps(contest.finished), []
+        for beam in contest.finished:
+            pruned = tuple(beam.hypothesis.ledger.prune(lost))
+            result = self._result(beam.hypothesis)
+            results.append(replace(result, tokens=result.tokens + pruned, score=beam.score))
+        return results

@@ -1,0 +1,60 @@
+"""When two hypotheses are one: they stand at the same place, have said the same, and their variables are equal (S24).
+
+Whatever cannot be told to be equal is not: then both go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from types import FunctionType
+from typing import Any
+
+from lmql_lite.runtime.environment import Context
+from lmql_lite.runtime.hypothesis import Hypothesis
+
+_MADE: tuple[Iterable[Any], ...] = ((), [], "", b"", range(0), {}, {}.values(), {}.items())
+ITERATORS = tuple(type(iter(made)) for made in _MADE)
+"""Of loops: equal where they would give the same items. None is moved by looking."""
+
+
+def place_of(hypothesis: Hypothesis) -> Hashable:
+    """Equal for hypotheses that are at the same place of the program and have said the same bytes."""
+    state, hole = hypothesis.state, hypothesis.hole
+    callers = tuple(frame.caller.before.pc for frame in hypothesis.frames if frame.caller is not None)
+    programs = tuple(id(frame.program) for frame in hypothesis.frames)
+    said = state.text.encode() + (hypothesis.matcher.text if hole else b"")
+    return programs, callers, state.pc, said, hypothesis.is_over, hole is not None, state.turn
+
+
+def are_equal(one: Hypothesis, other: Hypothesis) -> bool:
+    """Whether hypotheses with an equal place are in no way different but in their tokens."""
+    return equal(one.value, other.value) and all(
+        mine.blocks.are_those_of(its.blocks)
+        and _equal(mine.environment, its.environment)
+        and _equal(mine.variables, its.variables)
+        for mine, its in zip(one.frames, other.frames, strict=True)
+    )
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(equal(value, other[name]) for name, value in one.items())
+
+
+def equal(one: Any, other: Any) -> bool:
+    if one is other or isinstance(one, Context):
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, FunctionType):
+        plain = one.__closure__ is None and other.__closure__ is None
+        return plain and one.__code__ is other.__code__ and equal(one.__defaults__, other.__defaults__)
+    if isinstance(one, ITERATORS):
+        return equal(one.__reduce__(), other.__reduce__())
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(equal(*pair) for pair in zip(one, other, strict=True))
+    if isinstance(one, dict):
+        return list(one) == list(other) and _equal(one, other)
+    try:
+        return bool(one == other)
+    except Exception:  # whatever an __eq__ raises
+        return False

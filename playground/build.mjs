@@ -1,0 +1,52 @@
+// Bundles the page into dist/: `npm ci && npm run build`. The page's modules stay as they are where nothing is built.
+//
+// dist/ has the page, its style, the bundled modules and the licences of every package that is in them. A bundle that
+// asks another host for something, or is too big, is an error.
+import { build } from "esbuild";
+import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
+
+const MOST_BYTES = 250_000; // JavaScript, compressed
+const here = dirname(fileURLToPath(import.meta.url));
+const dist = join(here, "dist");
+
+await rm(dist, { recursive: true, force: true });
+await mkdir(dist);
+const made = await build({
+  absWorkingDir: here,
+  entryPoints: ["src/main.js"],
+  outdir: "dist/src",
+  bundle: true,
+  splitting: true, // the page stands before the editor is read
+  format: "esm",
+  target: "es2022",
+  minify: true,
+  legalComments: "none",
+  metafile: true,
+});
+for (const name of ["index.html", "style.css"]) await cp(join(here, name), join(dist, name));
+await writeFile(join(dist, "THIRD_PARTY_NOTICES.txt"), await notices(Object.keys(made.metafile.inputs)));
+await measure(Object.keys(made.metafile.outputs));
+
+/** The licences of the packages that a bundle is made of. */
+async function notices(inputs) {
+  const names = new Set(inputs.map((path) => path.match(/^node_modules\/((?:@[^/]+\/)?[^/]+)/)?.[1]).filter(Boolean));
+  const parts = ["The page of `lq playground` contains these packages.\n"];
+  for (const name of [...names].sort()) {
+    const folder = join(here, "node_modules", name);
+    const { version, license } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
+    const file = (await readdir(folder)).find((each) => /^licen[cs]e/i.test(each));
+    if (!file) throw new Error(`${name} has no file with its licence`);
+    parts.push(`${"-".repeat(80)}\n${name} ${version} (${license})\n\n${(await readFile(join(folder, file), "utf8")).trim()}\n`);
+  }
+  return parts.join("\n");
+}
+
+async function measure(outputs) {
+  let bytes = 0;
+  for (const path of outputs) bytes += gzipSync(await readFile(join(here, path)), { level: 9 }).length;
+  if (bytes > MOST_BYTES) throw new Error(`the bundle has ${bytes} bytes compressed, and may have ${MOST_BYTES}`);
+  console.log(`dist: ${bytes} bytes of JavaScript, compressed`);
+}
