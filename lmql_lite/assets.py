@@ -15,3 +15,9 @@ def asset(folder: str, name: str) -> Path:
     """
     packed, checkout = PACKAGE / folder / name, PACKAGE.parent / folder / name
     return packed if packed.is_file() else checkout
+
+
+def folder(name: str) -> Path:
+    """A folder of data files such as `folder("examples")`, in the first of its two homes that is there."""
+    packed, checkout = PACKAGE / name, PACKAGE.parent / name
+    return packed if packed.is_dir() else checkout

@@ -74,6 +74,10 @@ class QueryFunction:
         first = owner if self._kind == "class" else instance
         return QueryFunction(self._function, self.query, self.options, self._scope, self._kind, (first,))
 
+    def rebound(self, function: FunctionType) -> QueryFunction:
+        """The same query of another function: a copy of a function that a query defines (S23)."""
+        return QueryFunction(function, self.query, self.options, self._scope, self._kind, self._bound)
+
     def __repr__(self) -> str:
         return f"<query {self._function.__qualname__}{self.__signature__}>"
 

@@ -32,6 +32,7 @@ from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.rows import CONCURRENCY, OnError, Progress, Rows, each, seed_of_row
 from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.settings import checked
+from lmql_lite.runtime.tracebacks import ShortTracebacks
 from lmql_lite.tokens import Tokenizer
 
 Answer = TypeVar("Answer")
@@ -131,8 +132,9 @@ class Query:
         session = options.pop("session", None) or default_session()
         model = options.pop("model", None)
         async with aclosing(session.stream(self.program, given, checked(options), model)) as stream:
-            async for event in stream:
-                yield event
+            with ShortTracebacks():
+                async for event in stream:
+                    yield event
 
     @overload  # n=1 is an int, too: the first that fits counts
     async def run(  # type: ignore[overload-overlap]
@@ -369,7 +371,8 @@ def model(
 def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
     """The one door from sync to async. Inside a running loop the work gets a thread and a loop of its own."""
     if not _inside_a_loop():
-        return asyncio.run(work)
+        with ShortTracebacks():
+            return asyncio.run(work)
     answers: list[Answer] = []
     errors: list[BaseException] = []
 
@@ -382,8 +385,9 @@ def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
     thread = threading.Thread(target=copy_context().run, args=(other_thread,), name="lmql_lite")
     thread.start()
     thread.join()
-    if errors:
-        raise errors[0]
+    with ShortTracebacks():
+        if errors:
+            raise errors[0]
     return answers[0]
 
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import lmql_lite as lmql
-from lmql_lite.runtime import events
 
 QUERY = lmql.compile('"Q: What is the capital of Cuba?\\nA:[CAPITAL]\\n" where STOPS_BEFORE(CAPITAL, "\\n")')
 
@@ -11,9 +10,9 @@ QUERY = lmql.compile('"Q: What is the capital of Cuba?\\nA:[CAPITAL]\\n" where S
 async def main():
     async for event in QUERY.stream(model="demo"):
         match event:
-            case events.Text(text):
+            case lmql.events.Text(text):
                 print(text, end="")
-            case events.HoleClosed(name, value):
+            case lmql.events.HoleClosed(name, value):
                 print(f"<{name}={value!r}>", end="")
 
 

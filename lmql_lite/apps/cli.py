@@ -17,6 +17,7 @@ import click
 from lmql_lite import __version__
 from lmql_lite.apps.cache_commands import cache
 from lmql_lite.apps.chat import chat
+from lmql_lite.apps.playground.command import playground
 from lmql_lite.apps.replay_command import replay
 from lmql_lite.apps.run_command import run
 from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, tree_of
@@ -70,6 +71,7 @@ lq.add_command(run)
 lq.add_command(replay)
 lq.add_command(chat)
 lq.add_command(cache)
+lq.add_command(playground)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -73,11 +73,7 @@ async def explained(
     entries = contents_of(file).entries
     known = gathered([entries])
     session, walk = UnaskedSession(), _Walk(known)
-    # opening an empty file would make a head for it
-    cache, mode = (file, "ro") if entries else (True, "rw")
-    stream = query.stream(
-        inputs, model=model, cache=cache, cache_mode=mode, seed=seed, speculate=False, session=session
-    )
+    stream = query.stream(inputs, model=model, cache=file, cache_mode="ro", seed=seed, speculate=False, session=session)
     try:
         async for event in stream:
             walk.see(event, session.unasked)

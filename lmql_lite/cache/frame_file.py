@@ -64,9 +64,13 @@ class FrameFile:
     def open(self) -> None:
         """Opens or makes the file and reads its head, if there is one: the first one who appends writes it.
 
+        Nothing, where it was closed before that.
+
         CacheError where the file is not ours to use (see `TokensFile`).
         """
         with self._guard:
+            if self._closed:
+                return
             self._file = self._opened()
             try:
                 if self._file is not None:

@@ -6,6 +6,7 @@ cancelled, and neither reading nor decoding holds up the event loop. The work it
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -35,7 +36,11 @@ class TokensFile:
     async def open(path: str | os.PathLike[str], *, durable: bool = False) -> TokensFile:
         """Opens or makes the file; its entries are the first news. With `durable`, all outlives a power cut."""
         file = FrameFile(Path(path), durable=durable)
-        await wrap(file.open)()
+        try:
+            await wrap(file.open)()
+        except asyncio.CancelledError:  # it may be at work in its thread: there it is closed, by whichever comes second
+            asyncio.get_running_loop().run_in_executor(None, file.close)
+            raise
         return TokensFile(file)
 
     @property

@@ -104,6 +104,10 @@ class Blocks:
             case = self._case(branch, suite)
             sound = sound and case is not None
             cases.extend([case] if case else [])
+        for case in cases[:-1]:
+            if case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None:
+                span = self.source.span(case.span.start, case.span.start + len("case"))
+                self.problems.add("this 'case' takes whatever is left, and others follow", span, "put it last")
         if not isinstance(statement, ast.Match) or not sound:
             return None
         return nodes.Match(self._span(tree), self._expression(statement.subject), tuple(cases))

@@ -253,7 +253,7 @@ class EndTry:
 
 @dataclass(frozen=True, slots=True)
 class Except:
-    """Jumps to `target`, the next handler, unless the exception at hand is of its types: `here` calls CALL with them."""
+    """Jumps to `target`, the next handler, unless the exception at hand is of its types, which `here` gives to CALL."""
 
     span: Span
     here: CodeType

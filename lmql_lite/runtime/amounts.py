@@ -28,16 +28,22 @@ class Asked:
 class Amounts:
     """`asked`: by place in the program, for its holes. `text`: tokens that each op adds to the prompt, at most.
 
-    `endpoint` is None for a model in this process.
+    `endpoint` is None for a model in this process. `ways`: so many texts are written side by side.
     """
 
     def __init__(
-        self, flow: Flow, endpoint: Endpoint | None, asked: Mapping[int, Mapping[Kind, Asked]], text: Sequence[float]
+        self,
+        flow: Flow,
+        endpoint: Endpoint | None,
+        asked: Mapping[int, Mapping[Kind, Asked]],
+        text: Sequence[float],
+        ways: float,
     ) -> None:
         self._flow = flow
         self._endpoint = endpoint
         self._asked = asked
         self._text = text
+        self._ways = ways
 
     def loops(self) -> Iterator[PlannedLoop]:
         for loop in self._flow.loops:
@@ -51,7 +57,8 @@ class Amounts:
             before = reach[within.head - 1] if within.head else 0.0
             reach = [before + text for text in self._flow.heaviest(self._text, within)]
         each = [self._spent(at, kind, reach, within) for at in range(len(self._text))]
-        return Spending(*(whole(self._flow.heaviest(weights, within)[-1]) for weights in zip(*each, strict=True)))
+        sums = (self._flow.heaviest(weights, within)[-1] for weights in zip(*each, strict=True))
+        return Spending(*(whole(times(amount, self._ways)) for amount in sums))
 
     def _spent(self, at: int, kind: Kind, reach: list[float], within: Loop | None) -> tuple[float, float, float]:
         """By one op, once: requests, tokens of prompts and of answers."""

@@ -116,6 +116,11 @@ class Blocks:
     def fork(self) -> Blocks:
         return Blocks(self._stack)
 
+    @property
+    def has_last_words(self) -> bool:
+        """Whether something is left to run, however the query ends."""
+        return any(isinstance(block, With) or (isinstance(block, Guard) and block.always) for block in self._stack)
+
     def are_those_of(self, other: Blocks) -> bool:
         """Whether the same blocks are open, at the same places."""
         return self._stack == other._stack

@@ -18,7 +18,7 @@ from lmql_lite.runtime.frontier import Frontier
 from lmql_lite.runtime.judge import Judge, Objection
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
-from lmql_lite.runtime.score import encoded, picked, probabilities, shown, source_of, weigh
+from lmql_lite.runtime.score import encoded, picked, probabilities, shown, weigh
 from lmql_lite.runtime.state import State, data_of
 from lmql_lite.tokens import Sampling
 
@@ -219,7 +219,7 @@ class TokenWeighing:
             if len(self._tokens[answer.token] or b"") <= len(data_of(state.held)):
                 state = self._path.take(state, answer.token)
             else:
-                source = source_of(state.node, answer, self._ledger)
+                source = self._ledger.source(state.node, answer.run)
                 state = self._path.choose(state, answer.token, self._hole, source, answer.logprob)
         return state
 

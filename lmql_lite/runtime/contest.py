@@ -94,7 +94,8 @@ class Contest:
         await self._give_up_lost()
         ended = [beam for beam in self.live if beam.hypothesis.is_over]
         self.live = [beam for beam in self.live if not beam.hypothesis.is_over]
-        if len(self.finished) + len(ended) >= self._width:  # this may be all
+        if len(self.finished) + len(ended) >= self._width:  # then there may be nothing left to ask
+            await self._all(self._ask(beam) for beam in ended)
             await self._finish(ended)
             ended = []
         await self._all(self._ask(beam) for beam in (*self.live, *ended))
@@ -229,7 +230,7 @@ class Contest:
     async def _give_up(self, beam: Beam) -> None:
         self._pruned.append(beam.hypothesis.state.history)
         (self.live if beam in self.live else self.finished).remove(beam)
-        if beam.error is None and not beam.hypothesis.is_over:
+        if any(frame.blocks.has_last_words for frame in beam.hypothesis.frames):
             await beam.hypothesis.close()
         self._tell(beam)
         self._told.append(events.Pruned(beam.number))

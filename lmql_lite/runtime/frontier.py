@@ -90,7 +90,7 @@ class Frontier:
                 return self._choice(node, known, picked, ledger)
         answer = self._recall(node, mask, sampling, penalties)
         if answer is not None:
-            return Choice(answer.token, answer.logprob, self._source(node, answer.run, ledger))
+            return Choice(answer.token, answer.logprob, ledger.source(node, answer.run))
         if self._replay:
             raise self._unknown(node)
         if node not in self._asked:
@@ -142,12 +142,7 @@ class Frontier:
             return None
         logprob = fact.scores.logprob(token)
         assert logprob is not None, "what was picked is known"
-        return Choice(token, logprob, self._source(node, fact.run, ledger))
-
-    def _source(self, node: Node, run: int, ledger: Ledger) -> Source:
-        if run != ledger.run:
-            return "cache"
-        return "draft" if ledger.guessed(node) else "model"
+        return Choice(token, logprob, ledger.source(node, fact.run))
 
     def _recall(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties) -> Answer | None:
         if sampling.temperature <= 0:

@@ -288,7 +288,8 @@ class Hypothesis:
                 text = other.prompt[len(self.state.text) :]
                 await self._answer(caller, other.value if nested.returns else text)
                 return
-        shared = tuple(nested.scope.values())
+        own = {id(value) for frame in self.frames for value in frame.environment.values()}
+        shared = tuple(value for value in nested.scope.values() if id(value) not in own)
         frame = Frame(nested.program, environment, settings, settings.sampling(), shared, caller)
         frame.unsaid = [] if nested.returns or self._is_guarded else None
         self.frames.append(frame)
@@ -365,6 +366,8 @@ class Hypothesis:
         if op.distribution is not None:
             await self._choose(op, op.distribution)
             return
+        if op.callees:  # a query may be one of this query's own, and see its variables
+            self._own()
         op, nested = await called(op, lambda code: self._python(code, op.span))
         if nested is not None:
             await self.call(op, nested)

@@ -13,7 +13,7 @@ from lmql_lite.runtime.budget import Bill, Budget
 from lmql_lite.runtime.calls import Calls
 from lmql_lite.runtime.result import Usage
 from lmql_lite.runtime.state import Step
-from lmql_lite.tokens import Fate, Token
+from lmql_lite.tokens import Fate, Source, Token
 
 GUESSES_ANYWAY = 64
 """So many guesses are made before a run looks at how many came true."""
@@ -85,6 +85,12 @@ class Ledger:
     def guessed(self, node: Node) -> bool:
         """Whether what comes after this node is known because it was guessed that the run would come by."""
         return node in self._guessed
+
+    def source(self, node: Node, run: int) -> Source:
+        """Who said a token after `node` that `run` asked for (S31)."""
+        if run != self.run:
+            return "cache"
+        return "draft" if self.guessed(node) else "model"
 
     @property
     def guesses_pay(self) -> bool:

@@ -17,11 +17,13 @@ from lmql_lite.errors import ConstraintError, InputError, Span
 from lmql_lite.lang.nodes import Expression
 from lmql_lite.models.base import Completer, Endpoint, Model
 from lmql_lite.program.conditions import All, Condition
+from lmql_lite.program.decoding import BEAMS
 from lmql_lite.program.endings import endings, fits_all, longest_text, parts_of
-from lmql_lite.program.ops import Hole, Interpolated, Op, Option, Program, Text, Turn
+from lmql_lite.program.ops import Hole, HoleDecoder, Interpolated, Op, Option, Program, Text, Turn
 from lmql_lite.program.options import texts_of
 from lmql_lite.program.schemas import JsonType
 from lmql_lite.program.types import TextType
+from lmql_lite.runtime import nested
 from lmql_lite.runtime.amounts import Amounts, Asked, Kind, times, whole
 from lmql_lite.runtime.flow import Flow
 from lmql_lite.runtime.foreseen import Foreseen, NotForeseen
@@ -29,7 +31,7 @@ from lmql_lite.runtime.outlook import outlook_of
 from lmql_lite.runtime.plan import Plan, PlannedHole, Way
 from lmql_lite.runtime.pushing import Pushing, seen
 from lmql_lite.runtime.session import Session
-from lmql_lite.runtime.settings import Settings, checked
+from lmql_lite.runtime.settings import BEAM_WIDTH, Settings, checked
 from lmql_lite.runtime.text_fill import BANNED
 from lmql_lite.runtime.text_frontier import LEAST_STRIDE, MOST_STRIDE, TURN_TOKENS
 
@@ -61,9 +63,10 @@ async def planned(
         model = _named(program.model, foreseen)
     model = session.model(model)
     endpoint = await model.meet() if isinstance(model, Completer) else None
-    planner = _Planner(program, foreseen, wishes, endpoint, limited="max_tokens" not in unknown)
+    planner = _Planner(program, inputs, foreseen, wishes, endpoint, limited="max_tokens" not in unknown)
     holes = tuple(planner.holes())
-    amounts = Amounts(planner.flow, endpoint, planner.asked, planner.text)
+    ways = inf if "n" in unknown else _ways(wishes.has_beams, wishes.results)
+    amounts = Amounts(planner.flow, endpoint, planner.asked, planner.text, ways)
     return Plan(
         model=model.name,
         decoder=wishes.decoder_name,
@@ -106,13 +109,22 @@ class _Planner:
     """Reads the holes in the order of the program; `asked` and `text` then say what each op may come to."""
 
     def __init__(
-        self, program: Program, foreseen: Foreseen, wishes: Settings, endpoint: Endpoint | None, *, limited: bool
+        self,
+        program: Program,
+        inputs: Mapping[str, Any],
+        foreseen: Foreseen,
+        wishes: Settings,
+        endpoint: Endpoint | None,
+        *,
+        limited: bool,
     ) -> None:
         self.problems: list[str] = []
         self.limit: float = wishes.limit if limited else inf
         self.asked: dict[int, Mapping[Kind, Asked]] = {}
         self.flow = Flow(program, foreseen)
         self._ops = program.ops
+        self._queries = {name for name, value in inputs.items() if isinstance(value, nested.Callable)}
+        self._has_queries = bool(program.queries)
         self._foreseen = foreseen
         self._endpoint = endpoint
         self._isolated = wishes.is_isolated
@@ -207,8 +219,19 @@ class _Planner:
         held = self._pushing.held(op, outlook)
         return _Course(held.way, held.holes, held.goes_on, held.outlook.parts)
 
+    def _is_open(self, op: Hole) -> bool:
+        """Whether another query may fill it, or the model may call tools meanwhile: what that comes to is not known."""
+        if op.decoder is not None and any(option.name == "tools" for option in op.decoder.options):
+            return True
+        return any(
+            callee.form == "hole" or self._has_queries or self._queries.intersection(callee.function.co_names)
+            for callee in op.callees
+        )
+
     def _most_tokens(self, op: Hole, term: Term) -> float:
         """A token has at least a byte."""
+        if self._is_open(op):
+            return inf
         if op.distribution is not None:
             return max((float(len(text.encode())) for text in self._options(op)), default=inf)
         if _is_json(op):
@@ -218,6 +241,8 @@ class _Planner:
 
     def _size_of(self, op: Hole, term: Term, most: float) -> float:
         """Tokens of a value where it stands in a prompt: what is forced does not count for `max_tokens`."""
+        if self._is_open(op):
+            return inf
         longest = most if op.distribution or _is_json(op) else self._longest((term,))
         return self.limit if longest == inf else longest
 
@@ -237,7 +262,12 @@ class _Planner:
         return longest_text(found.language) if found and found.exact else inf
 
     def _bounds(self, op: Hole, at: int, course: _Course, most: float, *, begins: bool) -> Mapping[Kind, Asked]:
-        tries = 1 + self._backtracks if op.may_reject else 1
+        if self._is_open(op):
+            unbounded = Asked(inf if self._endpoint else 0, inf)
+            return {"usual": unbounded, "most": unbounded}
+        tries: float = 1 + self._backtracks if op.may_reject else 1
+        if op.decoder is not None and op.decoder.name in BEAMS:
+            tries *= self._beams_of(op.decoder)
         if self._endpoint is None:
             return {"usual": Asked(0, most), "most": Asked(0, most * tries)}
         if course.way == "scores":
@@ -258,6 +288,15 @@ class _Planner:
             requests = most * tries * (2 + (BANNED if self._endpoint.takes_bans else 0))
         longest = max(self.limit, MOST_STRIDE) if speaks_on else self.limit
         return {"usual": Asked(usual, answer), "most": Asked(max(requests, usual), longest)}
+
+    def _beams_of(self, decoder: HoleDecoder) -> float:
+        for option in decoder.options:
+            if option.name == "n":
+                try:
+                    return _ways(True, self._foreseen.value(option.value))
+                except (NotForeseen, TypeError):
+                    return inf
+        return _ways(True, BEAM_WIDTH)
 
     def _text_of(self, op: Op) -> float:
         if isinstance(op, Turn):
@@ -294,6 +333,11 @@ def _conditions(op: Hole) -> tuple[Condition, ...]:
 def _unread(op: Hole) -> tuple[Expression, ...]:
     """Clauses that mean something only when the type is known."""
     return op.type.clauses if op.type is not None and op.type.spec is None else ()
+
+
+def _ways(has_beams: bool, results: int) -> float:
+    """So many texts are written side by side: of beams one more, which takes the best of each token (S24)."""
+    return float(results + has_beams)
 
 
 def _is_json(op: Hole) -> bool:

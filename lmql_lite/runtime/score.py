@@ -15,7 +15,7 @@ import numpy as np
 
 from lmql_lite.cache.sampling import is_greedy, mix
 from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.tree import Answer, Node
+from lmql_lite.cache.tree import Answer
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ModelError
 from lmql_lite.runtime.frontier import Frontier
@@ -23,7 +23,7 @@ from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.result import OptionScores, Usage
 from lmql_lite.runtime.state import State, data_of
-from lmql_lite.tokens import Sampling, Source, Token
+from lmql_lite.tokens import Sampling, Token
 
 OPTIONS = 2**41
 """Keeps the noise of a draw among options apart from that of a draw among tokens at the same node."""
@@ -110,18 +110,11 @@ async def scored(
         node, way = state.node, []
         for answer in answers:
             data = vocabulary.tokens[answer.token] or b""
-            way.append(Token(answer.token, data, None, source_of(node, answer, ledger), "kept", answer.logprob))
+            way.append(Token(answer.token, data, None, ledger.source(node, answer.run), "kept", answer.logprob))
             node = frontier.tree.extend(node, answer.token)
         tokens.append(tuple(way))
     usage = Usage(forward_passes=ledger.forward_passes - before)
     return OptionScores(options, weighed.logprobs, weighed.probabilities, tuple(tokens), usage)
-
-
-def source_of(node: Node, answer: Answer, ledger: Ledger) -> Source:
-    """Who said a token after `node` (S31)."""
-    if answer.run != ledger.run:
-        return "cache"
-    return "draft" if ledger.guessed(node) else "model"
 
 
 def shown(text: str) -> str:

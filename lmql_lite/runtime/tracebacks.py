@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from types import TracebackType
+
+MACHINERY = tuple(str(folder) for folder in (Path(__file__).parent.parent, Path(asyncio.__file__).parent))
+"""Folders whose code brings a run to the query's own Python."""
 
 
 def from_query(trace: TracebackType | None, file: str) -> TracebackType | None:
     """The part of a traceback that begins in the query's source; all of it where nothing of that took part."""
     part = trace
     while part is not None and part.tb_frame.f_code.co_filename != file:
+        part = part.tb_next
+    return part or trace
+
+
+class ShortTracebacks:
+    """Lets an exception of the query's own Python show where that is, and not the way from here to there."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            error.__traceback__ = _beyond(trace)
+
+
+def _beyond(trace: TracebackType | None) -> TracebackType | None:
+    part = trace
+    while part is not None and part.tb_frame.f_code.co_filename.startswith(MACHINERY):
         part = part.tb_next
     return part or trace
 

@@ -13,7 +13,7 @@ import dis
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lmql_lite.runtime.environment import Environment
 
@@ -29,6 +29,17 @@ class NotCopied(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
+
+
+@runtime_checkable
+class Wrapping(Protocol):
+    """A function of the query in another guise: one that is a query itself."""
+
+    __wrapped__: Any
+
+    def rebound(self, function: FunctionType) -> Any:
+        """The same with another function inside."""
+        ...
 
 
 @cache
@@ -94,8 +105,17 @@ def _rebind(before: Environment, after: Environment, memo: dict[int, Any]) -> No
         rebound: FunctionType = memo[id(made)]
         return rebound
 
+    def wrapped(value: Wrapping) -> Any:
+        if id(value) not in memo:
+            again = value.rebound(function(value.__wrapped__))
+            memo[id(value)] = again
+            memo[id(again)] = again
+        return memo[id(value)]
+
     def member(value: Any) -> Any:
         match value:
+            case Wrapping() if _sees(value, before):
+                return wrapped(value)
             case FunctionType() if value.__globals__ is before:
                 return function(value)
             case staticmethod():
@@ -109,6 +129,8 @@ def _rebind(before: Environment, after: Environment, memo: dict[int, Any]) -> No
     for value in list(before.values()):
         if isinstance(value, FunctionType) and value.__globals__ is before:
             function(value)
+        elif isinstance(value, Wrapping) and _sees(value, before):
+            wrapped(value)
     for made in sorted(set(_classes(before)), key=lambda each: len(each.__mro__)):  # a base before what derives from it
         bases = tuple(memo.get(id(base), base) for base in made.__bases__)
         slots = {"__dict__", "__weakref__", *_slots(made)}
@@ -139,6 +161,8 @@ def _sees(member: Any, environment: Environment) -> bool:
             return any(_sees(each, environment) for each in (member.fget, member.fset, member.fdel))
         case FunctionType():
             return member.__globals__ is environment
+        case Wrapping():
+            return _sees(member.__wrapped__, environment)
     return False
 
 

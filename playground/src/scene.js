@@ -158,6 +158,13 @@ export class Trie {
     }
   }
 
+  /** The other nodes that follow the same text as a token that moved here, likeliest first. */
+  beside(token) {
+    const node = this._places.get(token.node);
+    const others = [...(node?.parent.children.values() ?? [])].filter((each) => each !== node);
+    return others.sort((a, b) => (b.token.logprob ?? -Infinity) - (a.token.logprob ?? -Infinity));
+  }
+
   /** Adds what another tree has: a later run says where its tokens came from then. */
   join(other) {
     const pairs = [[this.root, other.root]];

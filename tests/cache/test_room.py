@@ -245,4 +245,4 @@ def test_what_a_log_holds_takes_nothing_of_the_room() -> None:
         grown(tree, [number, 1, 2, 3, 4])
     thinned(tree)
     assert len(tree) == 1001 and tree.nbytes == 0
-    assert dict(tree.logged(tree.root)) == {token: node for token, node in enumerate(nodes.tolist())}
+    assert dict(tree.logged(tree.root)) == dict(enumerate(nodes.tolist()))

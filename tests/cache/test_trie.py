@@ -16,10 +16,10 @@ from lmql_lite.cache import entries as entries_module
 from lmql_lite.cache import nodes as nodes_module
 from lmql_lite.cache.frames import Draws, Verdicts
 from lmql_lite.cache.head import Head
+from lmql_lite.cache.memory import ANSWER_BYTES, SCORES_BYTES
 from lmql_lite.cache.nodes import Nodes, mix_many
 from lmql_lite.cache.scores import Scores, mix
 from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
-from lmql_lite.cache.memory import ANSWER_BYTES, SCORES_BYTES
 from lmql_lite.cache.trie import NODE_BYTES, Trie
 
 VOCABULARY = 1000

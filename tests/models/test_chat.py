@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from lmql_lite.cache.trie import Trie
 from lmql_lite.constraints.vocabulary import Vocabulary
@@ -109,6 +109,22 @@ def test_a_sentence_piece_tokenizer_writes_its_spaces_between_turns_too(
     talk: Talk = [("user", "Hi"), ("assistant", "Hi Hi"), ("user", "A")]
     expected = by_transformers(templates.sentence_piece(), templates.MERGED, talk, monkeypatch)
     assert on_the_path(tokenizer, talk)[0] == expected
+
+
+def swallowing() -> Tokenizer:
+    """Its special tokens take the white space behind them."""
+    backend = templates.byte_level(())
+    backend.add_special_tokens([AddedToken(each, rstrip=True, special=True) for each in templates.SPECIAL])
+    return backend
+
+
+def test_special_tokens_may_swallow_the_white_space_behind_them(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, chat = loaded(folder(tmp_path, templates.TRIMMED, swallowing))
+    assert chat.opens["user", "assistant"][-1] in chat.borders
+    for talk in (SHORT, SYSTEM):
+        assert on_the_path(tokenizer, talk)[0] == by_transformers(swallowing(), templates.TRIMMED, talk, monkeypatch)
 
 
 def test_special_tokens_in_a_text_are_text_S12(tmp_path: FilePath) -> None:

@@ -33,8 +33,7 @@ class Trace:
 
     def items(self, name: str, many: int, fails: bool) -> Iterator[int]:
         try:
-            for number in range(many):
-                yield number
+            yield from range(many)
             if fails:
                 raise KeyError(name)
         finally:

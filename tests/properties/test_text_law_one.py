@@ -57,6 +57,12 @@ def test_cache_off_on_warm_filed_and_replayed_give_the_same_text(
         if len(off) > 1:
             assert model.requests == asked, "a second process asks for nothing"
             ways["replay"] = await seen(program, lq.Session(), model, cache=file, cache_mode="replay")
+        little = lq.TokenCache(folder / "little.tokens", max_bytes=1)
+        for way, cache in {"evicted": lq.TokenCache(max_bytes=1), "evicted, with a file": little}.items():
+            ways[way] = await seen(program, session, model, cache=cache)
+            ways[f"{way}, again"] = await seen(program, session, model, cache=cache)
+        if len(off) > 1:
+            ways["evicted, replayed"] = await seen(program, session, model, cache=little, cache_mode="replay")
         together = await asyncio.gather(*(seen(program, crowded, model) for crowded in [lq.Session()] * 3))
         ways |= {f"{number} of three at once": run for number, run in enumerate(together)}
         for way, run in ways.items():
@@ -64,6 +70,31 @@ def test_cache_off_on_warm_filed_and_replayed_give_the_same_text(
 
     with TemporaryDirectory() as folder:
         asyncio.run(all_ways(Path(folder)))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    sources=st.lists(st.one_of(programs(), segments()), min_size=2, max_size=4),
+    seed=st.integers(0, 3),
+    able=st.sampled_from([{"alternatives": 5}, {"takes_languages": True}, {}]),
+    filed=st.booleans(),
+)
+def test_runs_at_once_in_a_memory_that_loses_texts_say_what_they_say_alone(
+    sources: list[str], seed: int, able: dict[str, Any], filed: bool
+) -> None:
+    """Whatever any of them has read, nodes and facts that none of them stands on are gone a moment later."""
+    programs = [lq.compile(source) for source in sources]
+
+    async def crowd(folder: Path) -> None:
+        model, session = server(seed, 3.0, able), lq.Session()
+        alone = [await seen(program, lq.Session(), model) for program in programs]
+        cache = lq.TokenCache(folder / "x.tokens" if filed else None, max_bytes=1)
+        for _ in range(2):
+            together = await asyncio.gather(*(seen(program, session, model, cache=cache) for program in programs * 2))
+            assert together == alone * 2
+
+    with TemporaryDirectory() as folder:
+        asyncio.run(crowd(Path(folder)))
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.5])

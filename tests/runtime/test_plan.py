@@ -180,6 +180,40 @@ def test_of_two_branches_the_dearer_counts() -> None:
     assert either.usual.requests == 3
 
 
+def test_samples_and_beams_are_written_side_by_side() -> None:
+    source = '"a[X]" where X in ["b", "c"]'
+    assert planned(source, decoder="sample", n=3).most == Spending(
+        *(3 * amount if amount else amount for amount in vars_of(planned(source, decoder="sample").most))
+    )
+    query = lq.compile(source)
+    plan = query.plan(model="demo", decoder="beam", n=2)
+    usage = query.run_sync(model="demo", session=lq.Session(), decoder="beam", n=2)[0].usage
+    assert within(usage.completion_tokens, plan.most.completion_tokens)
+    assert plan.most.completion_tokens == 3, "of beams one more, which takes the best of each token (S24)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['"a[X: ask(3)]"', '"a[ask(X)]"', '"a[X]" where ask(X)', '"a[argmax(tools=[find]) X]"'],
+    ids=["a query as a type", "a query around the hole", "a query in the condition", "tools"],
+)
+def test_a_hole_that_another_query_fills_or_in_which_tools_are_called_has_no_bound(source: str) -> None:
+    @lq.query
+    def ask(number: int) -> str:  # type: ignore[empty-body]
+        """lq
+        "{number}[Y]"
+        return Y
+        """
+
+    inputs = {"find": len} if "find" in source else {"ask": ask}
+    plan = planned(source + '\n"b[Z]" where Z in ["c", "d"]', inputs)
+    assert (plan.usual, plan.most) == (Spending(None, None, None), Spending(None, None, None))
+
+
+def vars_of(spending: Spending) -> tuple[int | None, ...]:
+    return spending.requests, spending.prompt_tokens, spending.completion_tokens
+
+
 def test_text_that_is_not_known_leaves_prompts_without_a_bound() -> None:
     source = '"{place}:[X]" where X in ["a", "b"]'
     assert planned(source).usual == Spending(1, None, 1)

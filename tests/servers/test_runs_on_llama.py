@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import lmql_lite as lq
 from lmql_lite.models.openai import OpenAIModel
 from lmql_lite.runtime import events
 from tests.servers.llama import CONTEXT, LlamaServer
-from tests.test_examples import EXAMPLES, INPUTS, shown
+from tests.test_examples import EXAMPLES, INPUTS, TYPED, shown
 
 SAMPLED = "10_sampled_people"
 """The server's own draws are not those of this process (S6)."""
@@ -71,12 +72,13 @@ def asked(known: OpenAIModel) -> Asked:
 
 @pytest.mark.parametrize("path", SAME, ids=lambda path: path.stem)
 def test_an_example_says_on_a_server_what_it_says_in_this_process(
-    path: Path, asked: Asked, session: lq.Session, tmp_path: Path
+    path: Path, asked: Asked, session: lq.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, expected = lq.compile(path), (EXAMPLES / "expected" / f"{path.stem}.txt").read_text("utf-8")
 
     def told(**options: Any) -> tuple[str, int]:
         before = asked.requests
+        monkeypatch.setattr("sys.stdin", StringIO(TYPED.get(path.stem, "")))
         result = asked(query, inputs=INPUTS.get(path.stem, {}), **options)
         assert result.usage.requests == asked.requests - before
         return shown(query, result), asked.requests - before

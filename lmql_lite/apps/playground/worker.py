@@ -17,22 +17,19 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from types import FrameType
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, BinaryIO, NoReturn, cast
 
-from lmql_lite.apps.playground import memory
-from lmql_lite.apps.playground.checks import check, plan
-from lmql_lite.errors import ModelError, did_you_mean
-from lmql_lite.models.base import Model
-from lmql_lite.models.registry import Access, load
+from lmql_lite.apps.playground.answers import check, plan, query_of
+from lmql_lite.apps.playground.memory import limit, without_core_dumps
+from lmql_lite.apps.playground.offer import Offered
+from lmql_lite.runtime import events
 from lmql_lite.runtime.asking import NoMoreInput
-from lmql_lite.runtime.events import Failed
 from lmql_lite.runtime.failures import failed
-from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.wire import as_object
-from lmql_lite.verbs import Options, compile
+from lmql_lite.verbs import Options
 
 MOST_FORKS = 64
-"""Children of children count, too."""
+"""Of a run; children of children count, too."""
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -41,13 +38,12 @@ def main() -> None:
     """The first line says which models there are; then come jobs. One that is a run is the last."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who started this process hears it, too
+    without_core_dumps()
     jobs, tell = channels()
-    try:
-        offer = json.loads(jobs.readline() or "null")
-        if offer is None:
-            return
+    with suppress(KeyboardInterrupt):
+        offer = json.loads(jobs.readline())
         session = Offered(offer["models"], offer["first"], offer["memory_bytes"])
-        if offer["first"] == "demo":  # loaded in no time, and then it is there; others cost memory
+        if offer["ready"] and offer["first"] == "demo":  # others take their time, and memory
             session.model(None)
         for line in jobs:
             job = json.loads(line)
@@ -56,36 +52,100 @@ def main() -> None:
                 run(job, session, tell)
                 return
             tell(check(job["text"]) if job["kind"] == "check" else plan(job, session))
-    except KeyboardInterrupt:
-        return
 
 
 def run(job: Mapping[str, Any], session: Offered, tell: Tell) -> None:
     """Tells all that happens; its end is the last thing it tells."""
     try:
-        ended = asyncio.run(_told(job, session, tell))
-    except MemoryError:
-        most = session.memory_bytes >> 20
-        ended = as_object(Failed("BudgetError", f"the run needs more memory than it may have ({most:,} MB)"))
+        asyncio.run(_told(job, session, tell))
     except BaseException as error:  # SystemExit and what a stop raises are ends of a run as well
-        ended = as_object(failed(error))
+        _flush()
+        tell(as_object(_ended(error, session.memory_bytes)))
+
+
+async def _told(job: Mapping[str, Any], session: Offered, tell: Tell) -> None:
+    query = query_of(job)
+    limit(session.memory_bytes)
+    options = cast(Options, {**job["options"], "session": session})
+    async with aclosing(query.stream(job["inputs"], **options)) as stream:
+        async for event in stream:
+            if isinstance(event, events.Finished):
+                _flush()
+            tell(as_object(event))
+
+
+def _ended(error: BaseException, memory_bytes: int) -> events.Failed:
+    if isinstance(error, MemoryError):
+        sentence = f"the run needs more memory than the {memory_bytes >> 20:,} MB that it may have"
+        return events.Failed("BudgetError", sentence, "let it hold less at a time")
+    if isinstance(error, SystemExit):
+        return events.Failed("Crashed", f"the query ended its own interpreter: sys.exit({error.code!r})", "use return")
+    return failed(error)
+
+
+# What surrounds a query ------------------------------------------------------------------------------------------
+
+
+def channels() -> tuple[BinaryIO, Tell]:
+    """Where jobs come from, and where answers go; from here on stdin is empty, and stdout is stderr."""
+    jobs, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    sys.stdin = NoKeyboard()
+    for stream in (sys.stdout, sys.stderr):
+        cast(io.TextIOWrapper, stream).reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    if hasattr(os, "fork"):
+        forks = mmap.mmap(-1, 8)  # all children share it
+
+        def in_child() -> None:
+            os.dup2(nothing, answers)  # the run is told by one process
+            count = int.from_bytes(forks[:8], "little") + 1
+            forks[:8] = count.to_bytes(8, "little")
+            if count > MOST_FORKS:
+                os._exit(1)
+
+        os.register_at_fork(after_in_child=in_child)
+
+    def tell(found: Mapping[str, Any]) -> None:
+        rest = memoryview(json.dumps(found).encode() + b"\n")
+        while rest:
+            rest = rest[os.write(answers, rest) :]
+
+    return jobs, tell
+
+
+class NoKeyboard(io.TextIOBase):
+    """Says so instead of waiting for a line that nobody can type."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        raise NoMoreInput(
+            "a query in the playground cannot read what somebody types",
+            hint="read an input instead: a name that the query does not bind, such as {question}",
+        )
+
+    def read(self, size: int | None = -1, /) -> str:
+        return self.readline()
+
+
+def _flush() -> None:
     with suppress(Exception):  # the query may have put anything in their place
         sys.stdout.flush()
         sys.stderr.flush()
-    tell(ended)
 
 
-async def _told(job: Mapping[str, Any], session: Offered, tell: Tell) -> Mapping[str, Any]:
-    query = compile_job(job)
-    options = cast(Options, {**job["options"], "session": session})
-    session.limit()
-    ended: Mapping[str, Any] = {}
-    async with aclosing(query.stream(job["inputs"], **options)) as stream:
-        async for event in stream:
-            if ended:
-                tell(ended)
-            ended = as_object(event)
-            if ended["type"] != "done":
-                tell(ended)
-                ended = {}
-    return ended
+def _end_with(jobs: BinaryIO) -> None:
+    """Nobody waits for the run any more."""
+    with suppress(Exception):
+        while jobs.read(1):
+            pass
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _stop(signal_number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

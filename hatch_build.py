@@ -1,0 +1,72 @@
+"""The page's bundle is built where npm is there; a wheel and an sdist then hold it, so that nobody else needs npm.
+
+Without npm they hold the page's own modules, which work by themselves. With LMQL_LITE_RELEASE=1 the bundle is built anew,
+and a build without it fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NEEDED = ("index.html", "THIRD-PARTY-NOTICES.txt")
+NOT_SOURCES = ("dist", "node_modules")
+
+
+class Bundle(BuildHookInterface):
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Raises RuntimeError for a release without its bundle."""
+        if version == "editable":
+            return
+        root = Path(self.root)
+        page, dist = root / "playground", root / "playground" / "dist"
+        is_release = os.environ.get("LMQL_LITE_RELEASE") == "1"
+        problem = None if is_built(page) and not is_release else built(page)
+        if problem is not None:
+            if is_release:
+                raise RuntimeError(f"a release needs the bundle of the page: {problem}")
+            self.app.display_warning(f"the page comes without its bundle: {problem}")
+        files = [dist] if is_built(page) else list(own_files(page))
+        into = "" if self.target_name == "sdist" else "lmql_lite/"
+        if self.target_name == "sdist":
+            files = [file for file in files if file == dist]  # the rest is in it anyway
+        else:
+            files += sorted((root / "examples").glob("*.lq"))
+        build_data["force_include"] |= {str(file): f"{into}{file.relative_to(root).as_posix()}" for file in files}
+
+
+def own_files(page: Path) -> Iterator[Path]:
+    """What a browser loads where there is no bundle."""
+    yield page / "index.html"
+    yield from sorted(page.glob("*.css"))
+    yield page / "src"
+
+
+def is_built(page: Path) -> bool:
+    """And not before its sources were last changed."""
+    dist = page / "dist"
+    if not all((dist / name).is_file() for name in NEEDED):
+        return False
+    sources = (file for top in page.iterdir() if top.name not in NOT_SOURCES for file in (top, *top.rglob("*")))
+    return max(file.stat().st_mtime for file in sources if file.is_file()) <= (dist / "index.html").stat().st_mtime
+
+
+def built(page: Path) -> str | None:
+    """Builds it. Gives what went wrong."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return "there is no npm"
+    for command in ([npm, "ci", "--no-audit", "--no-fund", "--fetch-retries=1"], [npm, "run", "build"]):
+        done = subprocess.run(command, cwd=page, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"`{' '.join(['npm', *command[1:]])}` failed: {(done.stderr or done.stdout).strip()[-2000:]}"
+    missing = [name for name in NEEDED if not (page / "dist" / name).is_file()]
+    return f"the build left no {' and no '.join(missing)}" if missing else None

@@ -1,0 +1,89 @@
+"""`lq playground`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lmql_lite.apps.run_command import two_prices
+from lmql_lite.apps.terminal import note, reporting, write
+from lmql_lite.errors import InputError
+
+if TYPE_CHECKING:
+    from lmql_lite.models.registry import Access
+
+
+@click.command()
+@click.argument("path", metavar="[FILE|DIR]", required=False)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="0, unless told: one that is free.")
+@click.option("--no-open", is_flag=True, help="Opens no browser.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="ID",
+    help="Models that runs may use besides demo, the first one unless a query says otherwise: local:NAME_OR_PATH, "
+    "openai/NAME. No others are asked.",
+)
+@click.option("--base-url", metavar="URL", help="Where the server of openai/NAME is, as for lq run.")
+@click.option(
+    "--cache", metavar="FILE", help="Where what models say is kept (x.tokens); unless told, until the server ends."
+)
+@click.option("--max-cost", type=float, metavar="SUM", help="The most that one run may cost; needs --prices.")
+@click.option("--prices", metavar="IN,OUT", callback=two_prices, help="Of a million tokens, as for lq run.")
+def playground(
+    path: str | None,
+    port: int,
+    no_open: bool,
+    models: tuple[str, ...],
+    base_url: str | None,
+    cache: str | None,
+    max_cost: float | None,
+    prices: tuple[float, float] | None,
+) -> None:
+    """Edit and run queries in the browser, and see where every token came from.
+
+    Serves this machine alone. The address has a token; who knows it can run Python as you. FILE or DIR says which
+    queries the page can open and save. Ctrl-C ends the server and all runs.
+    """
+    with reporting(as_json=False):
+        if max_cost is not None and prices is None:
+            raise InputError("--max-cost needs --prices: no server tells them", hint="--prices 0.15,0.60, for example")
+        offered = _offered(models, base_url)
+        if cache is not None and not cache.endswith(".tokens"):
+            raise InputError(f"--cache names a .tokens file, and {cache!r} is none", hint="--cache play.tokens")
+        from lmql_lite.apps.playground.files import Files
+        from lmql_lite.apps.playground.page import BUILD, Page
+        from lmql_lite.apps.playground.serving import Wishes, listening, open_browser, serve
+
+        files = None if path is None else Files.of(Path(path))
+        bounds = {"prices": prices, **({} if max_cost is None else {"max_cost": max_cost})} if prices else {}
+        wishes = Wishes(offered, files, Path(cache) if cache else None, bounds)
+
+        def ready(address: str) -> None:
+            write(f"Playground ready: {address}\n")
+            if not Page.find().is_bundled:
+                note(f"the page works without its bundle; {BUILD}")
+            note("Ctrl-C ends it")
+            if not no_open:
+                open_browser(address)
+
+        serve(wishes, listening(port), ready)
+
+
+def _offered(models: tuple[str, ...], base_url: str | None) -> dict[str, Access]:
+    """`demo` is always there, and comes first where no other is named."""
+    from lmql_lite.models.registry import KINDS
+
+    offered: dict[str, Access] = {}
+    for model in models or ("demo",):
+        if model != "demo" and not model.startswith(("local:", "openai/")):
+            raise InputError(f"no model is called {model!r}", hint=f"there is {KINDS}")
+        is_server = model.startswith("openai/")
+        offered[model] = {"base_url": base_url, "api_key": os.environ.get("OPENAI_API_KEY")} if is_server else {}
+    if base_url is not None and not any(map(bool, offered.values())):
+        raise InputError("--base-url says where a model is, and none is named", hint="add --model openai/NAME")
+    return offered | {"demo": {}}

@@ -1,0 +1,86 @@
+"""Who may ask: before any route, by Host, Origin and token; and the headers that every answer has.
+
+A page of another site can send requests to this machine, and with a name of its own that leads here it can even read
+the answers: only `Host` tells. Cookies would not tell ports apart, so there are none.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections import deque
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lmql_lite.apps.playground.replies import Refused
+
+MOST_FAILURES = 30
+"""Wrong tokens in a minute; the right one is always let in."""
+
+FIXED = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def policy(nonce: str) -> str:
+    return (
+        f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; "
+        "font-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    )
+
+
+class Guard:
+    """Around an application that listens on one port of this machine. The nonce of an answer is in `state`."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+        self._failures: deque[float] = deque(maxlen=MOST_FAILURES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        nonce = secrets.token_urlsafe(16)
+        scope["state"] = {"nonce": nonce}
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update({"Content-Security-Policy": policy(nonce), **FIXED})
+            await send(message)
+
+        try:
+            self._check(scope)
+        except Refused as refused:
+            await refused.response()(scope, receive, told)
+        else:
+            await self._app(scope, receive, told)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            raise Refused(403, "this server answers only under its own address", "open the address that it printed")
+        if any(origin != f"http://{hosts[0].lower()}" for origin in origins):
+            raise Refused(403, "a page of another site may not ask this server", "open the address that it printed")
+        if scope["method"] == "OPTIONS":
+            raise Refused(403, "no other site may ask this server")
+        if scope["path"].startswith("/api/"):
+            self._check_token(headers.getlist("authorization"))
+
+    def _check_token(self, given: list[str]) -> None:
+        kind, _, token = (given[0] if len(given) == 1 else "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(token.encode(), self._token):
+            return
+        now = time.monotonic()
+        flooded = len(self._failures) == MOST_FAILURES and now - self._failures[0] < 60
+        self._failures.append(now)
+        if flooded:
+            raise Refused(429, "there were too many wrong tokens in the last minute", "open the address it printed")
+        sentence = "the token is not that of this server" if given else "there is no token in this request"
+        raise Refused(403, sentence, "open the address that `lq playground` printed; each start has a new token")

@@ -1,0 +1,64 @@
+"""The page's own files, with the bundle where it was built and without where not; and the examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from starlette.responses import Response
+
+from lmql_lite.apps.playground.replies import Refused
+from lmql_lite.assets import folder
+
+BUILD = "for colours, completion and the tree: npm ci && npm run build, in playground/"
+
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".txt": "text/plain",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    root: Path
+    is_bundled: bool
+
+    @staticmethod
+    def find() -> Page:
+        home = folder("playground")
+        is_bundled = (home / "dist" / "index.html").is_file()
+        return Page((home / "dist" if is_bundled else home).resolve(), is_bundled)
+
+    def file(self, path: str, nonce: str) -> Response:
+        """Raises Refused for what is not there, and for what is not for the browser."""
+        parts = (path or "index.html").split("/")
+        place = self.root.joinpath(*parts)
+        kind = TYPES.get(place.suffix)
+        is_hidden = any(part in ("", "node_modules") or part.startswith(".") for part in parts)
+        is_hidden |= any(character in path for character in "\0\\:")
+        if kind is None or is_hidden or place.resolve() != place or not place.is_file():
+            raise Refused(404, "there is no such file")
+        data = place.read_bytes()
+        if place.suffix == ".html":
+            data = data.replace(b"__NONCE__", nonce.encode())
+        return Response(data, media_type=kind)
+
+
+def examples() -> list[dict[str, str]]:
+    """Each query of `examples/`; the first sentence of its first comment is its title."""
+    found = []
+    for place in sorted(folder("examples").glob("*.lq")):
+        text = place.read_text("utf-8")
+        comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.split("\n")))
+        found.append({"name": place.name, "title": comment.split(". ")[0].rstrip("."), "text": text})
+    return found

@@ -1,0 +1,209 @@
+"""The runs of one server: each in a process of its own, bounded, stopped when asked, and kept for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import secrets
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from lmql_lite.apps.playground.journal import Journal
+from lmql_lite.apps.playground.keys import Scrub
+from lmql_lite.apps.playground.limits import Limits
+from lmql_lite.apps.playground.process import Worker
+from lmql_lite.runtime.events import Failed
+from lmql_lite.runtime.failures import STOPPED
+from lmql_lite.runtime.redaction import redacted
+from lmql_lite.runtime.wire import as_object
+
+LAST = ("done", "error")
+LONGEST_LOG = 8192
+"""Characters of a line that is told before it has ended."""
+CRASHES = {
+    "SIGSEGV": "a segmentation fault",
+    "SIGABRT": "abort",
+    "SIGILL": "an illegal instruction",
+    "SIGBUS": "a bus error",
+}
+
+State = Literal["running", "done", "error"]
+
+
+class Run:
+    def __init__(self, name: str, limits: Limits, scrub: Scrub) -> None:
+        self.id = secrets.token_hex(8)
+        self.name = name
+        self.state: State = "running"
+        self.journal = Journal(self.id, scrub)
+        self._limits = limits
+        self._worker: Worker | None = None
+        self._why: Failed | None = None
+        """Why it has to end, once somebody or a limit has said so."""
+
+    def stop(self) -> None:
+        self._end(Failed(STOPPED, "the run was stopped"))
+
+    async def drive(self, worker: Worker, job: Mapping[str, Any]) -> None:
+        """Until it has ended, whatever happens."""
+        self._worker = worker
+        loop, last = asyncio.get_running_loop(), None
+        seconds = self._limits.seconds
+        sentence = f"the run has taken longer than the {seconds:,.0f} seconds that it may take"
+        clock = loop.call_later(seconds, self._end, Failed("BudgetError", sentence, "`lq run` has no such limit"))
+        printed = asyncio.create_task(self._listen(worker))
+        code = 0
+        try:
+            await worker.send(job)
+            while last is None and (found := await worker.answer()) is not None:
+                if found.get("type") in LAST:
+                    last = found
+                elif isinstance(found.get("type"), str):
+                    self._add(found)
+        finally:
+            clock.cancel()
+            code = await worker.kill(patience=1 if last is None else 0)
+            with suppress(TimeoutError):  # a process of the query that nobody could end may still hold the pipe
+                await asyncio.wait_for(printed, 1)
+            if last is None or (last["type"] == "error" and self._why is not None):
+                last = as_object(self._why or _crash(code))
+            self.state = "done" if last["type"] == "done" else "error"
+            self.journal.end(last)
+
+    def _add(self, found: Mapping[str, Any]) -> None:
+        journal, limits = self.journal, self._limits
+        if len(journal.lines) < limits.events and journal.bytes < limits.event_bytes:
+            journal.add(found)
+        else:
+            sentence = f"the run has told more than the {limits.events:,} lines that are kept of it"
+            self._end(Failed("BudgetError", sentence, "`lq run` has no such limit"))
+
+    def _end(self, why: Failed) -> None:
+        """It is asked to end, and has a moment to keep what it has learned. The first reason counts."""
+        if self._why is None and self._worker is not None:
+            self._why = why
+            self._worker.interrupt()
+            asyncio.get_running_loop().call_later(self._limits.grace_seconds, self._worker.kill_at_once)
+
+    async def _listen(self, worker: Worker) -> None:
+        """What it prints becomes lines, up to a bound; what is beyond is counted."""
+        decoder, rest, told, size = codecs.getincrementaldecoder("utf-8")("replace"), "", 0, 0
+        limits = self._limits
+        try:
+            async for data in worker.printed():
+                size += len(data)
+                if size > limits.flood_bytes:
+                    sentence = f"the run has printed more than the {limits.flood_bytes:,} bytes that it may print"
+                    self._end(Failed("BudgetError", sentence, "print less"))
+                if told > limits.printed_bytes:
+                    continue
+                whole, line_end, rest = (rest + decoder.decode(data)).rpartition("\n")
+                if len(rest) > LONGEST_LOG:
+                    whole, line_end, rest = whole + line_end + rest, "", ""
+                said = (whole + line_end)[: limits.printed_bytes - told + 1]
+                told += len(said)
+                if said:
+                    self._log(said)
+                if told > limits.printed_bytes:
+                    rest = ""
+                    self._log(f"\n[no more than {limits.printed_bytes:,} characters are shown of what is printed]\n")
+        finally:
+            if rest:
+                self._log(rest)
+
+    def _log(self, text: str) -> None:
+        if not self.journal.is_over:
+            self._add({"type": "log", "text": redacted(text)})
+
+
+class Runs:
+    """All of one server. A worker waits for the next run, so that it begins at once."""
+
+    def __init__(
+        self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], limits: Limits, scrub: Scrub
+    ) -> None:
+        self.known: dict[str, Run] = {}
+        self._offer = offer
+        self._folder = folder
+        self._environment = environment
+        self._limits = limits
+        self._scrub = scrub
+        self._spare: Worker | None = None
+        self._driving: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    @property
+    def under_way(self) -> list[Run]:
+        return [run for run in self.known.values() if run.state == "running"]
+
+    async def worker(self) -> Worker:
+        """For one run: the one that waits, or a new one."""
+        spare, self._spare = self._spare, None
+        return spare if spare is not None and not spare.has_ended else await self._new()
+
+    async def prepare(self) -> None:
+        if self._spare is None:
+            self._spare = await self._new()
+
+    async def start(self, job: Mapping[str, Any]) -> Run:
+        """Whether there is room for it is asked before. Raises OSError where there can be no process for it."""
+        self._forget()
+        run = Run(job["name"], self._limits, self._scrub)
+        self.known[run.id] = run
+        try:
+            worker = await self.worker()
+        except BaseException:
+            del self.known[run.id]
+            raise
+        task = asyncio.create_task(self._drive(run, worker, job))
+        self._driving.add(task)
+        task.add_done_callback(self._driving.discard)
+        return run
+
+    async def close(self) -> None:
+        """Ends all of them."""
+        self._is_closing = True
+        for run in self.under_way:
+            run.stop()
+        if self._driving:
+            await asyncio.wait(self._driving, timeout=2 * self._limits.grace_seconds)
+        for task in self._driving:
+            task.cancel()
+        await asyncio.gather(*self._driving, return_exceptions=True)
+        if self._spare is not None:
+            await self._spare.kill()
+
+    async def _new(self) -> Worker:
+        return await Worker.start({**self._offer, "ready": True}, self._folder, self._environment)
+
+    async def _drive(self, run: Run, worker: Worker, job: Mapping[str, Any]) -> None:
+        await run.drive(worker, job)
+        if not self.under_way and not self._is_closing:
+            with suppress(OSError):
+                await self.prepare()
+
+    def _forget(self) -> None:
+        """The oldest ones that have ended, where there are too many."""
+        ended = [run for run in self.known.values() if run.state != "running"]
+        size = sum(run.journal.bytes for run in self.known.values())
+        while ended and (len(ended) > self._limits.kept or size > self._limits.kept_bytes):
+            size -= ended[0].journal.bytes
+            del self.known[ended.pop(0).id]
+
+
+def _crash(code: int) -> Failed:
+    if code >= 0:
+        message = f"the interpreter of the run ended before the query did, with exit code {code}"
+        return Failed("Crashed", message, "os._exit() and the like end a run without a result")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    what = f"{CRASHES[name]} ({name})" if name in CRASHES else name
+    hint = (
+        "the system may have run out of memory" if name == "SIGKILL" else "code that is not Python has gone wrong in it"
+    )
+    return Failed("Crashed", f"the interpreter that ran the query crashed: {what}", hint)

@@ -1,0 +1,71 @@
+// Looks for mistakes while somebody types: the server reads the text and runs nothing.
+import { byId, make, visible } from "./dom.js";
+
+const QUIET_MS = 250;
+
+export class Checker {
+  constructor({ server, editor, onInputs }) {
+    this._server = server;
+    this._editor = editor;
+    this._onInputs = onInputs;
+    this._number = 0;
+    this._timer = null;
+    this._problems = [];
+    this._current = -1;
+    this.completions = [];
+  }
+
+  /** The text has changed: what was said of it counts no more when this is answered. */
+  changed() {
+    this._number += 1;
+    clearTimeout(this._timer);
+    this._timer = setTimeout(() => this.now(), QUIET_MS);
+  }
+
+  async now() {
+    if (!this._server) return;
+    const number = ++this._number;
+    let found;
+    try {
+      found = await this._server.post("/api/check", { text: this._editor.text() });
+    } catch {
+      return; // the next change asks again; a run says what is wrong with the server
+    }
+    if (number !== this._number) return;
+    this.completions = found.completions.map(({ label, kind }) => ({ label, detail: kind, type: kind }));
+    this._onInputs(found.inputs);
+    this.show(found.problems);
+  }
+
+  show(problems) {
+    this._problems = problems;
+    this._current = -1;
+    this._editor.setProblems(problems);
+    byId("problem-count").textContent = problems.length ? String(problems.length) : "none";
+    byId("problems").replaceChildren(...problems.map((problem, at) => this._row(problem, at)));
+  }
+
+  /** Selects the next problem, or the one before. */
+  go(step) {
+    const { length } = this._problems;
+    if (!length) return;
+    this._current = (this._current + step + (this._current < 0 && step < 0 ? 1 : 0) + length) % length;
+    const { from, to } = this._problems[this._current];
+    this._editor.select(from, to);
+  }
+
+  _row(problem, at) {
+    const place = `${problem.line}:${problem.column}`;
+    const go = () => {
+      this._current = at;
+      this._editor.select(problem.from, problem.to);
+    };
+    return make(
+      "li",
+      {},
+      make("button", { type: "button", class: "link", onclick: go }, `line ${place}`),
+      make("span", {}, ` ${visible(problem.message)}`),
+      problem.hint ? make("span", { class: "hint" }, visible(problem.hint)) : null,
+    );
+  }
+}

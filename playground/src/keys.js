@@ -1,0 +1,37 @@
+// Keys of the whole page.
+import { TABS } from "./tabs.js";
+
+const TWICE_MS = 2_000;
+
+export function listen({ run, stop, plan, help, tabs, card, say, problem, isRunning }) {
+  let escaped = -Infinity;
+  const held = (event) => (event.ctrlKey || event.metaKey) && !event.altKey;
+  const actions = [
+    [(event) => held(event) && event.key === "Enter", (event) => (event.shiftKey ? plan() : run())],
+    [(event) => held(event) && event.key === ".", () => stop()],
+    [(event) => event.altKey && !held(event) && /^Digit[1-6]$/.test(event.code), (event) => tabs.show(TABS[Number(event.code.at(-1)) - 1], true)],
+    [(event) => event.key === "F8", (event) => problem(event.shiftKey ? -1 : 1)],
+    [(event) => event.key === "?" && !event.target.closest("input,textarea,select,[contenteditable]"), () => help()],
+  ];
+  // before the editor, which has some of them for itself
+  addEventListener(
+    "keydown",
+    (event) => {
+      if (document.querySelector("dialog[open]")) return;
+      const found = actions.find(([fits]) => fits(event));
+      if (!found) return;
+      event.preventDefault();
+      event.stopPropagation();
+      found[1](event);
+    },
+    true,
+  );
+  addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+    if (card.isOpen) return card.close();
+    if (!isRunning()) return;
+    if (event.timeStamp - escaped < TWICE_MS) return stop();
+    escaped = event.timeStamp;
+    say("press Escape again to stop the run");
+  });
+}

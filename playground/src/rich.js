@@ -1,0 +1,98 @@
+// What comes from npm: the editor and the layout of trees. Where nothing was built this module cannot be loaded, and
+// editor.js and trie.js have simpler ones.
+import { acceptCompletion, autocompletion, completionKeymap } from "@codemirror/autocomplete";
+import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
+import {
+  HighlightStyle,
+  StreamLanguage,
+  bracketMatching,
+  indentUnit,
+  syntaxHighlighting,
+} from "@codemirror/language";
+import { lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
+import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/search";
+import { EditorState } from "@codemirror/state";
+import { EditorView, highlightActiveLine, highlightActiveLineGutter, keymap, lineNumbers } from "@codemirror/view";
+import { Tag } from "@lezer/highlight";
+import { hierarchy, tree } from "d3-hierarchy";
+
+import { lq } from "./highlight.js";
+
+const NAMES = ["keyword", "constant", "clause", "decoder", "condition", "type", "comment", "string", "number"];
+const TAGS = Object.fromEntries(
+  [...NAMES, "prompt", "escape", "role", "brace", "hole", "decorator"].map((name) => [name, Tag.define()]),
+);
+const COLOURS = HighlightStyle.define(Object.entries(TAGS).map(([name, tag]) => ({ tag, class: `code-${name}` })));
+
+/** An editor inside `parent`. `completions()` are those that fit by now; `nonce` lets its style through. */
+export function richEditor({ parent, text, onChange, completions, nonce }) {
+  const complete = (context) => {
+    const word = context.matchBefore(/[\p{L}_][\p{L}\p{N}_]*/u);
+    if (!word && !context.explicit) return null;
+    return { from: word?.from ?? context.pos, options: completions(), validFor: /^[\p{L}\p{N}_]*$/u };
+  };
+  const view = new EditorView({
+    parent,
+    state: EditorState.create({
+      doc: text,
+      extensions: [
+        EditorView.cspNonce.of(nonce),
+        EditorView.contentAttributes.of({ "aria-label": "query", spellcheck: "false" }),
+        EditorView.lineWrapping,
+        EditorView.updateListener.of((update) => update.docChanged && onChange()),
+        lineNumbers(),
+        lintGutter(),
+        highlightActiveLine(),
+        highlightActiveLineGutter(),
+        highlightSelectionMatches(),
+        history(),
+        bracketMatching(),
+        search({ top: true }),
+        indentUnit.of("    "),
+        StreamLanguage.define({ ...lq, tokenTable: TAGS }),
+        syntaxHighlighting(COLOURS),
+        autocompletion({ override: [complete], icons: false }),
+        keymap.of([
+          { key: "Tab", run: acceptCompletion },
+          indentWithTab,
+          ...completionKeymap,
+          ...lintKeymap,
+          ...searchKeymap,
+          ...historyKeymap,
+          ...defaultKeymap,
+        ]),
+      ],
+    }),
+  });
+  return {
+    text: () => view.state.doc.toString(),
+    setText: (value) => view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: value } }),
+    setProblems: (problems) => view.dispatch(setDiagnostics(view.state, problems.map((each) => diagnostic(view, each)))),
+    select(from, to) {
+      const end = view.state.doc.length;
+      const selection = { anchor: Math.min(from, end), head: Math.min(to, end) };
+      view.dispatch({ selection, effects: EditorView.scrollIntoView(selection.anchor, { y: "center" }) });
+      view.focus();
+    },
+    focus: () => view.focus(),
+  };
+}
+
+function diagnostic(view, problem) {
+  const end = view.state.doc.length;
+  const from = Math.min(problem.from, end);
+  return {
+    from,
+    to: Math.min(Math.max(problem.to, from), end),
+    severity: "error",
+    message: problem.hint ? `${problem.message}\n${problem.hint}` : problem.message,
+  };
+}
+
+/** Gives every run its row, in units of one row. */
+export function tidyRows(top) {
+  const laid = tree().nodeSize([1, 1]).separation(() => 1)(hierarchy(top, (run) => run.children));
+  let least = 0;
+  laid.each((each) => (least = Math.min(least, each.x)));
+  laid.each((each) => (each.data.row = each.x - least));
+}

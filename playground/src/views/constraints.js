@@ -1,0 +1,73 @@
+// The conditions of each hole, clause by clause, as far as the plan and the run tell of them.
+import { make, visible } from "../dom.js";
+
+export class ConstraintsView {
+  constructor(root, onPlace) {
+    this._root = root;
+    this._onPlace = onPlace;
+    this._drawn = null;
+  }
+
+  draw(scene, plan) {
+    const stamp = [scene.holes.length, scene.holes.at(-1)?.ending, scene.end?.type, plan];
+    if (this._scene === scene && stamp.every((each, at) => each === this._drawn?.[at])) return;
+    this._scene = scene;
+    this._drawn = stamp;
+    const names = new Set([...(plan?.holes ?? []).map((hole) => hole.name), ...scene.holes.map((hole) => hole.name)]);
+    if (!names.size) {
+      this._root.replaceChildren(make("p", { class: "empty" }, "Run the query, or ask for its plan (Mod+Shift+Enter)."));
+      return;
+    }
+    this._root.replaceChildren(...[...names].map((name) => this._hole(name, scene, plan)));
+  }
+
+  _hole(name, scene, plan) {
+    const planned = plan?.holes.filter((hole) => hole.name === name) ?? [];
+    const filled = scene.holes.filter((hole) => hole.name === name);
+    const span = filled[0]?.span ?? planned[0];
+    const title = make("h3", {}, `[${visible(name)}] `, span
+      ? make("button", { type: "button", class: "link", onclick: () => this._onPlace(span) }, `line ${span.line}`)
+      : null);
+    return make("section", { class: "clauses" }, title, clauses(planned, filled, scene), ...fillings(filled));
+  }
+}
+
+function clauses(planned, filled, scene) {
+  const rows = [];
+  for (const hole of planned) {
+    const later = new Set(hole.later);
+    for (const clause of hole.conditions) rows.push([clause, later.has(clause) ? "known only in the run" : "guides token by token"]);
+    for (const clause of hole.judged) rows.push([clause, "Python judges the whole value"]);
+    for (const clause of later) if (!hole.conditions.includes(clause)) rows.push([clause, "known only in the run"]);
+    rows.push([`ends ${hole.ends.join(", or ")}`, hole.most_tokens === null ? "" : `at most ${hole.most_tokens} tokens`]);
+  }
+  if (!rows.length) return make("p", { class: "empty" }, "The clauses are in the plan, and a recording has none.");
+  const state = stateOf(filled, scene);
+  const head = make("tr", {}, ...["clause", "how", "state"].map((each) => make("th", { scope: "col" }, each)));
+  const body = rows.map(([clause, how]) =>
+    make("tr", {}, make("td", {}, make("code", {}, visible(clause.split(/\s+/).join(" ")))), make("td", {}, how),
+      make("td", { class: `state ${state.kind}` }, state.says)));
+  return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
+}
+
+function stateOf(filled, scene) {
+  const last = filled.at(-1);
+  if (!last) return { kind: "undecided", says: "? not asked yet" };
+  if (last.ending !== null) return { kind: "met", says: `✓ met${filled.length > 1 ? ` ${filled.length} times` : ""}` };
+  if (scene.end?.type === "error") {
+    return scene.end.kind === "ConstraintError"
+      ? { kind: "violated", says: "✕ cannot be met" }
+      : { kind: "undecided", says: "? the run ended before" };
+  }
+  return { kind: "holds", says: "… holds so far" };
+}
+
+const SHOWN = 20;
+
+function* fillings(filled) {
+  if (!filled.length) return;
+  const items = filled.slice(0, SHOWN).map((hole) =>
+    make("li", {}, hole.value === null ? "open" : make("code", {}, visible(JSON.stringify(hole.value))), hole.ending ? ` ended by ${hole.ending}` : ""));
+  yield make("ol", { class: "fillings" }, ...items);
+  if (filled.length > SHOWN) yield make("p", { class: "empty" }, `and ${filled.length - SHOWN} more`);
+}

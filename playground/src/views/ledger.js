@@ -1,0 +1,94 @@
+// What the run cost, and what it saved; every number says how it was found.
+import { make } from "../dom.js";
+import { tally } from "../scene.js";
+import { percent } from "./tokens.js";
+
+const ROWS = [
+  ["requests", "requests to a server", "counted by the run; a retry counts again"],
+  ["forward_passes", "forward passes", "calls of the model in this process that the run took part in"],
+  ["prompt_tokens", "tokens of the prompt", "the program's own tokens in the final text, or what the server charged for"],
+  ["completion_tokens", "tokens decided", "every token that was chosen for a hole, also those that did not stay"],
+  ["tokens_from_cache", "↺ from the cache", "in the text, and known before the run began"],
+  ["tokens_from_model", "from the model", "in the text, and asked for"],
+  ["draft_accepted", "» guessed, agreed", "in the text; guessed, and confirmed by the model in the same pass"],
+  ["tokens_forced", "■ forced", "in the text; a condition left nothing else, so nobody was asked"],
+  ["wasted_tokens", "✕ wasted", "decided, and not in the text: taken back, cut or given up"],
+  ["draft_rejected", "guesses that missed", "guessed, and the run did not come by; which ones, the run does not tell"],
+  ["received_tokens", "received", "tokens that the server sent"],
+  ["provider_cached_tokens", "the server's own cache", "tokens of the prompt that the server says it had"],
+];
+
+export class LedgerView {
+  constructor(root) {
+    this._root = root;
+    this._stamp = null;
+    this._notBefore = 0;
+    this._open = new Set();
+  }
+
+  /** Says whether it has to be asked again, because it was drawn just now. */
+  draw(scene, hypothesis) {
+    const usage = scene.end?.type === "done" ? scene.end.usage : null;
+    const stamp = usage ?? `${scene.count}`;
+    if (this._scene === scene && stamp === this._stamp) return false;
+    const now = performance.now();
+    if (!usage && this._scene === scene && now < this._notBefore) return true;
+    this._scene = scene;
+    this._stamp = stamp;
+    this._notBefore = now + 120;
+    if (!hypothesis && !usage) {
+      this._root.replaceChildren(make("p", { class: "empty" }, "The ledger of a run stands here."));
+      return false;
+    }
+    const counts = usage ?? soFar(hypothesis);
+    this._root.replaceChildren(...this._sums(counts, scene), this._table(counts, usage !== null));
+    return false;
+  }
+
+  *_sums(counts, scene) {
+    const parts = ["tokens_from_cache", "tokens_from_model", "draft_accepted", "tokens_forced"].map((name) => counts[name] ?? 0);
+    const kept = parts.reduce((sum, each) => sum + each, 0);
+    const [cache, model, draft, forced] = parts;
+    yield make("p", { class: "sum" }, make("strong", {}, `${kept} tokens of output`),
+      ` = ${cache} cache + ${model} model + ${draft} guessed + ${forced} forced`);
+    const share = kept ? cache / kept : 0;
+    yield make("p", { class: "sum saved" },
+      make("strong", { id: "saved" }, `saved ${cache} of ${kept} tokens${kept ? ` (${percent(share)})` : ""}`), " versus no cache ",
+      this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would be asked for each of these ${cache} tokens.`));
+    const cost = scene.end?.cost;
+    if (cost) yield make("p", { class: "sum" }, `cost ${cost.told ? "" : "at most "}${cost.amount.toFixed(6)}`);
+    else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, "cost: free, the model runs in this process");
+    else if (counts.requests) yield make("p", { class: "sum" }, "cost: no price known");
+  }
+
+  _table(counts, isFinal) {
+    const rows = ROWS.filter(([name]) => isFinal || counts[name] !== undefined).map(([name, says, how]) =>
+      make("tr", { "data-count": name }, make("th", { scope: "row" }, says, " ", this._how(name, how)),
+        make("td", { class: "number" }, counts[name] === null || counts[name] === undefined ? "not reported" : String(counts[name]))));
+    return make("details", { class: "all", open: this._open.has("all"), ontoggle: (event) => this._toggled("all", event) },
+      make("summary", {}, isFinal ? "All counts" : "Counts so far"), make("table", {}, make("tbody", {}, ...rows)));
+  }
+
+  _how(name, text) {
+    return make("details", { class: "how", open: this._open.has(name), ontoggle: (event) => this._toggled(name, event) },
+      make("summary", { "aria-label": `how: ${name.replaceAll("_", " ")}` }, "how?"), make("span", {}, text));
+  }
+
+  _toggled(name, event) {
+    if (event.target.open) this._open.add(name);
+    else this._open.delete(name);
+  }
+}
+
+/** Counts of a run that is under way, as far as its lines tell. */
+function soFar(hypothesis) {
+  const found = tally(hypothesis.tokens);
+  return {
+    prompt_tokens: found.prompt,
+    tokens_from_cache: found.cache,
+    tokens_from_model: found.model,
+    draft_accepted: found.draft,
+    tokens_forced: found.forced,
+    wasted_tokens: found.dropped,
+  };
+}

@@ -1,0 +1,81 @@
+// The text as the model saw it; every hole is a box with its name. Blocks of a bounded size, so that a long text is
+// laid out piece by piece.
+import { make, visible } from "../dom.js";
+
+const SOFT = 4_000; // characters of a block: it ends with the next line feed
+const HARD = 8_000; // it ends here
+
+export class OutputView {
+  constructor(root) {
+    this._root = root;
+    this._hypothesis = null;
+  }
+
+  /** Draws what is new until `deadline`; says whether something is left. */
+  draw(scene, hypothesis, deadline) {
+    if (hypothesis !== this._hypothesis) this._reset(hypothesis);
+    if (!hypothesis) return false;
+    const { pieces } = hypothesis;
+    while (this._at < pieces.length) {
+      if (this._at % 64 === 0 && performance.now() > deadline) return true;
+      this._piece(pieces[this._at++]);
+    }
+    return false;
+  }
+
+  _reset(hypothesis) {
+    this._hypothesis = hypothesis;
+    this._root.replaceChildren();
+    this._at = 0;
+    this._box = null;
+    this._block = null;
+    this._beginBlock();
+  }
+
+  _piece(piece) {
+    switch (piece.kind) {
+      case "opened":
+        this._box = this._newBox(piece.name);
+        break;
+      case "closed":
+        this._close(piece);
+        break;
+      case "tool":
+        this._block.append(make("b", { class: "label" }, `${visible(piece.name)}()`));
+        break;
+      default:
+        this._write(piece);
+    }
+  }
+
+  _newBox(name, isContinued = false) {
+    const box = make("span", { class: isContinued ? "hole open continued" : "hole open", "data-hole": name });
+    if (!isContinued) box.append(make("b", { class: "label" }, visible(name)));
+    this._block.append(box);
+    return box;
+  }
+
+  _close(piece) {
+    if (this._box?.dataset.hole !== piece.name) return;
+    for (const box of this._root.querySelectorAll(".hole.open")) box.classList.remove("open");
+    this._box.title = `${piece.name}: ended by ${piece.ending}`;
+    this._box.append(make("small", { class: "label" }, piece.ending));
+    this._box = null;
+  }
+
+  _write({ text, hole }) {
+    if (hole !== null && this._box?.dataset.hole !== hole) this._box = this._newBox(hole);
+    const target = hole === null ? this._block : this._box;
+    if (target.lastChild instanceof Text) target.lastChild.appendData(visible(text));
+    else target.append(visible(text));
+    this._size += text.length;
+    if (this._size > HARD || (this._size > SOFT && text.endsWith("\n"))) this._beginBlock();
+  }
+
+  _beginBlock() {
+    this._block = make("div", { class: "block" });
+    this._root.append(this._block);
+    this._size = 0;
+    if (this._box) this._box = this._newBox(this._box.dataset.hole, true);
+  }
+}

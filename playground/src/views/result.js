@@ -1,0 +1,57 @@
+// How a run ended: its value, its holes, or what went wrong.
+import { make, visible } from "../dom.js";
+
+export class ResultView {
+  constructor(root, onPlace) {
+    this._root = root;
+    this._onPlace = onPlace;
+    this._end = undefined;
+  }
+
+  draw(scene) {
+    if (scene.end === this._end) return;
+    this._end = scene.end;
+    this._root.replaceChildren();
+    if (scene.end?.type === "done") this._root.append(...done(scene.end));
+    else if (scene.end) this._root.append(this._failed(scene.end));
+  }
+
+  _failed(line) {
+    const place = line.span
+      ? make("button", { type: "button", class: "link", onclick: () => this._onPlace(line.span) }, `line ${line.span.line}`)
+      : null;
+    return make(
+      "div",
+      { class: "failure", role: "group", "aria-label": "what went wrong" },
+      make("p", {}, make("strong", {}, visible(line.kind)), " ", place),
+      make("p", { class: "message" }, visible(line.message)),
+      line.hint ? make("p", { class: "hint" }, visible(line.hint)) : null,
+      ...(line.others ?? []).map((other) => this._failed(other)),
+    );
+  }
+}
+
+function* done(line) {
+  if (line.value !== null) yield make("div", {}, make("h3", {}, "Value"), make("pre", { class: "value" }, shown(line.value)));
+  const names = Object.keys(line.vars);
+  if (names.length) {
+    const rows = names.map((name) =>
+      make("tr", {}, make("th", { scope: "row" }, visible(name)), make("td", {}, said(name, line.vars[name])),
+        make("td", {}, line.endings[name] ?? "")),
+    );
+    const head = make("tr", {}, ...["hole", "last value", "ended by"].map((each) => make("th", { scope: "col" }, each)));
+    yield make("table", { class: "values" }, make("thead", {}, head), make("tbody", {}, ...rows));
+  }
+  for (const notice of line.notices) yield make("p", { class: "notice" }, visible(notice));
+}
+
+function said(name, value) {
+  if (!name.startsWith("P(")) return make("pre", {}, shown(value));
+  return make("ul", { class: "weights" }, ...value.map(([option, share]) =>
+    make("li", {}, make("meter", { value: String(share), "aria-label": `probability of ${option}` }),
+      ` ${share.toFixed(4)} `, make("q", {}, visible(String(option))))));
+}
+
+function shown(value) {
+  return visible(typeof value === "string" ? value : JSON.stringify(value, null, 2));
+}

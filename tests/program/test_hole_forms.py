@@ -1,0 +1,147 @@
+"""What stands in the brackets of a hole besides its name: decoders, decorators, calls; and what is refused there."""
+
+from __future__ import annotations
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.lang.parser import parse
+from lmql_lite.lang.source import Source
+from lmql_lite.program.compiler import compile
+from lmql_lite.program.ops import EndFinally, Hole, Leave, Next, Return
+from lmql_lite.program.ways import ways
+
+
+def holes(source: str) -> list[Hole]:
+    return [op for op in compile(parse(Source("q", source))).ops if isinstance(op, Hole)]
+
+
+def said(source: str) -> tuple[str, str, str | None]:
+    with pytest.raises(lq.QueryError) as caught:
+        compile(parse(Source("q", source)))
+    (problem,) = caught.value.problems
+    assert problem.span is not None
+    return problem.span.source, problem.message, problem.hint
+
+
+def test_a_hole_may_have_a_decoder_of_its_own() -> None:
+    (hole,) = holes('"[sample(temperature=0.8, top_k=t) X]"')
+    assert hole.decoder is not None and hole.decoder.name == "sample"
+    assert [(each.name, each.span.source) for each in hole.decoder.options] == [("temperature", "0.8"), ("top_k", "t")]
+    assert holes('"[ARGMAX X]"')[0].decoder is not None
+
+
+def test_a_hole_with_a_decoder_or_a_decorator_and_the_one_behind_it_begin_a_segment() -> None:
+    joins = [hole.continues_segment for hole in holes('"[A]-[B]-[argmax C]-[D]-[E]-[@f G]-[H]-[g(I)]-[J]-[K]"')]
+    assert joins == [False, True, False, False, True, False, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("hole", "place", "sentence", "hint"),
+    [
+        ("[sample(temprature=1) X]", "1", "sample has no option called 'temprature'", "did you mean temperature?"),
+        ("[sample(seed=1) X]", "1", "seed is an option of the whole run", "put it into the header"),
+        ("[sample(temperature=-1) X]", "-1", "temperature is a number from 0", None),
+        ("[sample(n=3) X]", "sample(n=3)", "filled in each hypothesis once", "put sample into the header"),
+        ("[argmax(temperature=1) X]", "argmax(temperature=1)", "argmax takes the best token", "sample(temperature=1)"),
+        ("[sample(1) X]", "1", "takes named arguments only", "write name=value"),
+        ("[sample(**o) X]", "o", "takes no \\*\\* arguments", "name=value"),
+        ("[smaple(top_k=1) X]", "smaple", "no decoder is called 'smaple'", "did you mean sample?"),
+        ("[ask(1) X]", "ask", "no decoder is called 'ask'", "[X: ask(1)]"),
+        ("[beam_var X]", "beam_var", "the decoder 'beam_var' is not in this version", "beam(n=...) is nearest"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_what_is_wrong_with_a_decoder_at_a_hole(hole: str, place: str, sentence: str, hint: str | None) -> None:
+    source, message, found = said(f'"{hole}"')
+    assert source == place
+    assert sentence.replace("\\", "") in message
+    assert (hint or "") in (found or "")
+
+
+def test_what_a_hole_calls_is_kept_apart_from_its_arguments() -> None:
+    source = '"[A: q(1, b=n)] [B: q] [C: self.q(2)] [q(D, 3)] [E: int] [F]" where q(F, 4) and len(F) < 3 and F in x'
+    calls = {hole.name: [(each.form, each.span.source) for each in hole.callees] for hole in holes(source)}
+    assert calls == {
+        "A": [("type", "q(1, b=n)")],
+        "B": [("type", "q")],
+        "C": [("type", "self.q(2)")],
+        "D": [("hole", "q(D, 3)")],
+        "E": [],
+        "F": [("where", "q(F, 4)")],
+    }
+    (function, arguments) = (holes(source)[0].callees[0].function, holes(source)[0].callees[0].arguments)
+    assert arguments is not None
+    assert (eval(function, {"q": 7}), eval(arguments, {"n": 2})) == (7, ((1,), {"b": 2}))
+    last = holes(source)[-1].callees[0].arguments
+    assert last is not None and eval(last, {}) == ((4,), {})
+
+
+@pytest.mark.parametrize(
+    "where", ["len(X) < 3", "bool(X)", "re.search('a', X)", "pattern.search(X)", "INT(X)", "f(X, X)", "X.isdigit()"]
+)
+def test_what_cannot_be_a_query_is_none(where: str) -> None:
+    assert holes(f'"[X]" where {where}')[0].callees == ()
+
+
+def test_a_call_that_is_no_query_is_said_at_its_place() -> None:
+    with pytest.raises(lq.QueryError, match=r"what \[X\] calls is no query: len") as caught:
+        lq.run_sync('"[len(X)]"', model=lq.ScriptedModel(""), session=lq.Session())
+    assert caught.value.span is not None and caught.value.span.source == "len(X)"
+
+
+def test_two_queries_cannot_fill_one_hole() -> None:
+    source = '@query\ndef q(x=1):\n    """lq\n    "a"\n    """\n"[X: q]" where q(X)'
+    with pytest.raises(lq.QueryError, match=r"two queries cannot fill \[X\]"):
+        lq.run_sync(source, model=lq.ScriptedModel(""), session=lq.Session())
+
+
+def test_groups_of_exceptions_hold_no_prompt() -> None:
+    source, message, _ = said('try:\n    "[A]"\nexcept* ValueError:\n    pass')
+    assert source.startswith("except*") and "no prompt" in message
+
+
+# The ways out of blocks ------------------------------------------------------------------------------------------
+
+
+def test_a_way_out_leads_by_every_finally() -> None:
+    source = """
+for x in y:
+    try:
+        try:
+            break
+        finally:
+            "[A]"
+    finally:
+        "[B]"
+"[C]"
+"""
+    ops = compile(parse(Source("q", source))).ops
+    behind = ways(ops)
+    leave = next(at for at, op in enumerate(ops) if isinstance(op, Leave))
+    reached, todo, passed = set[int](), [leave], list[str]()
+    while todo:
+        at = todo.pop(0)
+        op = ops[at]
+        if at in reached or isinstance(op, Next | Return):
+            continue
+        reached.add(at)
+        passed += [op.name] if isinstance(op, Hole) else []
+        todo += behind[at]
+    assert passed[:2] == ["A", "B"] and "C" in passed
+    assert all(op.onward for op in ops if isinstance(op, EndFinally))
+
+
+@pytest.mark.parametrize(
+    ("source", "most"),
+    [
+        ('try:\n    "[A]" where len(TOKENS(A)) < 4\nexcept E:\n    "[B]" where len(TOKENS(B)) < 6', 3 + 5),
+        ('try:\n    return 1\nfinally:\n    "[A]" where len(TOKENS(A)) < 4', 3),
+        ('for i in range(2):\n    with m:\n        "[A]" where len(TOKENS(A)) < 4\n        continue', 6),
+        ('match m:\n    case 1: "[A]" where len(TOKENS(A)) < 4\n    case _: "[B]" where len(TOKENS(B)) < 6', 5),
+    ],
+    ids=["except", "finally", "with", "match"],
+)
+def test_the_plan_takes_the_heaviest_way(source: str, most: int) -> None:
+    plan = lq.compile(source).plan({}, model=lq.ScriptedModel(""), session=lq.Session())
+    assert plan.most.completion_tokens == most

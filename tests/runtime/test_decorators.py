@@ -1,0 +1,104 @@
+"""Decorators of a hole: `[@a @b(1) X]`, as in LMQL: `pre` in order, `stream` and `post` in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.runtime import events
+from lmql_lite.runtime.decorated import Decorator
+
+
+def run(source: str, says: str = "", inputs: dict[str, Any] | None = None, **options: Any) -> lq.Result:
+    result = lq.run_sync(source, inputs, model=lq.ScriptedModel(says), session=lq.Session(), **options)
+    result.check_ledger()
+    return result
+
+
+class Logged:
+    """Tells when its stages run."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def pre(self, hole: str) -> None:
+        self.log.append(f"{self.name} before {hole}")
+
+    def stream(self, text: str) -> None:
+        self.log.append(f"{self.name} sees {text}")
+
+    def post(self, value: str) -> str:
+        self.log.append(f"{self.name} after {value}")
+        return f"{self.name}({value})"
+
+
+def test_pre_goes_from_left_to_right_and_all_else_from_right_to_left() -> None:
+    log: list[str] = []
+    result = run('"[@a @b X]" where len(X) == 2', "hi", {"a": Logged("a", log), "b": Logged("b", log)})
+    assert [line for line in log if "sees" not in line] == ["a before X", "b before X", "b after hi", "a after b(hi)"]
+    assert [line for line in log if "sees" in line] == ["b sees h", "a sees h", "b sees hi", "a sees hi"]
+    assert (result["X"], result.prompt) == ("a(b(hi))", "hi")
+
+
+def test_a_plain_function_makes_the_value_and_leaves_the_text() -> None:
+    result = run('"Say [@str.upper X]." where len(X) == 5\n"{X}"', "Say hello.")
+    assert (result["X"], result.prompt) == ("HELLO", "Say hello.HELLO")
+
+
+def test_a_pair_takes_the_place_of_the_text_too() -> None:
+    def tidy(width: int) -> Any:
+        return lambda value, text: (len(value), text[:width] + "..")
+
+    result = run('"Say [@tidy(3) X]!" where len(X) == 5', "Say hello!", {"tidy": tidy})
+    assert (result["X"], result.prompt) == (5, "Say hel..!")
+
+
+def test_a_value_that_is_there_already_is_not_asked_for() -> None:
+    model = lq.ScriptedModel("")
+    known = Decorator(pre=lambda name, context: f"{name} of {context.prompt.strip()}")
+    result = lq.run_sync('"Rome [@known X]!"', {"known": known}, model=model, session=lq.Session())
+    assert (result["X"], result.prompt, model.calls) == ("X of Rome", "Rome X of Rome!", 0)
+
+
+def test_a_value_that_is_there_already_meets_the_conditions() -> None:
+    with pytest.raises(lq.ConstraintError, match="a decorator gave 'maybe'") as caught:
+        run('"[@known X]" where X in ["yes", "no"]', inputs={"known": Decorator(pre=lambda: "maybe")})
+    assert caught.value.span is not None and caught.value.span.source == 'X in ["yes", "no"]'
+
+
+def test_stages_may_be_async() -> None:
+    async def later(value: str) -> int:
+        await asyncio.sleep(0)
+        return int(value) + 1
+
+    assert run('"[@later X: int]" where X in [41]', "41", {"later": later})["X"] == 42
+
+
+def test_text_that_a_decorator_may_replace_is_told_when_it_stands() -> None:
+    async def told() -> str:
+        query = lq.compile('"a[@swap X]b" where len(X) == 3')
+        given = {"swap": lambda value: (value, "?")}
+        stream = query.stream(given, model=lq.ScriptedModel("axyzb"), session=lq.Session())
+        return "".join([event.text async for event in stream if isinstance(event, events.Text)])
+
+    assert asyncio.run(told()) == "a?b"
+
+
+def test_a_query_and_a_distribution_are_decorated_too() -> None:
+    source = '@query\ndef word(n):\n    """lq\n    return "w" * n\n    """\n"[@str.upper X: word(3)] [@len Y]"'
+    result = run(source + ' distribution Y in ["yes", "no"]', "www yes")
+    assert (result["X"], result["Y"], result.prompt[:3]) == ("WWW", len(result.prompt[4:]), "www")
+
+
+def test_what_a_decorator_raises_can_be_caught_and_leaves_no_text() -> None:
+    source = 'try:\n    "a[@int X]"  where len(X) == 2\nexcept ValueError:\n    "!"'
+    assert run(source, "ahi").prompt == "a!"
+
+
+def test_what_is_no_decorator_is_said_at_its_place() -> None:
+    with pytest.raises(lq.InputError, match="decorated with functions; this is 5") as caught:
+        run('"[@five X]"', inputs={"five": 5})
+    assert caught.value.span is not None and caught.value.span.source == "five"
