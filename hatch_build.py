@@ -1,7 +1,7 @@
 """The page's bundle is built where npm is there; a wheel and an sdist then hold it, so that nobody else needs npm.
 
-Without npm they hold the page's own modules, which work by themselves. With LMQL_LITE_RELEASE=1 the bundle is built anew,
-and a build without it fails.
+Without npm they hold the page's own modules, which work by themselves. With LMQL_LITE_RELEASE=1 the bundle is built
+anew, and a build without it fails.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NEEDED = ("index.html", "THIRD-PARTY-NOTICES.txt")
 NOT_SOURCES = ("dist", "node_modules")
+SOURCES = {".html", ".css", ".js", ".mjs", ".json"}
 
 
 class Bundle(BuildHookInterface):
@@ -56,7 +57,7 @@ def is_built(page: Path) -> bool:
     if not all((dist / name).is_file() for name in NEEDED):
         return False
     sources = (file for top in page.iterdir() if top.name not in NOT_SOURCES for file in (top, *top.rglob("*")))
-    return max(file.stat().st_mtime for file in sources if file.is_file()) <= (dist / "index.html").stat().st_mtime
+    return max(file.stat().st_mtime for file in sources if file.suffix in SOURCES) <= (dist / "index.html").stat().st_mtime
 
 
 def built(page: Path) -> str | None:

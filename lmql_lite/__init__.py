@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lmql_lite.models.scripted import ScriptedModel
     from lmql_lite.questions import generate, generate_sync, score, score_sync
     from lmql_lite.runtime import events
+    from lmql_lite.runtime.decorated import Decorator
     from lmql_lite.runtime.result import OptionScores, Result, Usage
     from lmql_lite.runtime.session import Session
     from lmql_lite.runtime.tools import describe
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Decorator": "lmql_lite.runtime.decorated",
     "OptionScores": "lmql_lite.runtime.result",
     "Options": "lmql_lite.verbs",
     "Query": "lmql_lite.verbs",
@@ -65,6 +67,7 @@ __all__ = [
     "BudgetError",
     "CacheError",
     "ConstraintError",
+    "Decorator",
     "InputError",
     "LmqlLiteError",
     "ModelError",
@@ -98,7 +101,7 @@ _INSTEAD = {
     "F": "compile(...) gives a query that is run as often as you like",
     "QueryBuilder": "compile(...) takes any text",
     "certificate": 'a run takes trace="run.json"',
-    "decorators": "any function decorates a hole: [@f X]",
+    "decorators": "any function decorates a hole: [@f X]; Decorator(pre=..., stream=..., post=...) has all stages",
     "run_file": "run(Path(...)) takes a file",
     "serve": "model('openai/NAME', base_url=...) talks to any compatible server",
     "set_default_model": "a run, @query and Session take model=",

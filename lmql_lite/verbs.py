@@ -37,6 +37,8 @@ from lmql_lite.tokens import Tokenizer
 
 Answer = TypeVar("Answer")
 SUFFIXES = (".lq", ".lmql")
+INPUT = "input"
+"""Who runs a query may say how its user is asked: a function that gives a line, or an awaitable one."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -124,7 +126,7 @@ class Query:
         cannot be met, ModelError where the model fails, and whatever the query's own Python raises, unwrapped.
         """
         given = self._given(inputs)
-        if unknown := [name for name in options if name in self.inputs]:
+        if unknown := [name for name in options if name in self.inputs and name not in Options.__annotations__]:
             raise InputError(
                 f"{unknown[0]!r} is an input of the query, and no option of a run",
                 hint=f"give inputs as a dict: {{{unknown[0]!r}: ...}}",
@@ -257,7 +259,7 @@ class Query:
             example = self.inputs[0] if self.inputs else "name"
             raise InputError(f"inputs are a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
         for name in inputs or {}:
-            if name not in (*self.inputs, *MODULES):
+            if name not in (*self.inputs, *MODULES, INPUT):
                 hint = did_you_mean(name, self.inputs) or self._known()
                 raise InputError(f"the query reads no input {name!r}", hint=hint)
         return dict(inputs or {})

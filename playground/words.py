@@ -29,6 +29,7 @@ def table() -> dict[str, list[str]]:
         "types": list(keywords.TYPES),
         "provided": list(keywords.PROVIDED),
         "python": [word for word in keyword.kwlist if word not in CONSTANTS],
+        "soft": ["match", "case"],  # keywords only where a statement begins
         "constants": list(CONSTANTS),
     }
 
@@ -55,11 +56,15 @@ def _grammar(words: dict[str, list[str]]) -> dict[str, Any]:
         "scopeName": "source.lq",
         "fileTypes": ["lq", "lmql"],
         "comment": "Made by playground/words.py from lmql_lite/lang/keywords.py.",
-        "patterns": [{"include": "#header"}, {"include": "#clause"}, {"include": "#prompt"}, {"include": "#python"}],
+        "patterns": [{"include": f"#{name}"} for name in ("header", "soft", "clause", "prompt", "python")],
         "repository": {
             "header": {
                 "match": rf"^\s*({any_of('decoders')})(?=\s*(?:\(|$|#|[\"']))",
                 "captures": {"1": {"name": "keyword.control.decoder.lq"}},
+            },
+            "soft": {
+                "match": rf"^\s*({any_of('soft')})(?=\s+[^\s=.,)].*:)",
+                "captures": {"1": {"name": "keyword.control.python"}},
             },
             "clause": {"match": any_of("clauses"), "name": "keyword.control.clause.lq"},
             "prompt": {

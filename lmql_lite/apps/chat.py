@@ -1,6 +1,6 @@
 """`lq chat`: a query that asks the user for the next message, with `input()`, in a terminal.
 
-What the model says is shown as it comes, but for holes whose name begins with `_`: those are its own notes. An
+What the assistant says is shown as it comes, but for holes whose name begins with `_`: those are its own notes. An
 answer that is interrupted, or fails, is taken back together with the message before it: the query runs once more up to
 there, with the messages that the user typed, and the token tree answers for the model.
 """
@@ -118,10 +118,13 @@ class Conversation:
     """One conversation in this terminal, or with lines that come from a file."""
 
     def __init__(self, query: Query, inputs: Mapping[str, Any], options: Options) -> None:
+        from lmql_lite.program.ops import Turn
         from lmql_lite.runtime.session import Session
         from lmql_lite.verbs import Query
 
         self._query = Query(with_input(query.program))
+        self._has_turns = any(isinstance(op, Turn) for op in query.program.ops)
+        """Else all is one text, and what the query says in it is no answer."""
         self._inputs = inputs
         self._options: Options = {**options, "n": 1, "session": Session()}
         self._is_typed = sys.stdin is not None and sys.stdin.isatty()
@@ -202,6 +205,8 @@ class Conversation:
                         case events.Started(seed=seed):
                             self._options["seed"] = seed  # what is taken up again goes as it went
                         case events.Text(text, str(hole)) if not hole.startswith("_"):
+                            self._show(text)
+                        case events.Text(text, None, role="assistant") if self._has_turns:
                             self._show(text)
                         case events.TokenMoved(token) if token.hole is not None and self._is_live:
                             self._tokens[token.source] += 1 if token.fate == "kept" else -1

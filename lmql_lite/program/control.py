@@ -27,7 +27,7 @@ from lmql_lite.program.ops import (
     Return,
     Try,
 )
-from lmql_lite.program.python import compile_expression, compile_statements
+from lmql_lite.program.python import compile_call, compile_expression, compile_statements
 
 
 class Control:
@@ -197,11 +197,8 @@ def _code(expression: nodes.Expression) -> CodeType:
     return compile_expression(expression.tree.body, expression.span)
 
 
-def _here(place: nodes.Expression, argument: nodes.Expression | None = None, *, is_async: bool = False) -> CodeType:
-    """`CALL()` or `CALL(argument)`, as if it stood there."""
-    node, given = place.tree.body, [argument.tree.body] if argument else []
-    call: ast.expr = ast.copy_location(ast.Call(ast.Name(CALL, ast.Load()), given, []), node)
-    return compile_expression(ast.copy_location(ast.Await(call), node) if is_async else call, place.span)
+def _here(place: nodes.Expression, *given: nodes.Expression, is_async: bool = False) -> CodeType:
+    return compile_call(CALL, place.tree.body, place.span, *(each.tree.body for each in given), is_async=is_async)
 
 
 def _assignment(target: ast.expr, name: str, span: Span) -> CodeType:

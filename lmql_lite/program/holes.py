@@ -24,8 +24,8 @@ from lmql_lite.program.decoding import (
     value_problem,
 )
 from lmql_lite.program.lower import WAYS, mentioned
-from lmql_lite.program.ops import Callee, Decorator, Hole, HoleDecoder, HoleType, Option
-from lmql_lite.program.python import compile_expression, span_of
+from lmql_lite.program.ops import CALL, Callee, Decorator, Hole, HoleDecoder, HoleType, Option
+from lmql_lite.program.python import compile_call, compile_expression, span_of
 from lmql_lite.program.types import NAMES, typed
 
 OF_TOOLS = ("tools", "max_calls")
@@ -45,7 +45,10 @@ class Holes:
         op = replace(
             Hole(hole.span, hole.name, All(hole.span, ())),
             decoder=self._decoder(hole.name, call) if call and not _is_action(hole, call) else None,
-            decorators=tuple(Decorator(each.span, _code(each)) for each in hole.decorators),
+            decorators=tuple(
+                Decorator(each.span, _code(each), compile_call(CALL, each.tree.body, each.span, is_async=True))
+                for each in hole.decorators
+            ),
             callees=tuple(self._callees(hole, clauses)),
         )
         if hole.annotation is None:

@@ -100,10 +100,11 @@ class HoleDecoder:
 
 @dataclass(frozen=True, slots=True)
 class Decorator:
-    """`@tidy(1)` before a hole's name: its value is what the hole is decorated with."""
+    """`@tidy(1)` before a hole's name: its value is what the hole is decorated with. `here` awaits CALL."""
 
     span: Span
     code: CodeType
+    here: CodeType
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,12 @@ def compile_expression(node: ast.expr, span: Span) -> CodeType:
     return _compile(ast.Expression(node), span, "eval")
 
 
+def compile_call(name: str, place: ast.expr, span: Span, *given: ast.expr, is_async: bool = False) -> CodeType:
+    """A call of `name` as if it stood in that place, so that a traceback shows it; with `is_async` it is awaited."""
+    call: ast.expr = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(given), []), place)
+    return compile_expression(ast.copy_location(ast.Await(call), place) if is_async else call, span)
+
+
 def compile_statements(module: ast.Module, span: Span) -> CodeType:
     """Code for `exec`; with a top-level `await` inside, evaluating it gives a coroutine."""
     return _compile(module, span, "exec")

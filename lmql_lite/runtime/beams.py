@@ -1,7 +1,7 @@
 """A run with beams: `beam(n=4)`, `beam_sample(n=4)`. Its hypotheses compete (contest.py), the best are its results.
 
-The score of a result is the sum of the raw log-probabilities of what stands in its holes, whether it was chosen or
-forced, of the ends of its holes, and of what the model made of text before them that it was let spell anew.
+The score of a result is the sum of the raw log-probabilities of what conditions forced, and of all that the model was
+let choose, the ends of holes and tokens that were cut there included.
 """
 
 from __future__ import annotations

@@ -10,13 +10,12 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from inspect import CO_COROUTINE, isawaitable
+from inspect import isawaitable
 from types import CodeType
 from typing import Any, NoReturn
 
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import (
-    CALL,
     ERROR,
     ITEM,
     Blocked,
@@ -33,7 +32,7 @@ from lmql_lite.program.ops import (
     Return,
     Try,
 )
-from lmql_lite.runtime.environment import Environment, value_of
+from lmql_lite.runtime.environment import Environment, as_it_is, called_at
 
 Evaluate = Callable[[CodeType, Span], Awaitable[Any]]
 """What the query's own Python says."""
@@ -159,7 +158,7 @@ class Blocks:
                     self._push(Final(None), environment)
             case Except(_, here, target):
                 error = environment[ERROR]
-                is_one = await _called(here, lambda types: _is_one_of(error, types), environment)
+                is_one = await called_at(here, lambda types: _is_one_of(error, types), environment)
                 return pc + 1 if is_one else target
             case EndExcept(_, target):
                 self._pop(environment)
@@ -234,7 +233,9 @@ class Blocks:
 
     async def _enter_loop(self, op: Enter, environment: Environment, evaluate: Evaluate) -> None:
         items = await evaluate(op.iterable, op.span)
-        environment[op.slot] = await _called(op.here, lambda: aiter(items) if op.is_async else iter(items), environment)
+        environment[op.slot] = await called_at(
+            op.here, lambda: aiter(items) if op.is_async else iter(items), environment
+        )
         self._push(Loop(op.slot), environment)
 
     async def _next(self, op: Next, pc: int, environment: Environment, evaluate: Evaluate) -> int:
@@ -243,7 +244,7 @@ class Blocks:
         def step() -> Any:
             return anext(environment[slot], DONE) if is_async else next(environment[slot], DONE)
 
-        item = await _called(op.here, step, environment)
+        item = await called_at(op.here, step, environment)
         if item is DONE:
             self._pop(environment)
             return op.target
@@ -252,7 +253,7 @@ class Blocks:
         return pc + 1
 
     async def _enter_with(self, op: EnterWith, environment: Environment) -> None:
-        manager = await _raw(op.manager, environment)
+        manager = await as_it_is(op.manager, environment)
         if not op.is_async and isawaitable(manager) and not hasattr(type(manager), "__enter__"):
             manager = await manager  # what is called without `await` is awaited, as everywhere
         leave = None
@@ -262,7 +263,7 @@ class Blocks:
             begin, leave = _protocol(manager, is_async=op.is_async)
             return begin()
 
-        environment[ITEM] = await _called(op.here, enter, environment)
+        environment[ITEM] = await called_at(op.here, enter, environment)
         assert leave is not None
         environment[op.slot] = Exit(leave)
         self._push(With(op.slot, op.target, op.here), environment)
@@ -274,24 +275,9 @@ class Blocks:
         kind, trace = (type(error), error.__traceback__) if error else (None, None)
         try:
             _put(environment, error or before)
-            return bool(await _called(block.here, lambda: call(kind, error, trace), environment))
+            return bool(await called_at(block.here, lambda: call(kind, error, trace), environment))
         finally:
             _put(environment, before)
-
-
-async def _raw(code: CodeType, environment: Environment) -> Any:
-    """An expression's value as it is, also if that could be awaited."""
-    value = value_of(code, environment)
-    return await value if code.co_flags & CO_COROUTINE else value
-
-
-async def _called(here: CodeType, function: Callable[..., Any], environment: Environment) -> Any:
-    """What the function gives, called in the place of an op."""
-    environment[CALL] = function
-    try:
-        return await _raw(here, environment)
-    finally:
-        environment.pop(CALL, None)
 
 
 def _protocol(manager: Any, *, is_async: bool) -> tuple[Callable[[], Any], Callable[..., Any]]:

@@ -110,7 +110,9 @@ class Contest:
 
     def lost_steps(self, results: Iterable[Beam]) -> list[Step]:
         """What hypotheses said that were given up, where no result has it."""
-        seen = {id(step) for beam in results for step in _steps(beam.hypothesis.state.history, set())}
+        seen: set[int] = set()
+        for beam in results:
+            list(_steps(beam.hypothesis.state.history, seen))
         return [step for history in self._pruned for step in _steps(history, seen)]
 
     async def close(self) -> None:
@@ -158,8 +160,8 @@ class Contest:
         beam.ways = await beam.hypothesis.ways(self._width)
 
     async def _finish(self, ended: Iterable[Beam]) -> None:
-        """These are at their end. Who cannot become one of the best any more is given up: scores only fall. Whether the
-        one that leads can is seen when it is there, since a token that is cut takes back what it cost."""
+        """These are at their end. Who cannot become one of the best any more is given up: scores only fall, but where a
+        query returns, so that the one that leads is followed to its end."""
         self.finished += ended
         self.finished.sort(key=lambda beam: beam.order)
         for place, beam in reversed(list(enumerate(self.finished))):

@@ -14,7 +14,7 @@ from typing import Any
 
 from lmql_lite.errors import InputError, Span
 from lmql_lite.program.ops import Hole
-from lmql_lite.runtime.environment import Context
+from lmql_lite.runtime.environment import Context, Environment, called_at
 
 Stage = Callable[..., Any]
 STAGES = ("pre", "stream", "post")
@@ -37,39 +37,49 @@ class Decorator:
 class Decoration:
     """The decorators of one hole while it is filled."""
 
-    def __init__(self, op: Hole, decorators: Sequence[Decorator], context: Context) -> None:
+    def __init__(self, op: Hole, decorators: Sequence[tuple[Decorator, CodeType]], context: Context) -> None:
         self._op = op
         self._decorators = tuple(decorators)
         self._context = context
         self._told: str | None = None
 
-    async def fixed(self) -> Any:
+    async def fixed(self, environment: Environment) -> Any:
         """The value that the model is not asked for; None where it is."""
-        for each in self._decorators:
-            value = await _called(each.pre, self._op.name, self._context) if each.pre else None
+        for each, here in self._decorators:
+            value = await self._called(here, each.pre, environment, self._op.name) if each.pre else None
             if value is not None:
                 return value
         return None
 
-    async def tell(self, text: str) -> None:
+    async def tell(self, text: str, environment: Environment) -> None:
         """The text so far."""
         if text == self._told or not (text or self._told):
             return
         self._told = text
-        for each in reversed(self._decorators):
+        for each, here in reversed(self._decorators):
             if each.stream:
-                await _called(each.stream, text, self._context)
+                await self._called(here, each.stream, environment, text)
 
-    async def finished(self, value: Any, text: str) -> tuple[Any, str]:
-        """The hole's value, and the text that stands in the prompt. Raises InputError for a text that is none."""
-        await self.tell(text)
-        for each in reversed(self._decorators):
+    async def finished(self, value: Any, text: str, environment: Environment) -> tuple[Any, str]:
+        """The hole's value, and the text that stands in the prompt."""
+        await self.tell(text, environment)
+        for each, here in reversed(self._decorators):
             if each.post is None:
                 continue
-            value = await _called(each.post, value, text, self._context)
+            value = await self._called(here, each.post, environment, value, text)
             if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
                 value, text = value
         return value, text
+
+    async def _called(self, here: CodeType, stage: Stage, environment: Environment, *arguments: Any) -> Any:
+        """With as many of the arguments as the stage takes, the context being the last one."""
+        given = (*arguments, self._context)[: _takes(stage, len(arguments) + 1)]
+
+        async def call() -> Any:
+            value = stage(*given)
+            return await value if inspect.isawaitable(value) else value
+
+        return await called_at(here, call, environment)
 
     def fork(self, context: Context) -> Decoration:
         fork = Decoration(self._op, self._decorators, context)
@@ -83,7 +93,7 @@ async def decoration_of(
     """None for a hole without decorators. Raises InputError for one that is none."""
     if not op.decorators:
         return None
-    decorators = [_decorator(await python(each.code, each.span), each.span) for each in op.decorators]
+    decorators = [(_decorator(await python(each.code, each.span), each.span), each.here) for each in op.decorators]
     return Decoration(op, decorators, context)
 
 
@@ -97,12 +107,6 @@ def _decorator(value: Any, span: Span) -> Decorator:
         return Decorator(post=value)
     hint = "a function that takes the value, or a Decorator(pre=..., stream=..., post=...)"
     raise InputError(f"a hole is decorated with functions; this is {value!r}", span=span, hint=hint)
-
-
-async def _called(stage: Stage, *arguments: Any) -> Any:
-    """With as many of the arguments as it takes."""
-    value = stage(*arguments[: _takes(stage, len(arguments))])
-    return await value if inspect.isawaitable(value) else value
 
 
 def _takes(stage: Stage, most: int) -> int:

@@ -7,15 +7,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from lmql_lite.errors import InputError
 from lmql_lite.lang.keywords import MODULES
-from lmql_lite.program.ops import ERROR, QUERIES, Program
+from lmql_lite.program.ops import CALL, ERROR, QUERIES, Program
+from lmql_lite.runtime.asking import read_line
 from lmql_lite.runtime.result import OptionScores
 
 Environment = dict[str, Any]
+HOME = "#home"
+"""No name of a query."""
 
 
 def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
@@ -34,7 +37,21 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
             hint=f"pass --var {first.name}=..., or inputs={{{first.name!r}: ...}} from Python",
         )
     modules = {name: import_module(name) for name in MODULES}
-    return {"__builtins__": builtins, "__name__": "__main__", QUERIES: program.queries, **modules, **inputs}
+    own = {"__builtins__": builtins, "__name__": "__main__", HOME: Home(), QUERIES: program.queries}
+    return {**own, "input": read_line, **modules, **inputs}
+
+
+class Home:
+    """Tells which functions a query under way has made, also when its variables were copied: theirs have the same."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Home:
+        return self
+
+
+def is_home(environment: Environment, function: FunctionType) -> bool:
+    """Whether the function was made by Python in this environment, or in one that this is a copy of."""
+    there, here = function.__globals__, environment.get(HOME)
+    return there is environment or (here is not None and there.get(HOME) is here)
 
 
 @dataclass(slots=True)
@@ -71,6 +88,21 @@ async def _awaited(error: BaseException, value: Awaitable[Any]) -> Any:
     except BaseException:
         error.__traceback__, error.__context__ = trace, context
         return await value
+
+
+async def as_it_is(code: CodeType, environment: Environment) -> Any:
+    """An expression's value as it is, also if that could be awaited."""
+    value = value_of(code, environment)
+    return await value if code.co_flags & inspect.CO_COROUTINE else value
+
+
+async def called_at(here: CodeType, function: Callable[..., Any], environment: Environment) -> Any:
+    """What the function gives, called in the place of an op."""
+    environment[CALL] = function
+    try:
+        return await as_it_is(here, environment)
+    finally:
+        environment.pop(CALL, None)
 
 
 async def evaluate(code: CodeType, environment: Environment) -> Any:

@@ -14,7 +14,7 @@ from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.errors import Span
 from lmql_lite.runtime.result import Result
-from lmql_lite.tokens import Token
+from lmql_lite.tokens import Role, Token
 
 
 def _any_id() -> str:
@@ -41,11 +41,13 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The next part of `result.prompt`; `hole` is None for the program's own text. All parts joined are the prompt."""
+    """The next part of `result.prompt`; `hole` is None for the program's own text, which in a chat stands in a turn of
+    `role`. All parts joined are the prompt."""
 
     text: str
     hole: str | None = None
     state: int = 0
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.terms import Term, conjunction
-from lmql_lite.errors import QueryError, Span
-from lmql_lite.program.ops import Enter, EnterWith, Hole, Program, Return, Text
+from lmql_lite.errors import ConstraintError, LmqlLiteError, ModelError, QueryError, Span
+from lmql_lite.program.ops import Enter, EnterWith, Hole, Op, Program, Return, Text
 from lmql_lite.program.types import TextType
 from lmql_lite.runtime import events
 from lmql_lite.runtime.blocks import Blocks
@@ -57,6 +57,14 @@ class Frame:
             unsaid=None if self.unsaid is None else list(self.unsaid),
             _bound=dict(self._bound),
         )
+
+    def may_catch(self, error: BaseException, op: Op) -> bool:
+        """Whether a handler of the query may take what was raised at an op: not what is wrong with the run itself, or
+        with how much it spends."""
+        if not isinstance(error, LmqlLiteError) or isinstance(error, ConstraintError | ModelError):
+            return True
+        is_about_it = error.span is not None and error.span.text == self.program.span.text
+        return not is_about_it and not isinstance(op, Hole)
 
     def bind(self, at: int, now: Callable[[CodeType], Any]) -> Term:
         """The condition of a later hole of the segment that begins: its values are those of now."""

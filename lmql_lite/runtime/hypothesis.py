@@ -18,13 +18,12 @@ from lmql_lite.cache.sampling import mix
 from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import Term
-from lmql_lite.errors import BudgetError, ConstraintError, InputError, QueryError, Span
+from lmql_lite.errors import ConstraintError, InputError, QueryError, Span
 from lmql_lite.program.clauses import settled
 from lmql_lite.program.ops import (
     Distribution,
     EndTry,
     Hole,
-    Interpolated,
     Jump,
     JumpIf,
     Let,
@@ -47,6 +46,7 @@ from lmql_lite.runtime.header import header, within
 from lmql_lite.runtime.hole_decoder import decoding_of
 from lmql_lite.runtime.judge import Judge, Objection
 from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.messages import interpolated
 from lmql_lite.runtime.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, answered, unmet
 from lmql_lite.runtime.opening import OpenHole, matcher_of, schema_of, text_term
 from lmql_lite.runtime.outlook import outlook_of
@@ -77,6 +77,8 @@ class Hypothesis:
         """Another hypothesis has the same objects in its variables."""
         self._calls = 0
         """So many queries have been called."""
+        self._final: BaseException | None = None
+        """It ends with that, whatever runs before."""
         self._standing: Node | None = None
         self._context = Context(self._score)
         frame.environment["context"] = self._context
@@ -102,6 +104,7 @@ class Hypothesis:
         fork.leads, fork.is_rejected = False, self.is_rejected
         fork._elsewhere, fork._calls = self._elsewhere, self._calls
         fork._is_borrowed = self._is_borrowed = True
+        fork._final = self._final
         fork._standing = None
         fork._context = Context(fork._score, self._context.prompt)
         for frame in fork.frames:
@@ -165,11 +168,7 @@ class Hypothesis:
         state = self.state
         match op:
             case Text():
-                said = state
-                for part in op.parts:
-                    said = said.say(await self._part(part, said))
-                self._say(events.Text(said.text[len(state.text) :]))
-                self._go(said)
+                await self._text(op)
             case Hole():
                 for frame in self.frames:
                     frame.blocks.refuse_cancelled()
@@ -201,7 +200,9 @@ class Hypothesis:
 
         A hole that gets no value leaves no text, nor does a query that gives none.
         """
-        by_handlers = by_handlers and not (isinstance(error, BudgetError) and isinstance(self.op, Hole))
+        if not by_handlers or not self.frame.may_catch(error, self.op):
+            self._final = error
+        by_handlers = error is not self._final
         error = unwrapped(error)
         others = self.hole.filling.give_up(self.state) if self.hole else []
         self.hole = None
@@ -244,18 +245,28 @@ class Hypothesis:
         value = value_of(code, self.frame.environment)
         return await self._writer.waiting(value, state or self.state, span) if isawaitable(value) else value
 
-    async def _part(self, part: str | Interpolated, said: State) -> str:
-        if isinstance(part, str):
-            return part
-        value = await self._python(part.code, part.span, said)
-        match part.conversion:
-            case "s":
-                value = str(value)
-            case "r":
-                value = repr(value)
-            case "a":
-                value = ascii(value)
-        return format(value, part.format)
+    async def _text(self, op: Text) -> None:
+        """Literals and values; a list of messages is so many turns of the chat."""
+        told = said = self.state
+        for part in op.parts:
+            if isinstance(part, str):
+                said = said.say(part)
+                continue
+            spoken = interpolated(await self._python(part.code, part.span, said), part)
+            if isinstance(spoken, str):
+                said = said.say(spoken)
+                continue
+            for role, text in spoken:
+                self._say_since(told, said)
+                told = said = self._writer.turn(said, role, part.span)
+                said = said.say(text)
+        self._say_since(told, said)
+        self._go(said)
+
+    def _say_since(self, told: State, said: State) -> None:
+        text = said.text[len(told.text) :]
+        if text:
+            self._say(events.Text(text, role=said.turn))
 
     def _own(self) -> None:
         """Python is about to run that may change variables: other hypotheses must not see that."""
@@ -308,7 +319,7 @@ class Hypothesis:
             await self._answer(caller, self.value)
             return
         text = self.state.text[len(caller.before.text) :]  # it stays, and is the value
-        self.state = replace(self.state, pc=caller.before.pc, turn=caller.before.turn)
+        self.state = replace(self.state, pc=caller.before.pc)
         for event in unsaid:
             self._say(event)
         await self._check(caller.op, caller.objects(text), text, "the query")
@@ -386,7 +397,7 @@ class Hypothesis:
         if decoration is None:
             return None
         self._own()
-        return await decoration.fixed()
+        return await decoration.fixed(self.frame.environment)
 
     async def _give(self, op: Hole, value: Any) -> None:
         """The hole has a value that nobody was asked for. It has to meet the conditions all the same."""
@@ -401,7 +412,8 @@ class Hypothesis:
         if decoration is not None:
             if not hole.op.may_reject:
                 self._own()
-                await decoration.tell(matcher.text[: matcher.certain].decode("utf-8", "ignore"))
+                text = matcher.text[: matcher.certain].decode("utf-8", "ignore")
+                await decoration.tell(text, self.frame.environment)
         elif not self._is_guarded and (ready := hole.ready(matcher)):
             self._say(events.Text(ready, hole.op.name))
 
@@ -490,7 +502,7 @@ class Hypothesis:
         frame = self.frame
         if frame.decoration is not None and frame.opened is not None:
             self._own()
-            value, said = await frame.decoration.finished(value, text)
+            value, said = await frame.decoration.finished(value, text, frame.environment)
             if said != text:
                 self.state = answered(frame.opened, self.state, said, name, self._ledger)
                 self._tell()

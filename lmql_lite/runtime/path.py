@@ -277,13 +277,8 @@ class Path:
         for step in dropped:
             self._ledger.drop(step, "cut")
         history = _with_fate(state.history, {id(step) for step in dropped})
-        return replace(
-            state,
-            node=dropped[0].parent,
-            depth=state.depth - len(dropped),
-            history=history,
-            score=state.score - sum(step.token.logprob or 0.0 for step in dropped),
-        )
+        # their score stays: it was what the end of the hole cost
+        return replace(state, node=dropped[0].parent, depth=state.depth - len(dropped), history=history)
 
     def _add(self, state: State, token: Token, node: Node) -> State:
         """A token goes on record; it leads to `node`."""

@@ -16,6 +16,7 @@ from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, InputError, Span
 from lmql_lite.lang.nodes import Expression
 from lmql_lite.models.base import Completer, Endpoint, Model
+from lmql_lite.models.chat import chat_of
 from lmql_lite.program.conditions import All, Condition
 from lmql_lite.program.decoding import BEAMS
 from lmql_lite.program.endings import endings, fits_all, longest_text, parts_of
@@ -64,6 +65,8 @@ async def planned(
     model = session.model(model)
     endpoint = await model.meet() if isinstance(model, Completer) else None
     planner = _Planner(program, inputs, foreseen, wishes, endpoint, limited="max_tokens" not in unknown)
+    if not isinstance(model, Completer) and chat_of(model.tokenizer) is None:
+        planner.refuse_turns()
     holes = tuple(planner.holes())
     ways = inf if "n" in unknown else _ways(wishes.has_beams, wishes.results)
     amounts = Amounts(planner.flow, endpoint, planner.asked, planner.text, ways)
@@ -135,9 +138,10 @@ class _Planner:
         self._known = {at: self._condition(op) for at, op in enumerate(self._ops) if isinstance(op, Hole)}
         self.text = [self._text_of(op) for op in self._ops]
         """Tokens that each op adds to the prompt, at most."""
-        if endpoint is None:
-            tags = (op for op in self._ops if isinstance(op, Turn))
-            self.problems += [f"{_place(tag.span)}: this model is not asked in turns" for tag in tags]
+
+    def refuse_turns(self) -> None:
+        tags = (op for op in self._ops if isinstance(op, Turn))
+        self.problems += [f"{_place(tag.span)}: this model is not asked in turns" for tag in tags]
 
     def holes(self) -> Iterator[PlannedHole]:
         segment, left = 0, 0

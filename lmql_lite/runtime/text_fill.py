@@ -83,6 +83,10 @@ class TextFill:
                 return self._closed_short(state, matcher)
             raise self._incomplete(matcher)
         said = await self._read(state, self._asking, left)
+        if said.ends and self._wishes.segment.pushed and self._wishes.segment.ends(self._frontier.said(state.node)):
+            self._wishes = self._wishes.beyond()  # its rules end here, and not the hole: a tool was called
+            self._asking = self._wishes.asking()
+            return state
         if not fits(said.data, matcher):
             if matcher.may_end and is_full(matcher):
                 return self._closed_short(state, matcher)

@@ -15,7 +15,7 @@ from functools import cache
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Protocol, runtime_checkable
 
-from lmql_lite.runtime.environment import Environment
+from lmql_lite.runtime.environment import Environment, is_home
 
 _READING = frozenset(
     {"RESUME", "LOAD_NAME", "LOAD_CONST", "LOAD_SMALL_INT", "RETURN_VALUE", "RETURN_CONST", "POP_TOP", "NOP"}
@@ -116,7 +116,7 @@ def _rebind(before: Environment, after: Environment, memo: dict[int, Any]) -> No
         match value:
             case Wrapping() if _sees(value, before):
                 return wrapped(value)
-            case FunctionType() if value.__globals__ is before:
+            case FunctionType() if is_home(before, value):
                 return function(value)
             case staticmethod():
                 return staticmethod(member(value.__func__))
@@ -127,7 +127,7 @@ def _rebind(before: Environment, after: Environment, memo: dict[int, Any]) -> No
         return value
 
     for value in list(before.values()):
-        if isinstance(value, FunctionType) and value.__globals__ is before:
+        if isinstance(value, FunctionType) and is_home(before, value):
             function(value)
         elif isinstance(value, Wrapping) and _sees(value, before):
             wrapped(value)
@@ -160,7 +160,7 @@ def _sees(member: Any, environment: Environment) -> bool:
         case property():
             return any(_sees(each, environment) for each in (member.fget, member.fset, member.fdel))
         case FunctionType():
-            return member.__globals__ is environment
+            return is_home(environment, member)
         case Wrapping():
             return _sees(member.__wrapped__, environment)
     return False

@@ -1,5 +1,6 @@
-"""What the model thinks of tokens of values that it did not choose: a condition forced them, they stand in the place of
-one that was cut, a query gave them. They count for the score of a hypothesis as if they were chosen (S24).
+"""What the model thinks of tokens of values that it did not choose, since a condition forced or a query gave them: they
+count for the score of a hypothesis as if they were chosen (S24). What stands in the place of a token that was cut is
+not among them: that was chosen, and counts.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Weights:
 
 
 def _new(history: Step | None, newest: Step | None) -> tuple[list[Step], bool]:
-    """Tokens of holes on the path that were not chosen and are not behind `newest`, oldest first; all of them, where
-    the history was rewritten since."""
+    """Forced tokens on the path that are not behind `newest`, oldest first; all of them, where the history was
+    rewritten since."""
     steps, step = [], history
     while step is not None and step is not newest:
         token = step.token
-        if token.fate == "kept" and token.hole is not None and token.logprob is None and step.node != step.parent:
+        if token.source == "forced" and token.fate == "kept" and token.logprob is None:
             steps.append(step)
         step = step.before
     return steps[::-1], step is None

@@ -13,7 +13,7 @@ and the fields of an event (events.py) under their own names:
 
     started      model decoder seed returns
     notice       message
-    text         text hole state
+    text         text hole state role
     token        id text [base64] hole source fate logprob node parent state
     hole.opened  name span state
     hole.closed  name value ending state
@@ -66,7 +66,7 @@ from lmql_lite.runtime.fields import (
 )
 from lmql_lite.runtime.plain import plain
 from lmql_lite.runtime.result import Result, Usage
-from lmql_lite.tokens import Fate, Source, Token
+from lmql_lite.tokens import Fate, Role, Source, Token
 
 SCHEMA = 1
 LONGEST = 2**28
@@ -283,6 +283,7 @@ _TOKEN = Kind(
         "logprob": maybe(FLOAT),
     },
 )
+ROLE = one_of(get_args(Role))
 _RESULT = {
     "value": VALUE,
     "prompt": TEXT,
@@ -295,7 +296,7 @@ _RESULT = {
 _KINDS = {
     "started": Kind(events.Started, {"run": TEXT, "model": TEXT, "decoder": TEXT, "seed": WHOLE, "returns": FLAG}),
     "notice": Kind(events.Notice, {"message": TEXT}),
-    "text": Kind(events.Text, {"text": TEXT, "hole": maybe(TEXT), "state": WHOLE}),
+    "text": Kind(events.Text, {"text": TEXT, "hole": maybe(TEXT), "state": WHOLE, "role": maybe(ROLE)}),
     "token": TokenKind(events.TokenMoved, {"node": WHOLE, "parent": WHOLE, "state": WHOLE}),
     "hole.opened": Kind(events.HoleOpened, {"name": TEXT, "span": SPAN, "state": WHOLE}),
     "hole.closed": Kind(events.HoleClosed, {"name": TEXT, "value": TEXT, "ending": ENDING, "state": WHOLE}),

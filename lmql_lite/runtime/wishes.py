@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from dataclasses import dataclass, replace
 
@@ -87,6 +88,11 @@ class Wishes:
             return replace(held._wish(1 if banned else left, said), banned=banned)
 
         return Asking((manner,), manner, wish, segment.ends)
+
+    def beyond(self) -> Wishes:
+        """Where all was said that the server was held to, and the hole is not over: what comes then is free."""
+        identity = hashlib.blake2b(self.segment.identity + b"beyond", digest_size=16).digest()
+        return replace(self, segment=Segment(identity, self.segment.begin, goes_on=self.segment.goes_on))
 
     def again(self) -> Wishes:
         """Another draw."""

@@ -59,6 +59,7 @@ function code(stream, state, inside) {
     const begins = state.begins;
     state.begins = false;
     if (kind === "decoder" && !begins) return null;
+    if (begins && WORDS.soft.includes(word) && stream.match(/^\s+[^\s=.,)].*:/, false)) return "keyword";
     return kind;
   }
   if (stream.match(NUMBER)) {

@@ -13,6 +13,7 @@ import { Server } from "./server.js";
 import { Sharing } from "./sharing.js";
 import { Stage } from "./stage.js";
 import { Tabs } from "./tabs.js";
+import { showPlan } from "./views/plan.js";
 
 const FIRST = '"Q: What is the capital of France?\\nA:[ANSWER]" where STOPS_BEFORE(ANSWER, "\\n")\n';
 
@@ -179,7 +180,7 @@ class Page {
     this.tabs.show("plan");
     try {
       const found = await this.server.post("/api/plan", this.asked());
-      byId("plan").textContent = visible((found.lines ?? found.problems.map((each) => each.message)).join("\n"));
+      showPlan(byId("plan"), found);
       if (found.problems) this.checker.show(found.problems);
       this.stage.plan = found.plan ?? null;
       this.player.wake();
@@ -191,7 +192,7 @@ class Page {
   /** The plan beside a run: what it says of the clauses. Where it has none the run tells why. */
   async planOf(asked) {
     const found = await this.server.post("/api/plan", asked).catch(() => ({}));
-    if (found.lines) byId("plan").textContent = visible(found.lines.join("\n"));
+    if (found.lines) showPlan(byId("plan"), found);
     return found.plan ?? null;
   }
 
@@ -238,7 +239,7 @@ class Page {
   async openRecording(file) {
     const recording = await readRecording(file, (each) => this.player.recording === each && this.player.wake());
     this.show(recording);
-    this.say(`${file.name} has ${recording.lines.length} lines`);
+    this.tell(null, `${file.name} is a recording. The query on this page may be another one.`);
   }
 
   goTo(place) {

@@ -33,6 +33,7 @@ export class Stage {
     this._constraints = new ConstraintsView(byId("constraints"), onPlace);
     this._log = new LogView(byId("log"));
     this._ledger = new LedgerView(byId("ledger"));
+    byId("legend-kinds").replaceChildren(...Object.keys(SOURCES).map(sample));
     byId("legend").replaceChildren(...legend());
     this._listen();
   }
@@ -50,7 +51,8 @@ export class Stage {
 
   /** Draws what is in view until `deadline`; says whether something is left. */
   draw(scene, tab, deadline) {
-    if (this._shown !== scene) this._shown = scene;
+    this._shown = scene;
+    this.card.isWanted = tab === "trie" || tab === "tokens";
     const hypothesis = this._hypothesis(scene);
     this._slider(scene);
     const isLedgerLeft = this._ledger.draw(scene, hypothesis);
@@ -137,10 +139,13 @@ export class Stage {
   }
 }
 
+function sample(kind) {
+  return make("span", { class: `token ${kind} p2`, "data-mark": MARKS[kind] }, kind);
+}
+
 function* legend() {
   for (const [kind, says] of Object.entries(SOURCES)) {
-    const mark = MARKS[kind] ? { "data-mark": MARKS[kind] } : {};
-    yield make("span", {}, make("span", { class: `token ${kind} p2`, ...mark }, kind === "dropped" ? "dropped" : kind), ` ${says}`);
+    yield make("li", {}, sample(kind), ` ${says}`);
   }
-  yield make("span", {}, "The line under a token is as thick as it was likely.");
+  yield make("li", {}, "The line under a token is as thick as it was likely.");
 }

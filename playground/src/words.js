@@ -81,6 +81,10 @@ export const WORDS = {
     "with",
     "yield"
   ],
+  "soft": [
+    "match",
+    "case"
+  ],
   "constants": [
     "True",
     "False",

@@ -18,6 +18,7 @@ import lmql_lite as lq
 from lmql_lite.apps.chat import Conversation, asks
 from lmql_lite.apps.cli import main
 from lmql_lite.models.scripted import ScriptedModel
+from tests.runtime.test_turns import Chatty, says
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "14_chat.lq"
 ECHO = """
@@ -280,3 +281,11 @@ def test_in_a_terminal_with_keys(tmp_path: Path) -> None:
     process.stderr.close()
     assert TAKEN_BACK in err
     assert "1 answer · " in err
+
+
+def test_what_the_query_says_for_the_assistant_is_shown_and_what_it_says_for_others_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = '"{:system}Be brief.{:user}{await input()}{:assistant}It is [A]" where STOPS_AT(A, ".")'
+    assert hold(source, Chatty(says("It is 4.")), "2+2?") == 0
+    assert answers(capsys)[0] == ["It is 4."]

@@ -24,12 +24,12 @@ BEAMS = st.sampled_from(
     ]
 )
 MODELS = st.builds(
-    lambda seed, certainty, levels: lq.ScriptedModel(
-        SCRIPT, seed=seed, certainty=certainty, levels=levels, words=WORDS
-    ),
+    lq.ScriptedModel,
+    st.just(SCRIPT),
     seed=st.integers(0, 3),
     certainty=st.sampled_from([0.0, 3.0, 6.0]),
     levels=st.sampled_from([None, None, 3]),
+    words=st.just(WORDS),
 )
 RUNS = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

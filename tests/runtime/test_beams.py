@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lmql_lite as lq
@@ -88,18 +89,41 @@ def test_texts_that_are_spelled_in_several_ways_are_one_result_with_the_best_sco
     assert len(found) == 8
 
 
-def test_the_end_of_a_text_costs_what_the_model_gives_it() -> None:
-    model = noisy()
-    end = model.tokenizer.vocabulary.index(b"a") * 0 + min(model.tokenizer.eos)
-    ids = (*model.tokenizer.bos, *model.tokenizer.encode(b"Say:"))
-    wanted = {"": float(model._scores(ids)[end])}
-    for value in "ab":
-        ids_after = (*ids, *model.tokenizer.encode(value.encode()))
-        wanted[value] = logprob(model, "Say:", *bytes_of(value)) + float(model._scores(ids_after)[end])
-        for second in "ab":
-            wanted[value + second] = logprob(model, "Say:", *bytes_of(value + second))
-    found = run('"Say:[A]" where REGEX(A, r"[ab]{0,2}")', model, n=20)
+class Brief(lq.ScriptedModel):
+    """Says `a`, `b` or the end of the text, and next to never anything else."""
+
+    def _scores(self, ids: tuple[int, ...]) -> Any:
+        row = super()._scores(ids).astype(np.float64)
+        likely = [*self.tokenizer.eos, *(self.tokenizer.vocabulary.index(letter) for letter in (b"a", b"b"))]
+        row[likely] += 40
+        row -= row.max()
+        return (row - np.log(np.exp(row).sum())).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_end_of_a_text_costs_what_the_model_gives_it(seed: int) -> None:
+    model = Brief("", certainty=0, seed=seed, words=())
+    (end,) = model.tokenizer.eos
+    wanted: dict[str, float] = {}
+    for count in range(3):
+        for letters in product("ab", repeat=count):
+            value = "".join(letters)
+            ids = (*model.tokenizer.bos, *model.tokenizer.encode(f"Say:{value}".encode()))
+            ends = float(model._scores(ids)[end]) if count < 2 else 0.0
+            wanted[value] = logprob(model, "Say:", *bytes_of(value)) + ends
+    found = run('"Say:[A]" where len(A) < 3', model, n=7)
     assert {result["A"]: result.score for result in found} == pytest.approx(wanted)
+
+
+def test_a_token_that_is_cut_at_the_end_of_a_hole_is_paid_for() -> None:
+    model = noisy()
+    found = run('"Say:[A]" where REGEX(A, r"[ab]{0,2}")', model, n=9)
+    ends = {result["A"]: result.score for result in found}
+    ids = (*model.tokenizer.bos, *model.tokenizer.encode(b"Say:"))
+    row = model._scores(ids)
+    goes_on = [model.tokenizer.vocabulary.index(letter) for letter in (b"a", b"b")]
+    row[[*goes_on, *model.tokenizer.bos]] = -np.inf
+    assert ends[""] == pytest.approx(row.max())
 
 
 def test_results_are_in_order_and_say_their_scores() -> None:
@@ -169,7 +193,7 @@ def test_where_no_hypothesis_is_left_the_condition_is_named() -> None:
 
 def test_a_condition_that_one_hypothesis_cannot_meet_ends_that_one_alone() -> None:
     source = '"[A]" where REGEX(A, r"[abc]")\n"-[B]" where B in {"a": ["x"], "b": ["y"], "c": []}[A]'
-    model = next(model for model in map(lambda seed: noisy(seed=seed), range(50)) if _first(model) == "c")
+    model = next(model for model in (noisy(seed=seed) for seed in range(50)) if _first(model) == "c")
     assert {result["A"] for result in run(source, model, n=3)} == {"a", "b"}
     with pytest.raises(lq.ConstraintError):
         run(source, model, n=1)
@@ -217,7 +241,7 @@ def test_a_hole_with_a_decoder_of_its_own_goes_one_way() -> None:
 
 def test_a_loop_without_end_meets_its_budget_at_its_line() -> None:
     with pytest.raises(BudgetError) as caught:
-        run('"[A]" where REGEX(A, r"[ab]")\nwhile True:\n    x = 1\n', n=2, step_budget=500)
+        run('"[A]" where REGEX(A, r"[ab]")\nwhile True:\n    "x"\n', n=2, step_budget=500)
     assert caught.value.span is not None and caught.value.span.line in (2, 3)
 
 
@@ -267,7 +291,7 @@ def test_text_that_is_told_of_each_hypothesis_is_its_prompt() -> None:
                 assert state not in gone
                 texts[state] += text
             case events.Forked(parent, children):
-                texts.update({child: texts[parent] for child in children})
+                texts.update(dict.fromkeys(children, texts[parent]))
             case events.Pruned(state):
                 gone.add(state)
     finished = news[-1]

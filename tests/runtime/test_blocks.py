@@ -281,3 +281,68 @@ except KeyError as error:
     assert (result.prompt, log) == ("one two caught 3", ["left"])
     assert "X" not in result.variables
     result.check_ledger()
+
+
+# Hypotheses that part ways ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ('with door():\n    "Say [X]" where len(X) == 3\n    y = [X]', "inside a `with`, which is left once"),
+        ('for i in (n for n in [1, 2]):\n    "Say [X]" where len(X) == 3\n    y = [X]', "cannot be copied"),
+    ],
+    ids=["with", "generator"],
+)
+def test_hypotheses_cannot_part_ways_in_what_cannot_be_copied(source: str, sentence: str) -> None:
+    query = lq.compile(source)
+    given = dict.fromkeys(query.inputs, contextlib.nullcontext)
+    with pytest.raises(lq.QueryError, match=sentence) as caught:
+        query.run_sync(given, decoder="beam", n=3, model="demo", session=lq.Session())
+    assert caught.value.span is not None and caught.value.span.line == 1
+    assert "argmax or sample" in (caught.value.hint or "")
+
+
+def test_hypotheses_part_ways_in_a_try_and_in_its_handler() -> None:
+    source = """
+seen = []
+try:
+    "Say [X]" where len(X) == 2
+    seen.append(X)
+    raise ValueError(X)
+except ValueError as error:
+    "{error.args[0] == X} [Y]" where len(Y) == 1
+finally:
+    seen.append("end")
+return seen
+"""
+    results = lq.run_sync(source, decoder="beam", n=3, model="demo", session=lq.Session())
+    assert len({(result["X"], result["Y"]) for result in results}) == 3
+    for result in results:
+        assert result.value == [result["X"], "end"] and "True" in result.prompt
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ('"[sample(temperature=t) X]"', lq.InputError),
+        ("raise lq.InputError('mine')\n    \"a\"", None),
+        ('"[X]"\n    "{later}"', lq.BudgetError),
+        ('lq.compile("[")\n    "a"', None),
+    ],
+    ids=["option", "its own", "budget", "compile"],
+)
+def test_what_is_wrong_with_the_run_itself_cannot_be_caught(body: str, kind: type[Exception] | None) -> None:
+    source = f"try:\n    {body}\nexcept Exception as error:\n    return type(error).__name__"
+    query = lq.compile(source)
+    given = {name: {"lq": lq, "t": "hot", "later": 1}[name] for name in query.inputs}
+    options = {
+        "model": lq.ScriptedModel("abc"),
+        "session": lq.Session(),
+        "step_budget": 5 if kind is lq.BudgetError else 100,
+    }
+    if kind is None:
+        assert query.run_sync(given, **options).value in ("InputError", "QueryError")
+    else:
+        with pytest.raises(kind):
+            query.run_sync(given, **options)

@@ -9,7 +9,6 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.runtime import events
-from lmql_lite.runtime.decorated import Decorator
 
 
 def run(source: str, says: str = "", inputs: dict[str, Any] | None = None, **options: Any) -> lq.Result:
@@ -58,14 +57,14 @@ def test_a_pair_takes_the_place_of_the_text_too() -> None:
 
 def test_a_value_that_is_there_already_is_not_asked_for() -> None:
     model = lq.ScriptedModel("")
-    known = Decorator(pre=lambda name, context: f"{name} of {context.prompt.strip()}")
+    known = lq.Decorator(pre=lambda name, context: f"{name} of {context.prompt.strip()}")
     result = lq.run_sync('"Rome [@known X]!"', {"known": known}, model=model, session=lq.Session())
     assert (result["X"], result.prompt, model.calls) == ("X of Rome", "Rome X of Rome!", 0)
 
 
 def test_a_value_that_is_there_already_meets_the_conditions() -> None:
     with pytest.raises(lq.ConstraintError, match="a decorator gave 'maybe'") as caught:
-        run('"[@known X]" where X in ["yes", "no"]', inputs={"known": Decorator(pre=lambda: "maybe")})
+        run('"[@known X]" where X in ["yes", "no"]', inputs={"known": lq.Decorator(pre=lambda: "maybe")})
     assert caught.value.span is not None and caught.value.span.source == 'X in ["yes", "no"]'
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import lmql_lite as lq
 from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.variables import NotCopied, copied, only_reads
 
@@ -53,6 +54,31 @@ def test_functions_see_the_variables_of_the_hypothesis_that_calls_them() -> None
     assert after["add"](7) == 2
     assert after["tools"]["add"] is after["add"]
     assert (before["xs"], after["xs"]) == ([1], [1, 7])
+
+
+def test_a_fork_of_a_query_has_functions_of_its_own_though_they_were_made_before_it() -> None:
+    """Each hypothesis has a dict of its own from the start; its functions know the one in which they were made."""
+    source = """
+items = ["a"]
+def add(n):
+    items.append(n)
+    return items
+class Box:
+    def add(self, n):
+        return add(n)
+@query
+def ask(n):
+    '''lq
+    return add(n)
+    '''
+"Say [X]" where len(X) == 2
+"{add(X)}{Box().add(1)}[Y: ask(2)]"
+return items
+"""
+    results = lq.run_sync(source, decoder="beam", n=3, model="demo", session=lq.Session())
+    assert len({result["X"] for result in results}) == 3
+    for result in results:
+        assert result.value == ["a", result["X"], 1, 2]
 
 
 def test_functions_keep_defaults_names_and_what_hangs_on_them() -> None:

@@ -174,12 +174,12 @@ def test_equal_requests_in_flight_are_one(session: lq.Session) -> None:
 def test_what_is_said_ahead_of_its_readers_stays_however_little_memory_there_is_S9(session: lq.Session) -> None:
     model, query = (
         served(lambda said: LIST.encode()[len(said) - said.index(b":") + 16 :]),
-        lq.compile('"{n}:[A]" where STOPS_AT(A, "d")'),
+        lq.compile('"{row}:[A]" where STOPS_AT(A, "d")'),
     )
     cache = lq.TokenCache(max_bytes=2000)
 
     async def crowd() -> list[lq.Result]:
-        runs = (query.run({"n": number}, model=model, session=session, cache=cache) for number in range(20))
+        runs = (query.run({"row": number}, model=model, session=session, cache=cache) for number in range(20))
         return await asyncio.gather(*runs)
 
     results = asyncio.run(crowd())

@@ -92,3 +92,22 @@ def test_the_budget_of_a_run_is_a_hard_limit() -> None:
         with pytest.raises(lq.BudgetError, match="may make 2 requests"):
             lq.run_sync(source, model=model_of(server), session=lq.Session(), max_requests=2)
         assert server.requests <= 3
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize(
+    "options", [{"cache": False}, {"speculate": False}, {}], ids=["alone", "without guesses", "as usual"]
+)
+def test_a_tool_was_called_where_the_rules_of_a_server_end_and_its_result_was_not_inserted(
+    config: Config, options: dict[str, bool]
+) -> None:
+    source = '"Go:[argmax(tools=[get]) X]" where STOPS_AT(X, "done")'
+    asked = list[str]()
+
+    def get(key: str) -> str:
+        asked.append(key)
+        return "one"
+
+    with serving(config, 'Go: `get("a") # result: "one"` done\nThe end.') as server:
+        result = lq.run_sync(source, {"get": get}, model=model_of(server), session=lq.Session(), **options)
+    assert result["X"].strip().startswith('`get("a") # result: "one"`') and asked == ["a"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from lmql_lite.apps.plan_view import plan_lines, plan_object
+from lmql_lite.apps.playground.words import KINDS, WORDS
 from lmql_lite.errors import LmqlLiteError, QueryError
-from lmql_lite.lang.keywords import CLAUSES, CONSTRAINTS, DECODERS, ROLES, TYPES
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile as compile_program
@@ -17,16 +16,6 @@ from lmql_lite.runtime.plain import plain
 from lmql_lite.runtime.redaction import redacted
 from lmql_lite.runtime.session import Session
 from lmql_lite.verbs import Options, Query
-
-WORDS: Mapping[str, Sequence[str]] = {
-    "clauses": CLAUSES,
-    "decoders": DECODERS,
-    "constraints": CONSTRAINTS,
-    "types": TYPES,
-    "roles": tuple(ROLES),
-    "python": tuple(keyword.kwlist),
-}
-KINDS = {"clauses": "clause", "decoders": "decoder", "constraints": "constraint", "types": "type", "python": "python"}
 
 _HOLE = re.compile(r"(?<!\[)(?:\[\[)*\[([A-Z][A-Z0-9_]*)\s*[\]:]")
 """Of a text that cannot be parsed: names in capitals, since `[i]` may be an index."""

@@ -16,7 +16,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from lmql_lite import __version__
-from lmql_lite.apps.playground.answers import WORDS
 from lmql_lite.apps.playground.files import Files
 from lmql_lite.apps.playground.limits import Limits
 from lmql_lite.apps.playground.memory import IS_BOUNDED
@@ -24,6 +23,7 @@ from lmql_lite.apps.playground.page import BUILD, Page, examples
 from lmql_lite.apps.playground.questions import Questions
 from lmql_lite.apps.playground.replies import Refused, reply
 from lmql_lite.apps.playground.runs import Run, Runs
+from lmql_lite.apps.playground.words import WORDS
 from lmql_lite.runtime.report import Moment, report
 from lmql_lite.runtime.wire import read
 

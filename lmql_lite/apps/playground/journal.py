@@ -28,11 +28,11 @@ class Journal:
         self._news = asyncio.Event()
 
     def add(self, found: Mapping[str, Any]) -> None:
-        """`found` is what the line says, its `type` first."""
+        """`found` is what the line says; which line it is, is said here alone."""
         now = time.monotonic()
         self._began = self._began or now
         envelope = {"schema": SCHEMA, "run": self._run, "seq": len(self.lines), "ms": int(1000 * (now - self._began))}
-        line = self._scrub(json.dumps({**found, **envelope} if "schema" in found else {**envelope, **found}))
+        line = self._scrub(json.dumps({**envelope, **found, **envelope}))
         self.lines.append(f"{line}\n".encode())
         self.bytes += len(line) + 1
         self._tell()

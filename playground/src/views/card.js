@@ -3,16 +3,27 @@ import { make, onOneLine, visible } from "../dom.js";
 import { FATES, SOURCES, probability } from "../kinds.js";
 import { percent } from "./tokens.js";
 
+export function times(count) {
+  return count === 1 ? "once" : `${count} times`;
+}
+
 export class Card {
   constructor(root) {
     this._root = root;
+    this._isOpen = false;
   }
 
   get isOpen() {
     return !this._root.hidden;
   }
 
+  /** Whether the view that is shown has something to choose. */
+  set isWanted(isWanted) {
+    this._root.hidden = !isWanted || !this._isOpen;
+  }
+
   close() {
+    this._isOpen = false;
     this._root.hidden = true;
   }
 
@@ -24,7 +35,7 @@ export class Card {
       ["became", FATES[run?.fate ?? token.fate]],
       ["hole", token.hole ?? "none, the program's own text"],
     ];
-    if (run) facts.push(["tokens", String(run.tokens.length)], ["come by", `${run.passes} times`]);
+    if (run) facts.push(["tokens", String(run.tokens.length)], ["come by", times(run.passes)]);
     else {
       facts.push(
         ["bytes", hex(token)],
@@ -36,9 +47,10 @@ export class Card {
     this._root.replaceChildren(
       make("div", { class: "card-head" }, make("h3", {}, run ? "Part of the tree" : "Token"),
         make("button", { type: "button", class: "quiet", "aria-label": "close", onclick: () => this.close() }, "✕")),
-      make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
+      make("dl", {}, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
       ...alternatives(run ? run.tokens[0] : token, scene),
     );
+    this._isOpen = true;
     this._root.hidden = false;
   }
 }

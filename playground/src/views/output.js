@@ -50,7 +50,10 @@ export class OutputView {
 
   _newBox(name, isContinued = false) {
     const box = make("span", { class: isContinued ? "hole open continued" : "hole open", "data-hole": name });
-    if (!isContinued) box.append(make("b", { class: "label" }, visible(name)));
+    if (!isContinued) {
+      this._label = make("b", { class: "label" }, visible(name));
+      box.append(this._label);
+    }
     this._block.append(box);
     return box;
   }
@@ -58,8 +61,7 @@ export class OutputView {
   _close(piece) {
     if (this._box?.dataset.hole !== piece.name) return;
     for (const box of this._root.querySelectorAll(".hole.open")) box.classList.remove("open");
-    this._box.title = `${piece.name}: ended by ${piece.ending}`;
-    this._box.append(make("small", { class: "label" }, piece.ending));
+    this._label.append(make("small", {}, ` ${piece.ending}`));
     this._box = null;
   }
 

@@ -3,6 +3,7 @@
 import { draw as svg, make, onOneLine, shortened, visible } from "../dom.js";
 import { FATES, MARKS, SOURCES } from "../kinds.js";
 import { Trie } from "../scene.js";
+import { times } from "./card.js";
 
 const MOST_RUNS = 600; // drawn at once
 const MOST_ROWS = 600; // of the list
@@ -164,7 +165,7 @@ function label(text) {
 function described(run) {
   const fate = run.kind === "dropped" ? `, ${FATES[run.fate]}` : "";
   const hole = run.hole === null ? "" : `, in ${run.hole}`;
-  return `${SOURCES[run.tokens[0].source]}${fate}${hole}, ${run.tokens.length} tokens, come by ${run.passes} times`;
+  return `${SOURCES[run.tokens[0].source]}${fate}${hole}, ${run.tokens.length} tokens, come by ${times(run.passes)}`;
 }
 
 /** A row for each end, a parent beside its first child: where there is no layout from npm. */

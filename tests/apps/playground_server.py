@@ -1,0 +1,118 @@
+"""A playground in a process of its own, and a page that talks to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+Line = dict[str, Any]
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from lmql_lite.apps.playground.files import Files
+from lmql_lite.apps.playground.limits import Limits
+from lmql_lite.apps.playground.serving import Wishes, listening, serve
+
+asked = json.loads(sys.argv[1])
+files = Files.of(Path(asked["files"])) if asked["files"] else None
+cache = Path(asked["cache"]) if asked["cache"] else None
+serve(
+    Wishes({"demo": {}}, files, cache, None, Limits(**asked["limits"])),
+    listening(0),
+    lambda address: print(address, flush=True),
+)
+"""
+
+
+class Server:
+    """What it writes to stderr is in `errors` after `end`."""
+
+    def __init__(
+        self,
+        *,
+        files: Path | None = None,
+        cache: Path | None = None,
+        environment: dict[str, str] | None = None,
+        **limits: float,
+    ) -> None:
+        asked = {"files": str(files or ""), "cache": str(cache or ""), "limits": limits}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, json.dumps(asked)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        found = re.fullmatch(r"(http://127\.0\.0\.1:(\d+))/#token=(\S+)", self.address)
+        assert found is not None, self.process.communicate()
+        self.base, self.port, self.token = found[1], int(found[2]), found[3]
+        self.errors = ""
+        self._pages: list[Page] = []
+
+    def page(self) -> Page:
+        """One tab. It is closed when the server ends."""
+        self._pages.append(Page(self.base, self.token))
+        return self._pages[-1]
+
+    def end(self, how: int = signal.SIGINT) -> int:
+        for page in self._pages:
+            page.http.close()
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        self.errors = self.process.communicate(timeout=30)[1]
+        return self.process.returncode
+
+
+class Page:
+    def __init__(self, base: str, token: str) -> None:
+        self.http = httpx.Client(base_url=base, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.http.post(path, json=body)
+
+    def start(self, text: str, **body: Any) -> str:
+        answer = self.post("/api/runs", text=text, **body)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["run"])
+
+    def lines(self, run: str, after: int = -1) -> Iterator[Line]:
+        with self.http.stream("GET", f"/api/runs/{run}/events", params={"after": after}) as stream:
+            assert stream.headers["content-type"] == "application/x-ndjson"
+            yield from (json.loads(line) for line in stream.iter_lines() if line)
+
+    def until(self, run: str, holds: Callable[[Line], bool]) -> Line:
+        """The first line of which something holds; the connection is lost then."""
+        for line in self.lines(run):
+            if holds(line):
+                return line
+        raise AssertionError("the run ended before")
+
+    def run(self, text: str, **body: Any) -> list[Line]:
+        lines = list(self.lines(self.start(text, **body)))
+        assert [line["seq"] for line in lines] == list(range(len(lines)))
+        assert [line["type"] in ("done", "error") for line in lines] == [False] * (len(lines) - 1) + [True]
+        return lines
+
+
+def printed(lines: list[Line]) -> str:
+    return "".join(line["text"] for line in lines if line["type"] == "log")
+
+
+def is_alive(process: int) -> bool:
+    """A zombie is not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,319 @@
+"""The playground's runs: processes that are bounded, stopped, read by any number of pages, and learn for each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lmql_lite.runtime.wire import read
+from tests.apps.playground_server import Page, Server, is_alive, printed
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+SHORT = '"Say hello:[TEXT]" where len(TEXT) < 12'
+ENDLESS = "import os\nprint('process', os.getpid())\nwhile True:\n    pass\n\"a[X]\""
+SLEEPS = "import time\nprint('sleeps')\ntime.sleep(1000)\n\"a[X]\""
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "01_packing_list.lq"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(
+        memory_bytes=2**29, printed_bytes=2000, flood_bytes=20_000_000, events=4000, at_once=3, grace_seconds=1
+    )
+    yield server
+    assert server.end() == 0
+    assert "Traceback" not in server.errors and server.token not in server.errors
+
+
+@pytest.fixture
+def page(server: Server) -> Page:
+    return server.page()
+
+
+def lq(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lmql_lite", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+# What a run tells ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_told_line_by_line_and_can_be_replayed(page: Page, tmp_path: Path) -> None:
+    lines = page.run(SHORT, name="hello.lq")
+    assert len({line["run"] for line in lines}) == 1
+    assert lines[0]["type"] == "started" and lines[-1]["vars"]["TEXT"]
+    recording = tmp_path / "hello.lqrun"
+    recording.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with open(recording, "rb") as file:
+        assert len(list(read(file, "hello.lqrun"))) == len(lines)
+    assert lq("replay", str(recording), folder=tmp_path).stdout.strip() == lines[-1]["prompt"].strip()
+
+
+def test_a_second_run_asks_the_model_nothing_and_both_ledgers_are_those_of_lq_run(page: Page, tmp_path: Path) -> None:
+    text, here = EXAMPLE.read_text(), ["--cache", "own.tokens", "--json"]
+    for number in range(2):
+        usage = page.run(text)[-1]["usage"]
+        done = lq("run", str(EXAMPLE), *here, folder=tmp_path)
+        assert usage == json.loads(done.stdout)["usage"], done.stderr
+        assert (usage["tokens_from_model"] == 0) == (usage["forward_passes"] == 0) == (number == 1)
+        assert usage["tokens_from_cache"] + usage["tokens_from_model"] > 0
+
+
+def test_inputs_are_values_and_never_read_a_file(page: Page) -> None:
+    query = 'print(type(x).__name__, y)\n"{y}[X]" where len(X) < 3'
+    assert "list @/etc/hostname" in printed(page.run(query, inputs={"x": [1], "y": "@/etc/hostname"}))
+    last = page.run(query, inputs={"x": 1})[-1]
+    assert (last["type"], last["kind"]) == ("error", "InputError") and "y" in last["message"]
+
+
+def test_a_query_that_does_not_compile_tells_all_its_problems(page: Page) -> None:
+    last = page.run('"a[X]" where FOO(X)\n"b[Y]" where BAR(Y)')[-1]
+    assert last["kind"] == "QueryError" and [other["span"]["line"] for other in last["others"]] == [2]
+
+
+@pytest.mark.parametrize("how", ["header", "option"])
+def test_only_models_that_were_named_are_asked(page: Page, how: str) -> None:
+    if how == "option":
+        answer = page.post("/api/runs", text=SHORT, options={"model": "openai/gpt-9"})
+        assert answer.status_code == 400 and "openai/gpt-9" in answer.json()["error"]["message"]
+    else:
+        last = page.run('argmax\n    "a[X]"\nfrom "openai/gpt-9"\n')[-1]
+        assert last["kind"] == "ModelError" and last["hint"] == "start it with --model openai/gpt-9"
+
+
+def test_options_of_a_run_are_those_of_lq_run(page: Page) -> None:
+    assert page.run(SHORT, options={"decoder": "sample", "seed": 7, "max_tokens": 2})[0]["seed"] == 7
+    assert page.run(SHORT, options={"seed": "many"})[-1]["kind"] == "InputError"
+    for name in ("trace", "cache", "session", "prices", "__class__"):
+        assert page.post("/api/runs", text=SHORT, options={name: "x.json"}).status_code == 400
+
+
+def test_a_run_that_has_ended_can_be_read_again_and_reported(page: Page) -> None:
+    run = page.start('"<script>alert(1)</script>[X]" where len(X) < 4')
+    lines = list(page.lines(run))
+    assert list(page.lines(run)) == lines and list(page.lines(run, lines[-3]["seq"])) == lines[-2:]
+    assert list(page.lines(run, 10_000)) == []
+    report = page.http.get(f"/api/runs/{run}/report")
+    assert report.headers["content-disposition"].startswith("attachment")
+    assert "<script" not in report.text and "&lt;script&gt;" in report.text
+    assert {"run": run, "name": "query.lq", "state": "done", "lines": len(lines)} in page.http.get("/api/runs").json()[
+        "runs"
+    ]
+
+
+# Stopping and losing ---------------------------------------------------------------------------------------------
+
+
+def test_stop_ends_a_loop_that_never_ends_and_that_run_alone(page: Page) -> None:
+    sleeping, endless = page.start(SLEEPS), page.start(ENDLESS)
+    process = int(page.until(endless, lambda line: "process" in line.get("text", ""))["text"].split()[1])
+    assert is_alive(process)
+    assert page.http.delete(f"/api/runs/{endless}").status_code == 202
+    last = list(page.lines(endless))[-1]
+    assert (last["kind"], last["message"]) == ("Stopped", "the run was stopped") and not is_alive(process)
+    states = {run["run"]: run["state"] for run in page.http.get("/api/runs").json()["runs"]}
+    assert (states[sleeping], states[endless]) == ("running", "error")
+    page.http.delete(f"/api/runs/{sleeping}")
+    assert list(page.lines(sleeping))[-1]["kind"] == "Stopped"
+
+
+def test_stop_ends_a_query_that_refuses_to_end(page: Page) -> None:
+    run = page.start(
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\nwhile True:\n    pass\n\"a[X]\""
+    )
+    page.until(run, lambda line: line["type"] == "log")
+    page.http.delete(f"/api/runs/{run}")
+    assert list(page.lines(run))[-1]["kind"] == "Stopped"
+
+
+def test_what_a_stopped_run_has_learned_is_kept(page: Page) -> None:
+    query = '"My favourite number, by far:[X]" where len(X) < 20\nimport time\nprint("now")\ntime.sleep(seconds)'
+    run = page.start(query, inputs={"seconds": 1000})
+    page.until(run, lambda line: line["type"] == "log")
+    page.http.delete(f"/api/runs/{run}")
+    assert list(page.lines(run))[-1]["kind"] == "Stopped"
+    usage = page.run(query, inputs={"seconds": 0})[-1]["usage"]
+    assert usage["tokens_from_model"] == 0 < usage["tokens_from_cache"]
+
+
+def test_a_lost_connection_goes_on_where_it_was_lost(page: Page) -> None:
+    query = "import time\nfor i in range(12):\n    print('line', i)\n    time.sleep(0.05)\n\"a[X]\" where len(X) < 9"
+    run, lines = page.start(query), []
+    for count in (1, 3, 1000):
+        for number, line in enumerate(page.lines(run, len(lines) - 1), start=1):
+            lines.append(line)
+            if number == count:
+                break  # and with it the connection
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
+    assert lines[-1]["type"] == "done" and lines == list(page.lines(run))
+
+
+def test_two_tabs_run_beside_each_other(server: Server) -> None:
+    def of(word: str) -> str:
+        return "".join(
+            line.get("text", "") for line in server.page().run(f'print("{word}")\n"{word}[X]" where X == "!"')
+        )
+
+    with ThreadPoolExecutor(2) as tabs:
+        left, right = tabs.map(of, ["left", "right"])
+    assert "left" in left and "right" not in left and "right" in right and "left" not in right
+
+
+def test_no_more_runs_than_fit_are_under_way(page: Page) -> None:
+    runs = [page.start(SLEEPS) for _ in range(3)]
+    refused = page.post("/api/runs", text=SHORT)
+    assert refused.status_code == 429 and refused.json()["error"]["message"].startswith("3 runs are under way")
+    for run in runs:
+        page.http.delete(f"/api/runs/{run}")
+    assert [list(page.lines(run))[-1]["kind"] for run in runs] == ["Stopped"] * 3
+    assert page.run(SHORT)[-1]["type"] == "done"
+
+
+# Runaway runs ----------------------------------------------------------------------------------------------------
+
+CRASHES = {
+    "abort": ("import os\nos.abort()", "Crashed", "the interpreter that ran the query crashed: abort (SIGABRT)"),
+    "segmentation fault": ("import ctypes\nctypes.string_at(0)", "Crashed", "a segmentation fault (SIGSEGV)"),
+    "exits at once": ("import os\nos._exit(3)", "Crashed", "ended before the query did, with exit code 3"),
+    "exits": ("import sys\nsys.exit(3)", "Crashed", "the query ended its own interpreter: sys.exit(3)"),
+    "memory": ("x = bytearray(2_000_000_000)", "BudgetError", "the run needs more memory than the 512 MB"),
+    "reads a line": ("x = input()", "InputError", "cannot read what somebody types"),
+    "reads stdin": ("import sys\nx = sys.stdin.read()", "InputError", "cannot read what somebody types"),
+    "iterates over stdin": ("import sys\nx = list(sys.stdin)", "InputError", "cannot read what somebody types"),
+    "prints without end": ("while True:\n    print('x' * 100_000)", "BudgetError", "printed more than the 20,000,000"),
+    "never stops talking": ('for i in range(9000):\n    "{i}"', "BudgetError", "told more than the 4,000 lines"),
+}
+
+
+@pytest.mark.parametrize(("text", "kind", "sentence"), CRASHES.values(), ids=list(CRASHES))
+def test_a_query_that_runs_away_ends_with_a_sentence(page: Page, text: str, kind: str, sentence: str) -> None:
+    lines = page.run(f'{text}\n"a[X]" where len(X) < 5')
+    assert lines[-1]["kind"] == kind and sentence in lines[-1]["message"]
+    assert len(lines) < 4100 and sum(len(line.get("text", "")) for line in lines) < 30_000
+    assert page.run(SHORT)[-1]["type"] == "done"
+
+
+def test_a_query_that_takes_too_long_is_ended() -> None:
+    server = Server(seconds=3, grace_seconds=1)
+    last = server.page().run(ENDLESS)[-1]
+    assert (last["kind"], last["message"]) == (
+        "BudgetError",
+        "the run has taken longer than the 3 seconds that it may take",
+    )
+    assert server.end() == 0
+
+
+def test_what_is_printed_is_told_up_to_a_bound_and_the_run_goes_on(page: Page) -> None:
+    lines = page.run('print("x" * 100_000)\nprint("y")\n"a[X]" where len(X) < 5')
+    assert lines[-1]["type"] == "done" and printed(lines).count("x") <= 2001
+    assert printed(lines).endswith("[no more than 2,000 characters are shown of what is printed]\n")
+
+
+def test_characters_of_what_is_printed_arrive_whole(page: Page) -> None:
+    lines = page.run('import os\nos.write(1, "日本\\u202e\\x1b[1m".encode() + b"\\xff")\n"a[X]" where len(X) < 5')
+    assert printed(lines) == "日本\u202e\x1b[1m\ufffd"
+
+
+FAMILY = """
+import os, subprocess, sys, time
+print("child", subprocess.Popen(["sleep", "1000"]).pid)
+print("apart", subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+if os.fork() == 0:
+    os.setsid()
+    print("forked", os.getpid(), flush=True)
+    time.sleep(1000)
+time.sleep(0.3)
+{then}
+"a[X]" where len(X) < 5
+"""
+
+
+@pytest.mark.parametrize("then", ["pass", "os.abort()", "time.sleep(1000)"], ids=["ends", "crashes", "is stopped"])
+def test_children_of_a_run_die_with_it(page: Page, then: str) -> None:
+    run = page.start(FAMILY.replace("{then}", then))
+    if "1000" in then:
+        page.until(run, lambda line: "forked" in line.get("text", ""))
+        page.http.delete(f"/api/runs/{run}")
+    lines = list(page.lines(run))
+    assert lines[-1]["type"] == ("done" if then == "pass" else "error")
+    processes = dict(re.findall(r"(child|apart|forked) (\d+)", printed(lines)))
+    assert sorted(processes) == ["apart", "child", "forked"]
+    assert not [name for name, process in processes.items() if is_alive(int(process))]
+
+
+def test_a_run_that_forks_without_end_is_bounded_and_told_by_one_process(page: Page) -> None:
+    lines = page.run('import os\nfor _ in range(9):\n    os.fork()\nprint("here")\n"a[X]" where len(X) < 5')
+    assert lines[-1]["type"] == "done" and printed(lines).count("here") <= 65
+    assert [line["type"] for line in lines].count("started") == 1
+
+
+# The server ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_no_run_outlives_its_server(how: signal.Signals) -> None:
+    server = Server(grace_seconds=1)
+    page = server.page()
+    found = page.until(page.start(ENDLESS), lambda line: "process" in line.get("text", ""))
+    process = int(found["text"].split()[1])
+    assert server.end(how) == (-9 if how == signal.SIGKILL else 0)
+    deadline = time.monotonic() + 10
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(process)
+
+
+def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = lq("playground", "--no-open", "--port", str(port), folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"port {port} is in use\n    hint: name another one; --port 0 takes one that is free\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["none.lq"], "there is no file 'none.lq'"),
+        (["notes.txt"], "'notes.txt' is neither a folder nor a .lq file"),
+        (["--model", "gpt"], "no model is called 'gpt'"),
+        (["--base-url", "http://localhost:1"], "--base-url says where a model is, and none is named"),
+        (["--cache", "x.db"], "--cache names a .tokens file"),
+        (["--max-cost", "1"], "--max-cost needs --prices"),
+    ],
+    ids=["no file", "no query", "no model", "url alone", "no token file", "no prices"],
+)
+def test_what_is_wrong_on_the_command_line_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("notes")
+    done = lq("playground", "--no-open", *arguments, folder=tmp_path)
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_command_prints_its_address_and_needs_neither_display_nor_browser(tmp_path: Path) -> None:
+    without = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    command = [sys.executable, "-m", "lmql_lite", "playground", "--cache", "kept.tokens"]
+    server = subprocess.Popen(
+        command, cwd=tmp_path, env=without, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    found = re.fullmatch(r"Playground ready: (http://127\.0\.0\.1:\d+)/#token=(\S{43})\n", server.stdout.readline())
+    assert found is not None
+    page = Page(found[1], found[2])
+    assert page.run(SHORT)[-1]["type"] == "done"
+    assert page.http.get("/api/about").json()["cache"] == {"name": "kept.tokens", "session": False}
+    page.http.close()
+    server.send_signal(signal.SIGINT)
+    assert server.wait(30) == 0 and found[2] not in server.communicate()[1]
+    assert (tmp_path / "kept.tokens").is_file()

@@ -1,0 +1,240 @@
+"""What a person sees of a run: text, tokens, tree, ledger, plan, log; and what the page does with links and files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.browser.conftest import ROOT, Open, Server, Tab
+
+PACKING = (ROOT / "examples" / "01_packing_list.lq").read_text("utf-8")
+PICKY = """def even(text):
+    return len(text) % 2 == 0
+
+"A list of things not to forget when going to the sea (not travelling): \\n"
+"- Sunglasses \\n"
+"-[THING]" where STOPS_AT(THING, "\\n") and even(THING)
+"""
+
+
+def test_the_page_loads_from_its_server_alone_and_complains_of_nothing(tab: Tab, shared_server: Server) -> None:
+    assert tab.page.title() == "01_packing_list.lq – lq playground"
+    assert tab.page.get_attribute("html", "data-ready") == "rich"
+    assert {urlsplit(url).netloc for url in tab.asked if not url.startswith("data:")} == {
+        urlsplit(shared_server.origin).netloc
+    }
+
+
+def test_a_first_run_fills_the_output(tab: Tab) -> None:
+    tab.page.click("#run")
+    tab.until("document.querySelectorAll('#output .hole:not(.open)').length === 4", seconds=5)
+    tab.wait("done")
+    assert tab.text() == (ROOT / "examples" / "expected" / "01_packing_list.txt").read_text("utf-8")
+    assert tab.page.locator("#output .hole").first.text_content() == "THING stop Swimsuit \n"
+    assert tab.page.locator("#result table tbody td").first.inner_text().strip() == "Umbrella"
+
+
+def test_a_second_run_asks_the_model_nothing(server: Server, open_tab: Open) -> None:
+    tab = open_tab(server)
+    tab.run(PACKING)
+    assert (tab.count("tokens_from_model"), tab.count("tokens_from_cache")) == ("13", "0")
+    tab.run()
+    assert (tab.count("tokens_from_model"), tab.count("tokens_from_cache")) == ("0", "13")
+    assert tab.page.inner_text("#saved") == "saved 13 of 13 tokens (100 %)"
+    tab.show("trie")
+    kinds = tab.page.locator("#trie .edge").evaluate_all("edges => edges.map(edge => edge.classList[1])")
+    assert set(kinds) == {"cache", "prompt"}
+    tab.page.select_option("#trie-scope", "page")
+    tab.until("document.querySelector('#trie .run').getAttribute('aria-label').endsWith('2 times')")
+    widths = tab.page.locator("#trie .edge").evaluate_all("edges => edges.map(edge => edge.getAttribute('stroke-width'))")
+    assert set(widths) == {"3.5"}  # come by twice; 1.5 for once
+
+
+def test_the_ledger_is_that_of_the_command_line(server: Server, open_tab: Open, tmp_path: Path) -> None:
+    tab = open_tab(server)
+    tab.run(PICKY)
+    (tmp_path / "picky.lq").write_text(PICKY, "utf-8")
+    command = [sys.executable, "-m", "lmql_lite", "run", "--json", str(tmp_path / "picky.lq")]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
+    for name, count in found["usage"].items():
+        assert tab.count(name) == ("not reported" if count is None else str(count)), name
+
+
+def test_what_was_taken_back_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab) -> None:
+    tab.run(PICKY)
+    assert "Beach ball" not in tab.text() and " Sun hat" in tab.text()
+    tab.show("trie")
+    ghosts = tab.page.locator("#trie .run.dropped").all_text_contents()
+    assert "✕  Beach ball ⏎" in ghosts
+    dash = tab.page.locator("#trie .edge.dropped").first.evaluate("edge => getComputedStyle(edge).strokeDasharray")
+    assert dash != "none"
+    tab.page.check("#trie-as-list")
+    rows = tab.page.locator("#trie-list tr.dropped").all_inner_texts()
+    assert any("Beach ball" in row and "taken back" in row for row in rows)
+    tab.show("tokens")
+    struck = tab.page.locator("#tokens .token.dropped").all_text_contents()
+    assert " Beach" in struck
+
+
+def test_a_token_tells_where_it_came_from_and_what_else_was_tried(tab: Tab) -> None:
+    tab.run(PICKY)
+    tab.show("tokens")
+    tab.page.locator("#tokens .token", has_text=" Sun").last.click()
+    card = tab.page.inner_text("#card")
+    assert "in the text" in card and "THING" in card and "53 75 6E" in card
+    assert "Beach" in card and "taken back" in card
+    tab.page.keyboard.press("Escape")
+    assert tab.page.is_hidden("#card")
+
+
+def test_the_slider_goes_back_through_the_run(tab: Tab) -> None:
+    tab.run(PACKING)
+    whole = tab.text()
+    tab.page.locator("#at").fill("5")
+    tab.until("document.getElementById('at-says').textContent.startsWith('5 of')")
+    assert tab.text() == "A list of things not to forget when going to the sea (not travelling): \n- Sunglasses \n-"
+    assert tab.page.locator("#output .hole.open").count() == 1
+    tab.page.click("#play")
+    tab.until("document.querySelector('#play').dataset.playing === 'false'")
+    assert tab.text() == whole
+
+
+def test_several_hypotheses_can_be_looked_at_one_by_one(tab: Tab) -> None:
+    tab.run('sample(n=3, temperature=1.2, seed=5)\n    "A:[WORD]\\n"\nwhere\n    WORD in [" yes", " no", " perhaps"]')
+    states = tab.page.locator("#hypothesis option").all_text_contents()
+    assert len(states) == 3
+    said = set()
+    for state in states:
+        tab.page.select_option("#hypothesis", state)
+        tab.page.wait_for_timeout(60)
+        said.add(tab.text())
+    assert said <= {"A: yes\n", "A: no\n", "A: perhaps\n"} and said
+    tab.show("trie")
+    passes = tab.page.locator("#trie .run").first.get_attribute("aria-label") or ""
+    assert passes.endswith("3 times")
+
+
+def test_conditions_are_shown_clause_by_clause_and_lead_to_the_query(tab: Tab) -> None:
+    tab.run(PICKY)
+    tab.show("constraints")
+    tab.page.wait_for_selector("#constraints td")
+    text = tab.page.inner_text("#constraints")
+    assert 'STOPS_AT(THING, "\\n")' in text and "even(THING)" in text
+    assert "Python judges the whole value" in text and "✓ met" in text
+    tab.page.click("#constraints button")
+    assert tab.page.evaluate("getSelection().toString()") == "[THING]"
+
+
+def test_a_plan_says_what_would_be_asked_and_runs_nothing(tab: Tab) -> None:
+    tab.write(PACKING)
+    tab.page.keyboard.press("ControlOrMeta+Shift+Enter")
+    tab.page.wait_for_selector("#plan table")
+    assert "filled at most 4 times" in tab.page.inner_text("#plan")
+    assert tab.page.inner_text("#at-says") == "no run yet"
+
+
+def test_inputs_are_asked_for_and_given_to_the_run(tab: Tab) -> None:
+    tab.write('"{place} {count + 1}"\nreturn [place, count]')
+    tab.page.fill("textarea[aria-label='input place']", "Rome")
+    tab.page.fill("textarea[aria-label='input count']", "41")
+    tab.page.select_option("select[aria-label='kind of count']", "json")
+    tab.run()
+    assert tab.text() == "Rome 42"
+    assert json.loads(tab.page.inner_text("#result .value")) == ["Rome", 41]
+
+
+def test_what_the_query_prints_and_how_it_fails_is_shown(tab: Tab) -> None:
+    tab.run('print("to the log")\n"text"\nraise ValueError("that is wrong")', "failed")
+    failure = tab.page.inner_text("#result")
+    assert "ValueError" in failure and "that is wrong" in failure
+    tab.show("log")
+    assert "to the log" in tab.page.inner_text("#log")
+
+
+def test_a_link_fills_the_editor_and_runs_nothing(tab: Tab, open_tab: Open, shared_server: Server) -> None:
+    query = '# é 日 🙂\n"hello"\n'
+    tab.write(query)
+    tab.page.click("#share")
+    tab.until("document.getElementById('link').value.includes('#code=')")
+    link = tab.page.input_value("#link")
+    tab.page.click("#share-dialog [data-close]")
+
+    def runs() -> int:
+        asked = "fetch('/api/runs', {headers: {Authorization: 'Bearer ' + sessionStorage.token}})"
+        return int(tab.page.evaluate(f"{asked}.then(said => said.json()).then(({{runs}}) => runs.length)"))
+
+    before = runs()
+    other = open_tab(address=f"{shared_server.address}&code={link.partition('#code=')[2]}")
+    other.page.wait_for_selector("#banner:visible")
+    assert "Read it before you run it" in other.page.inner_text("#banner")
+    assert "hello" in other.page.inner_text("#query") and "🙂" in other.page.inner_text("#query")
+    assert other.page.inner_text("#at-says") == "no run yet"
+    assert runs() == before
+
+    third = open_tab()  # a link that is pasted, and one that is followed in a page that is open
+    third.page.evaluate("link => { location.hash = link.slice(link.indexOf('#')); }", link)
+    third.page.wait_for_selector("#banner:visible")
+    assert "hello" in third.page.inner_text("#query")
+    assert "#" not in third.page.url
+
+
+def test_a_recording_replays_in_another_page(tab: Tab, open_tab: Open, tmp_path: Path) -> None:
+    tab.run(PICKY)
+    said = tab.text()
+    tab.page.click("#share")
+    with tab.page.expect_download() as download:
+        tab.page.click("#download-lqrun")
+    place = tmp_path / "kept.lqrun"
+    download.value.save_as(place)
+    read = subprocess.run(
+        [sys.executable, "-m", "lmql_lite", "replay", str(place)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert read.returncode == 0, read.stderr
+    other = open_tab()
+    other.page.click("#share")
+    other.page.set_input_files("#open-lqrun", place)
+    other.wait("done")
+    assert other.text() == said
+    place.write_text("no recording\n", "utf-8")
+    other.page.click("#share")
+    other.page.set_input_files("#open-lqrun", place)
+    other.until("document.getElementById('share-says').textContent.includes('is no recording')")
+
+
+def test_a_report_is_downloaded(tab: Tab) -> None:
+    tab.run(PACKING)
+    tab.page.click("#share")
+    with tab.page.expect_download() as download:
+        tab.page.click("#download-report")
+    page = Path(download.value.path()).read_text("utf-8")
+    assert page.startswith("<!doctype html>") and "Swimsuit" in page
+
+
+def test_loading_anew_keeps_the_query_and_the_last_run(tab: Tab) -> None:
+    tab.run(PICKY)
+    said = tab.text()
+    tab.page.reload()
+    tab.wait("done")
+    assert tab.text() == said
+    assert "even(THING)" in tab.page.inner_text("#query")
+
+
+def test_a_file_is_opened_and_saved(server: Server, open_tab: Open) -> None:
+    (server.folder / "mine.lq").write_text('"one"\n', "utf-8")
+    tab = open_tab(server, address=f"{server.address}&file=mine.lq")
+    assert tab.page.inner_text("#name") == "mine.lq"
+    tab.write('"two"\n')
+    tab.page.click("#save")
+    tab.until("document.getElementById('banner').textContent === 'mine.lq is saved'")
+    assert (server.folder / "mine.lq").read_text("utf-8") == '"two"\n'
+
+
+def test_an_example_can_be_chosen(tab: Tab) -> None:
+    tab.page.click("#examples")
+    tab.page.click("#gallery button:has-text('06_dates.lq')")
+    assert tab.page.inner_text("#name") == "06_dates.lq"
+    tab.run()
+    assert tab.page.inner_text("#result .value") == "Sunday, 20 July 1969"
