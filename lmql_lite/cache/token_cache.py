@@ -33,8 +33,14 @@ class TokenCache:
     """Where runs keep what models said: `lq.run(query, cache=lq.TokenCache("x.tokens", max_bytes=2**30))`.
 
     With a `path` in that file, which any number of processes may use at once; `cache="x.tokens"` is short for it.
-    Without one in memory, shared by all runs that are given this very object, of whatever session. `max_bytes` bounds
-    the memory of what each model said and no file holds (256 MB unless told); what does not fit is asked for again.
+    Without one in memory, shared by all runs that are given this very object, of whatever session.
+
+    `max_bytes` bounds the memory of what each model said and no file holds, and of the texts that lead there (256 MB
+    unless told): what was used longest ago goes first, and is asked for again when somebody comes by. Beside it stands
+    what the runs under way hold themselves: the texts that they stand on or may go back to, what was known on the way
+    there, and what they have still to write. What a file holds stays in memory as long as it is open, so that it answers
+    whatever it ever answered, a replay too: a file that is too large is made smaller by `lq cache compact`.
+
     With `durable` a run returns only after the disk itself has what it learned, so that a power cut takes nothing.
 
     Raises InputError for a path that is no name of a file, a bound below 1, and `durable` without a file.

@@ -72,6 +72,8 @@ class Contest:
         self.live = [Beam(first, 0)]
         self.finished: list[Beam] = []
         """Best first."""
+        self._ended: list[Beam] = []
+        """At their end, and not weighed yet."""
         self._width = width
         self._step = step
         self._numbers = 1
@@ -82,7 +84,7 @@ class Contest:
 
     def news(self) -> list[events.Event]:
         """What was told since this was last asked for."""
-        for beam in (*self.live, *self.finished):
+        for beam in self._all_beams:
             self._tell(beam)
         told, self._told = self._told, []
         return told
@@ -92,16 +94,16 @@ class Contest:
         left, and then that of the one that led."""
         await self._all(self._advance(beam) for beam in self.live)
         await self._give_up_lost()
-        ended = [beam for beam in self.live if beam.hypothesis.is_over]
+        self._ended = [beam for beam in self.live if beam.hypothesis.is_over]
         self.live = [beam for beam in self.live if not beam.hypothesis.is_over]
-        if len(self.finished) + len(ended) >= self._width:  # then there may be nothing left to ask
-            await self._all(self._ask(beam) for beam in ended)
-            await self._finish(ended)
-            ended = []
-        await self._all(self._ask(beam) for beam in (*self.live, *ended))
+        if len(self.finished) + len(self._ended) >= self._width:  # then there may be nothing left to ask
+            await self._all(self._ask(beam) for beam in self._ended)
+            await self._finish()
+        await self._all(self._ask(beam) for beam in (*self.live, *self._ended))
         await self._give_up_lost()
-        await self._finish(ended)
-        await self._merge()
+        await self._finish()
+        # of those that are one the best goes on, and beside it the one that leads
+        await self._give_up(*(beam for beam in _doubles(self.live) if not beam.leads))
         await self._go(self._best())
         await self._give_up_lost()
         if not self.live and not self.finished:
@@ -118,11 +120,15 @@ class Contest:
     async def close(self) -> None:
         """Nobody reads on."""
         for beam in self.live:
-            await beam.hypothesis.close()
+            await _close(beam)
 
     def leave(self) -> None:
-        for beam in (*self.live, *self.finished):
+        for beam in self._all_beams:
             beam.hypothesis.leave()
+
+    @property
+    def _all_beams(self) -> list[Beam]:
+        return [*self.live, *self._ended, *self.finished]
 
     # A round -----------------------------------------------------------------------------------------------------
 
@@ -159,32 +165,17 @@ class Contest:
     async def _look_ahead(self, beam: Beam) -> None:
         beam.ways = await beam.hypothesis.ways(self._width)
 
-    async def _finish(self, ended: Iterable[Beam]) -> None:
-        """These are at their end. Who cannot become one of the best any more is given up: scores only fall, but where a
+    async def _finish(self) -> None:
+        """Some are at their end. Who cannot become one of the best any more is given up: scores only fall, but where a
         query returns, so that the one that leads is followed to its end."""
-        self.finished += ended
-        self.finished.sort(key=lambda beam: beam.order)
-        for place, beam in reversed(list(enumerate(self.finished))):
-            better = self.finished[:place]
-            if any(place_of(one.hypothesis) == place_of(beam.hypothesis) and _are_one(one, beam) for one in better):
-                await self._give_up(beam)
-        for beam in self.finished[self._width :]:
-            await self._give_up(beam)
-        for beam in [beam for beam in self.live if not beam.leads and not self._may_win(beam.score)]:
-            await self._give_up(beam)
+        self.finished = sorted([*self.finished, *self._ended], key=lambda beam: beam.order)
+        self._ended = []
+        await self._give_up(*_doubles(self.finished))
+        await self._give_up(*self.finished[self._width :])
+        await self._give_up(*(beam for beam in self.live if not beam.leads and not self._may_win(beam.score)))
 
     def _may_win(self, score: float) -> bool:
         return len(self.finished) < self._width or score > self.finished[-1].score
-
-    async def _merge(self) -> None:
-        """Of those that are one the best goes on, and beside it the one that leads."""
-        here: dict[Hashable, list[Beam]] = {}
-        for beam in sorted(self.live, key=lambda beam: beam.order):
-            others = here.setdefault(place_of(beam.hypothesis), [])
-            if not beam.leads and any(_are_one(beam, other) for other in others):
-                await self._give_up(beam)
-            else:
-                others.append(beam)
 
     def _best(self) -> list[Candidate]:
         """The ways that are gone, and beams that have gone theirs; the one that leads has a place in any case."""
@@ -201,13 +192,13 @@ class Contest:
         return best
 
     async def _go(self, best: list[Candidate]) -> None:
+        chosen: dict[Beam, list[Candidate]] = {beam: [] for beam in self.live}
+        for candidate in sorted(best, key=lambda candidate: candidate.rank):
+            chosen[candidate.beam].append(candidate)
+        await self._give_up(*(beam for beam, mine in chosen.items() if not mine))
         going: list[tuple[Beam, Way]] = []
         for beam in list(self.live):
-            mine = sorted((each for each in best if each.beam is beam), key=lambda each: each.rank)
-            beam.ways = []
-            if not mine:
-                await self._give_up(beam)
-                continue
+            mine, beam.ways = chosen[beam], []
             beams = [beam, *(self._fork(beam) for _ in mine[1:])]
             if len(beams) > 1:
                 self._told.append(events.Forked(beam.number, tuple(each.number for each in beams)))
@@ -224,19 +215,22 @@ class Contest:
     # Who is given up ---------------------------------------------------------------------------------------------
 
     async def _give_up_lost(self) -> None:
-        for beam in [beam for beam in self.live if beam.is_lost]:
+        lost = [beam for beam in self.live if beam.is_lost]
+        for beam in lost:
             if beam.error is not None and (beam.leads or self._failure is None):
                 self._failure = beam.error
-            await self._give_up(beam)
+        await self._give_up(*lost)
 
-    async def _give_up(self, beam: Beam) -> None:
-        self._pruned.append(beam.hypothesis.state.history)
-        (self.live if beam in self.live else self.finished).remove(beam)
-        if any(frame.blocks.has_last_words for frame in beam.hypothesis.frames):
-            await beam.hypothesis.close()
-        self._tell(beam)
-        self._told.append(events.Pruned(beam.number))
-        beam.hypothesis.leave()
+    async def _give_up(self, *beams: Beam) -> None:
+        gone = set(beams)
+        self.live = [beam for beam in self.live if beam not in gone]
+        self.finished = [beam for beam in self.finished if beam not in gone]
+        for beam in beams:
+            self._pruned.append(beam.hypothesis.state.history)
+            await _close(beam)
+            self._tell(beam)
+            self._told.append(events.Pruned(beam.number))
+            beam.hypothesis.leave()
 
     def _tell(self, beam: Beam) -> None:
         news, beam.hypothesis.news = beam.hypothesis.news, []
@@ -251,8 +245,22 @@ def numbered(event: events.Event, number: int) -> events.Event:
     return replace(event, state=number)
 
 
-def _are_one(one: Beam, other: Beam) -> bool:
-    return are_equal(one.hypothesis, other.hypothesis)
+async def _close(beam: Beam) -> None:
+    if any(frame.blocks.has_last_words for frame in beam.hypothesis.frames):
+        await beam.hypothesis.close()
+
+
+def _doubles(beams: Iterable[Beam]) -> list[Beam]:
+    """Those that are one with a better one."""
+    doubles: list[Beam] = []
+    here: dict[Hashable, list[Beam]] = {}
+    for beam in sorted(beams, key=lambda beam: beam.order):
+        others = here.setdefault(place_of(beam.hypothesis), [])
+        if any(are_equal(beam.hypothesis, other.hypothesis) for other in others):
+            doubles.append(beam)
+        else:
+            others.append(beam)
+    return doubles
 
 
 def _steps(history: Step | None, seen: set[int]) -> Iterator[Step]:

@@ -75,19 +75,21 @@ class TextWriter:
 
     def fill(self, op: Hole, state: State, sampling: Sampling, limit: int, outlook: Callable[[], Outlook]) -> TextFill:
         before = self._filling
+        # a server counts for its penalties from where the request began: each hole is a request of its own
+        alone = self._isolated or sampling.penalises
         goes_on = op.continues_segment and self._left > 0 and not (before and before.fell_short)
-        if self._segment is None or self._isolated or not goes_on:
-            self._segment = self._begun(op, state, outlook())
+        if self._segment is None or alone or not goes_on:
+            self._segment = self._begun(op, state, outlook(), alone=alone)
         self._left -= 1
-        if self._isolated:
+        if alone:
             self._reader.leave()
         wishes = Wishes(self._segment, self._frontier.endpoint, sampling, self._isolated)
         self._filling = TextFill(op, self._path, self._frontier, self._reader, self.ledger, wishes, limit)
         return self._filling
 
-    def _begun(self, op: Hole, state: State, outlook: Outlook) -> Segment:
-        """What the server is held to from here on."""
-        outlook = seen(outlook, isolated=self._isolated, speculates=self._speculate)
+    def _begun(self, op: Hole, state: State, outlook: Outlook, *, alone: bool) -> Segment:
+        """What the server is held to from here on; `alone`: in this hole."""
+        outlook = seen(outlook, isolated=alone, speculates=self._speculate)
         own = b"%d" % secrets.randbits(64) if self._isolated else b""
         known = [part if isinstance(part, bytes) else identity(part) for part in outlook.parts]
         parts = (state.text.encode(), repr((known, outlook.schema)).encode(), own)

@@ -62,7 +62,6 @@ class Wishes:
 
     def asking(self) -> Asking:
         segment, held, plain = self.segment, self.held, Manner.of(b"", self.sampling)
-        # a server counts for its penalties from where the request began: what it said answers that request alone
         alone = self.isolated or self.sampling.penalises
         reads = (held,) if alone else (held, plain)
         writes = held if alone or segment.pushed is not None else plain

@@ -10,7 +10,9 @@ export class Checker {
     this._onInputs = onInputs;
     this._number = 0;
     this._timer = null;
-    this._problems = [];
+    this._found = []; // by the check
+    this._problems = []; // all that are shown
+    this._failure = null; // where the last run failed, as long as the text is that one
     this._current = -1;
     this.completions = [];
   }
@@ -18,6 +20,7 @@ export class Checker {
   /** The text has changed: what was said of it counts no more when this is answered. */
   changed() {
     this._number += 1;
+    this._failure = null;
     clearTimeout(this._timer);
     this._timer = setTimeout(() => this.now(), QUIET_MS);
   }
@@ -37,7 +40,16 @@ export class Checker {
     this.show(found.problems);
   }
 
-  show(problems) {
+  /** A run of this text failed here. */
+  fail(problem) {
+    this._failure = problem;
+    this.show(this._found);
+  }
+
+  show(found) {
+    this._found = found;
+    const isKnown = found.some((each) => each.from === this._failure?.from && each.message === this._failure?.message);
+    const problems = this._failure && !isKnown ? [...found, this._failure] : found;
     this._problems = problems;
     this._current = -1;
     this._editor.setProblems(problems);

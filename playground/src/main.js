@@ -37,7 +37,7 @@ class Page {
     this.inputs.saved = before.inputs ?? [];
     this.checker = new Checker({ server: this.server, editor: this.editor, onInputs: (names) => this.inputs.show(names) });
     this.stage = new Stage({ tidyRows: rich?.tidyRows, onPlace: (place) => this.goTo(place) });
-    this.player = new Player((scene, deadline) => this.draw(scene, deadline));
+    this.player = new Player((scene, deadline) => this.draw(scene, deadline), byId("panels"));
     this.stage.player = this.player;
     this.tabs = new Tabs(() => this.player?.wake());
     this.runner = new Runner({
@@ -63,8 +63,8 @@ class Page {
     });
     this.listen();
     this.showName();
-    document.documentElement.dataset.ready = rich ? "rich" : "plain";
     await this.greet(address, before);
+    document.documentElement.dataset.ready = rich ? "rich" : "plain";
   }
 
   listen() {
@@ -209,7 +209,7 @@ class Page {
     const { end } = recording;
     if (end?.type === "error" && end.span && recording.source === this.editor.text()) {
       const { line, column } = end.span;
-      this.checker.show([{ ...rangeOf(recording.source, end.span), line, column, message: end.message, hint: end.hint }]);
+      this.checker.fail({ ...rangeOf(recording.source, end.span), line, column, message: end.message, hint: end.hint });
     }
   }
 

@@ -7,9 +7,10 @@ const HIDDEN_MS = 200;
 const REPLAY_MS = 12_000; // the longest replay
 
 export class Player {
-  /** `draw(scene, deadline)` says whether something is left to draw; `onCaughtUp(scene)` comes once at the end. */
-  constructor(draw) {
+  /** `draw(scene, deadline)` says whether something is left to draw; while it is, `element` is busy. */
+  constructor(draw, element) {
     this._draw = draw;
+    this._element = element;
     this.recording = null;
     this.scene = new Scene();
     this.at = null; // how many lines are shown; null: all there are
@@ -54,6 +55,7 @@ export class Player {
   wake() {
     if (this._isAsked) return;
     this._isAsked = true;
+    this._element.setAttribute("aria-busy", "true");
     const frame = () => {
       this._isAsked = false;
       this._frame();
@@ -73,6 +75,7 @@ export class Player {
     }
     const isLeft = this._draw(this.scene, performance.now() + DRAWING_MS);
     if (isLeft || this.scene.count < until || this._playing) this.wake();
+    else this._element.setAttribute("aria-busy", "false");
   }
 
   _advance(lines) {

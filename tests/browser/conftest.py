@@ -114,8 +114,6 @@ class Tab:
     def open(self, address: str) -> None:
         self.page.goto(address)
         self.page.wait_for_selector("html[data-ready]")
-        self.page.wait_for_selector("#run:enabled")
-        self.until("document.querySelectorAll('#gallery button').length > 0")
 
     def until(self, expression: str, seconds: float = 15) -> None:
         """Waits for an expression to come true. The page's own rules forbid what Playwright has for that."""
@@ -140,9 +138,15 @@ class Tab:
     def wait(self, state: str) -> None:
         self.page.wait_for_selector(f"#state[data-state={state}]", timeout=20_000)
         self.page.wait_for_selector("#run:enabled")
+        self.settle()
 
     def show(self, view: str) -> None:
         self.page.click(f"#tab-{view}")
+        self.settle()
+
+    def settle(self) -> None:
+        """Until everything that is in view is drawn."""
+        self.page.wait_for_selector("#panels[aria-busy=false]")
 
     def count(self, name: str) -> str:
         """A row of the ledger."""

@@ -98,7 +98,7 @@ def test_the_slider_goes_back_through_the_run(tab: Tab) -> None:
     assert tab.text() == "A list of things not to forget when going to the sea (not travelling): \n- Sunglasses \n-"
     assert tab.page.locator("#output .hole.open").count() == 1
     tab.page.click("#play")
-    tab.until("document.querySelector('#play').dataset.playing === 'false'")
+    tab.settle()
     assert tab.text() == whole
 
 
@@ -109,7 +109,7 @@ def test_several_hypotheses_can_be_looked_at_one_by_one(tab: Tab) -> None:
     said = set()
     for state in states:
         tab.page.select_option("#hypothesis", state)
-        tab.page.wait_for_timeout(60)
+        tab.settle()
         said.add(tab.text())
     assert said <= {"A: yes\n", "A: no\n", "A: perhaps\n"} and said
     tab.show("trie")

@@ -213,3 +213,45 @@ def test_what_is_said(query, problems):
 )
 def test_nothing_is_said(query):
     scope(query)
+
+
+# Functions and the queries among them ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ('def f():\n    x = 1\n    "say [X]"', ["3:5 nothing fills [X] inside a function"]),
+        (
+            'class A:\n    "doc [X]"\n    def m(self):\n        "doc"\n        if self: "[[[Y]"',
+            ["5:18 nothing fills [Y]"],
+        ),
+        ('def f():\n    "doc [X]"\n    "[[X]] {x}"\n    g("[X]")', []),
+    ],
+    ids=["function", "method", "docstring and plain brackets"],
+)
+def test_a_prompt_inside_a_function_is_a_mistake(text, problems):
+    text = f'{text}\n"[HOLE]"\n'
+    found = said(text) if problems else []
+    assert problems or scope(text)
+    assert [line.split(" inside")[0] for line in found] == [line.split(" inside")[0] for line in problems]
+    assert all("@query" in line for line in found)
+
+
+def test_a_query_inside_a_query_asks_for_what_nobody_around_it_binds():
+    text = '''
+known = 1
+@query
+def inner(given, *rest):
+    """lq
+    "{given} {rest} {known} {wanted} [X]" where len(X) < limit
+    own = 2
+    "{own}"
+    """
+"{query} [HOLE]"
+'''
+    assert [(each.name, each.span.line, each.span.column) for each in scope(text).inputs] == [
+        ("wanted", 6, 30),
+        ("limit", 6, 58),
+        ("query", 10, 3),
+    ]
