@@ -15,7 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NEEDED = ("index.html", "THIRD-PARTY-NOTICES.txt")
+NEEDED = ("index.html", "THIRD_PARTY_NOTICES.txt")
 NOT_SOURCES = ("dist", "node_modules")
 SOURCES = {".html", ".css", ".js", ".mjs", ".json"}
 
@@ -57,7 +57,9 @@ def is_built(page: Path) -> bool:
     if not all((dist / name).is_file() for name in NEEDED):
         return False
     sources = (file for top in page.iterdir() if top.name not in NOT_SOURCES for file in (top, *top.rglob("*")))
-    return max(file.stat().st_mtime for file in sources if file.suffix in SOURCES) <= (dist / "index.html").stat().st_mtime
+    return (
+        max(file.stat().st_mtime for file in sources if file.suffix in SOURCES) <= (dist / "index.html").stat().st_mtime
+    )
 
 
 def built(page: Path) -> str | None:

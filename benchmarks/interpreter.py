@@ -39,14 +39,14 @@ while count < {STATEMENTS // 3}:
 
 def sixty_lines() -> str:
     """A query as people write them, of as many lines."""
-    part = '''
+    part = """
 for number in range(3):
     "- item {number}:[NAME]" where STOPS_AT(NAME, "\\n") and len(NAME) < 40
     if "x" in NAME:
         "note:[NOTE]" where NOTE in ["good", "bad", "unknown"]
     else:
         total = total + number
-'''
+"""
     lines = ["total = 0", '"""A list of things', 'and what they are:"""']
     while len(lines) + 6 <= LINES:
         lines += part.strip("\n").split("\n")

@@ -38,8 +38,8 @@ class TokenCache:
     `max_bytes` bounds the memory of what each model said and no file holds, and of the texts that lead there (256 MB
     unless told): what was used longest ago goes first, and is asked for again when somebody comes by. Beside it stands
     what the runs under way hold themselves: the texts that they stand on or may go back to, what was known on the way
-    there, and what they have still to write. What a file holds stays in memory as long as it is open, so that it answers
-    whatever it ever answered, a replay too: a file that is too large is made smaller by `lq cache compact`.
+    there, and what they have still to write. What a file holds stays in memory as long as it is open, so that it
+    answers whatever it ever answered, a replay too: a file that is too large is made smaller by `lq cache compact`.
 
     With `durable` a run returns only after the disk itself has what it learned, so that a power cut takes nothing.
 

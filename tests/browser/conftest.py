@@ -1,4 +1,4 @@
-"""A real server, and a real Chromium that looks at it. Where one of them cannot be had the tests say why they are skipped.
+"""A real server, and a real Chromium that looks at it. Where one of them cannot be had the tests are skipped, and say why.
 
 The browser lives as long as this folder's tests: while it does, the thread has a running event loop.
 """
@@ -165,7 +165,9 @@ class Tab:
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    driver = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright (pip install '.[test]')")
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="the page's tests need playwright (pip install '.[test]')"
+    )
     place = shutil.which("chromium") or shutil.which("chromium-browser")
     if place is None:
         pytest.skip("the page's tests need Chromium (Debian: apt-get install chromium)")

@@ -136,7 +136,8 @@ def contrast(one: str, other: str) -> float:
 LOOKS = """() => Object.fromEntries([...document.querySelectorAll("#legend-kinds .token")].map((token) => {
     const style = getComputedStyle(token);
     return [token.textContent, { edge: style.borderBottomColor, fill: style.backgroundColor, text: style.color,
-        line: style.borderBottomStyle, mark: getComputedStyle(token, "::before").content, struck: style.textDecorationLine }];
+        line: style.borderBottomStyle, mark: getComputedStyle(token, "::before").content,
+        struck: style.textDecorationLine }];
 }))"""
 
 

@@ -49,7 +49,9 @@ def test_a_second_run_asks_the_model_nothing(server: Server, open_tab: Open) -> 
     assert set(kinds) == {"cache", "prompt"}
     tab.page.select_option("#trie-scope", "page")
     tab.until("document.querySelector('#trie .run').getAttribute('aria-label').endsWith('2 times')")
-    widths = tab.page.locator("#trie .edge").evaluate_all("edges => edges.map(edge => edge.getAttribute('stroke-width'))")
+    widths = tab.page.locator("#trie .edge").evaluate_all(
+        "edges => edges.map(edge => edge.getAttribute('stroke-width'))"
+    )
     assert set(widths) == {"3.5"}  # come by twice; 1.5 for once
 
 
