@@ -1,4 +1,4 @@
-"""A real server, and a real Chromium that looks at it. Where one of them cannot be had the tests are skipped, and say why.
+"""A real server, and a real Chromium that looks at it. Tests of which one is missing are skipped, and say why.
 
 The browser lives as long as this folder's tests: while it does, the thread has a running event loop.
 """
