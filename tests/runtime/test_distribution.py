@@ -169,7 +169,7 @@ def test_events_are_those_of_any_hole(session: lq.Session) -> None:
 
     told = [event for event in asyncio.run(seen()) if not isinstance(event, events.TokenMoved)]
     kinds = [type(event).__name__ for event in told]
-    assert kinds == ["Started", "Text", "HoleOpened", "Text", "HoleClosed", "Text", "Finished"]
+    assert kinds == ["Started", "Text", "HoleOpened", "Text", "HoleClosed", "Bound", "Text", "Finished"]
     finished = told[-1]
     assert isinstance(finished, events.Finished)
     assert "".join(event.text for event in told if isinstance(event, events.Text)) == finished.result.prompt
