@@ -69,7 +69,7 @@ def rows() -> list[Row]:
     free = lq.compile('"go:[A]"')
     loop = lq.compile(LOOP)
     source = Source("sixty.lq", sixty_lines())
-    table = {"#": None, "items": [{"n": at} for at in range(ITEMS)]}
+    table = {"items": [{"n": at} for at in range(ITEMS)]}
 
     def tokens() -> None:
         result = free.run_sync(model=model, max_tokens=TOKENS, session=session)
@@ -82,7 +82,7 @@ def rows() -> list[Row]:
         Row("a statement", "statement", STATEMENTS, lambda: loop.run_sync(model=model, session=session)),
         Row(f"parse and compile {LINES} lines", "query", 1, lambda: compile_program(parse(source))),
         Row(f"{FORKS} forks of a list of {ITEMS}", "fork", FORKS, lambda: [dict(table) for _ in range(FORKS)]),
-        Row("and the copy when one writes", "copy", 1, lambda: copied([table], (), lambda name: False)),
+        Row("and the copy when one writes", "copy", 1, lambda: copied([table], ())),
     ]
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.models.openai import OpenAIModel
 from lmql_lite.models.scripted import Script, ScriptedModel
 from tests.servers.kinds import Config
 from tests.servers.stub import serving
@@ -93,6 +94,15 @@ class Counts:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run: what it cost, how long it took in seconds, and what came of it."""
+
+    counts: Counts
+    seconds: float
+    prompt: str
+
+
 class House:
     """The process of the servers, as seen from here."""
 
@@ -116,7 +126,7 @@ class House:
         """`round_trip` in seconds. What is sent is under way for half of it, and a new connection takes one more."""
         number, base_url = self.ask("open", served, round_trip)
         try:
-            yield Near(self, number, base_url)
+            yield Near(self, number, base_url, served)
         finally:
             self.ask("close", number)
 
@@ -128,6 +138,7 @@ class Near:
     house: House
     number: int
     base_url: str
+    served: Served
 
     def counts(self) -> Counts:
         """When nothing is being said any more, also to those who have left."""
@@ -138,6 +149,11 @@ class Near:
         """The last request as it came."""
         body: dict[str, Any] = self.house.ask("body", self.number)
         return body
+
+
+def model_at(near: Near) -> OpenAIModel:
+    """The model that is served there, of which nothing is known yet."""
+    return OpenAIModel(near.served.config.model, base_url=near.base_url, api_key="none")
 
 
 def _keep(pipe: Connection) -> None:

@@ -99,12 +99,22 @@ __all__ = [
 
 _INSTEAD = {
     "F": "compile(...) gives a query that is run as often as you like",
+    "LLM": "model(...) gives a model; runs, generate() and score() take model=",
+    "LMQLResult": "a run gives a Result",
     "QueryBuilder": "compile(...) takes any text",
+    "ScoringResult": "score() gives OptionScores",
+    "algorithms": "a query has map()",
     "certificate": 'a run takes trace="run.json"',
     "decorators": "any function decorates a hole: [@f X]; Decorator(pre=..., stream=..., post=...) has all stages",
+    "headless": "stream() gives every event of a run",
+    "inprocess": "model('local:NAME') runs in this process",
+    "main": "compile(...) gives a query with run()",
+    "printing": "stream() gives every event of a run",
     "run_file": "run(Path(...)) takes a file",
     "serve": "model('openai/NAME', base_url=...) talks to any compatible server",
     "set_default_model": "a run, @query and Session take model=",
+    "static_prompt": "compile(...) takes any text",
+    "stream": "a query has stream(), which gives every event of a run",
     "traced": 'a run takes trace="run.json"',
 }
 """What LMQL has under these names."""

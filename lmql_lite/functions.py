@@ -18,13 +18,15 @@ from lmql_lite.lang.docstrings import docstring
 from lmql_lite.lang.keywords import MODULES
 from lmql_lite.lang.parser import parse
 from lmql_lite.program.compiler import compile as compile_program
+from lmql_lite.program.decoding import INSTEAD
 from lmql_lite.program.ops import QUERIES, Program
 from lmql_lite.runtime import events
+from lmql_lite.runtime.blocking import blocking
 from lmql_lite.runtime.nested import NestedCall
 from lmql_lite.runtime.plan import Plan
 from lmql_lite.runtime.returned import Returned, named_in
 from lmql_lite.runtime.rows import CONCURRENCY, OnError, Progress, Rows, each
-from lmql_lite.verbs import Answers, Options, Query, RunOptions, answers_of, blocking, of_row
+from lmql_lite.verbs import Answers, Options, Query, RunOptions, answers_of, of_row
 
 Kind = Literal["function", "class", "static"]
 """What it is bound to when it is read from an object: that, its class, or nothing."""
@@ -260,5 +262,5 @@ def _closure(function: FunctionType) -> dict[str, Any]:
 def _known(names: Iterable[str], sentence: str, known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
-            meant = did_you_mean(name, known)
+            meant = INSTEAD.get(name) or did_you_mean(name, known)
             raise TypeError(f"{sentence} called {name!r}" + (f": {meant}" if meant else ""))

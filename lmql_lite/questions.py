@@ -11,9 +11,10 @@ from lmql_lite.cache.token_cache import AnyCache
 from lmql_lite.errors import InputError
 from lmql_lite.models.base import Model
 from lmql_lite.program.options import texts_of
+from lmql_lite.runtime.blocking import blocking
 from lmql_lite.runtime.result import OptionScores
 from lmql_lite.runtime.session import Session
-from lmql_lite.verbs import Query, RunOptions, blocking, compile
+from lmql_lite.verbs import Query, RunOptions, compile
 
 
 async def score(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
-import threading
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from contextvars import copy_context
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from lmql_lite.cache.token_cache import AnyCache
 from lmql_lite.errors import InputError, did_you_mean
@@ -20,10 +17,11 @@ from lmql_lite.lang.keywords import MODULES
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.models.base import Model
-from lmql_lite.models.registry import load
+from lmql_lite.models.registry import Access, load
 from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.ops import Program
 from lmql_lite.runtime import events
+from lmql_lite.runtime.blocking import blocking
 from lmql_lite.runtime.environment import value_of
 from lmql_lite.runtime.nested import NestedCall
 from lmql_lite.runtime.plan import Plan
@@ -33,9 +31,7 @@ from lmql_lite.runtime.rows import CONCURRENCY, OnError, Progress, Rows, each, s
 from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.settings import checked
 from lmql_lite.runtime.tracebacks import ShortTracebacks
-from lmql_lite.tokens import Tokenizer
 
-Answer = TypeVar("Answer")
 SUFFIXES = (".lq", ".lmql")
 INPUT = "input"
 """Who runs a query may say how its user is asked: a function that gives a line, or an awaitable one."""
@@ -342,60 +338,13 @@ def run_sync(
     return blocking(answers_of(compile(source).stream(inputs, n=n, **options)))
 
 
-def model(
-    id: str,
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    revision: str | None = None,
-    tokenizer: str | Path | Tokenizer | None = None,
-    timeout: float | None = None,
-    concurrency: int | None = None,
-) -> Model:
+def model(id: str, **access: Unpack[Access]) -> Model:
     """A model by its id, with what an id cannot say: `model("openai/NAME", base_url="http://localhost:8000/v1")`.
 
-    `base_url` and `api_key` of an OpenAI-compatible server come from OPENAI_BASE_URL and OPENAI_API_KEY unless named.
-    `revision` vouches for the version that it has, so that what the cache knows is found again at another address (S4).
-    `tokenizer` is a folder with a `tokenizer.json`, or a Tokenizer; `timeout` are the seconds of silence that it is
-    granted (300); `concurrency` is how many requests are under way at once (32). Raises ModelError.
+    What else may be said is in `Access`. Raises ModelError, and TypeError for a keyword that is not there.
     """
-    return load(
-        id,
-        base_url=base_url,
-        api_key=api_key,
-        revision=revision,
-        tokenizer=tokenizer,
-        timeout=timeout,
-        concurrency=concurrency,
-    )
-
-
-def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The one door from sync to async. Inside a running loop the work gets a thread and a loop of its own."""
-    if not _inside_a_loop():
-        with ShortTracebacks():
-            return asyncio.run(work)
-    answers: list[Answer] = []
-    errors: list[BaseException] = []
-
-    def other_thread() -> None:
-        try:
-            answers.append(asyncio.run(work))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=copy_context().run, args=(other_thread,), name="lmql_lite")
-    thread.start()
-    thread.join()
-    with ShortTracebacks():
-        if errors:
-            raise errors[0]
-    return answers[0]
-
-
-def _inside_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    for name in access:
+        if name not in Access.__annotations__:
+            meant = did_you_mean(name, Access.__annotations__) or f"there are {', '.join(Access.__annotations__)}"
+            raise TypeError(f"model() takes no {name!r}: {meant}")
+    return load(id, **access)

@@ -3,21 +3,19 @@
 // dist/ has the page, its style, the bundled modules and the licences of every package that is in them. A bundle that
 // asks another host for something, or is too big, is an error.
 import { build } from "esbuild";
-import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { chmod, cp, mkdtemp, readFile, readdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 
 const MOST_BYTES = 250_000; // JavaScript, compressed
 const here = dirname(fileURLToPath(import.meta.url));
-const dist = join(here, "dist");
+const dist = await mkdtemp(join(here, "node_modules", ".dist-")); // a page that is being served is there until the new one is whole
 
-await rm(dist, { recursive: true, force: true });
-await mkdir(dist);
 const made = await build({
   absWorkingDir: here,
   entryPoints: ["src/main.js"],
-  outdir: "dist/src",
+  outdir: join(dist, "src"),
   bundle: true,
   splitting: true, // the page stands before the editor is read
   format: "esm",
@@ -29,6 +27,9 @@ const made = await build({
 for (const name of ["index.html", "style.css"]) await cp(join(here, name), join(dist, name));
 await writeFile(join(dist, "THIRD_PARTY_NOTICES.txt"), await notices(Object.keys(made.metafile.inputs)));
 await measure(Object.keys(made.metafile.outputs));
+await rm(join(here, "dist"), { recursive: true, force: true });
+await chmod(dist, 0o755);
+await rename(dist, join(here, "dist"));
 
 /** The licences of the packages that a bundle is made of. */
 async function notices(inputs) {

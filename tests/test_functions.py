@@ -369,7 +369,7 @@ def test_another_query_can_call_it_as_a_value() -> None:
     call = Host("Ada").greet.nested(("Bob",), {})
     assert isinstance(call, NestedCall) and call.name == "greet"
     assert (call.arguments["guest"], call.arguments["self"].name) == ("Bob", "Ada")
-    assert reads_module.nested((), {}).scope == {"LATER": LATER}
+    assert reads_module.nested((), {}).scope["LATER"] == LATER
     assert lq.compile('"{a}{b}"').nested((1,), {"b": 2}).arguments == {"a": 1, "b": 2}
     with pytest.raises(TypeError, match="missing"):
         greeting.nested((), {})

@@ -5,14 +5,20 @@ Works without a network: the new environments borrow the dependencies of the one
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +26,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite
+from tests.apps.playground_server import Page
 
 ROOT = Path(__file__).parent.parent
 MEBIBYTE = 2**20
@@ -31,21 +38,46 @@ pytestmark = [
 ]
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """What a command prints on stdout. It sees no PYTHONPATH and no pip settings of this process's caller."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
-    done = subprocess.run(
+def attempt(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command that sees no PYTHONPATH and no pip settings of this process's caller, and these variables."""
+    hidden = ("PYTHON", "PIP_", "LMQL_LITE_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env=environment | {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        env=environment | {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"} | variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    """What it prints on stdout."""
+    done = attempt(*command, cwd=cwd, **variables)
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def copied(folder: Path, *, bundle: bool = True) -> Path:
+    """The checkout as somebody has it who has built nothing, but for the page's bundle if it is there."""
+    left_out = (".git", ".venv*", "node_modules", ".*_cache", "__pycache__", *(() if bundle else ("dist",)))
+    return Path(shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*left_out)))
+
+
+def without_npm(folder: Path) -> dict[str, str]:
+    """Variables under which no command is found but by its whole path."""
+    folder.mkdir(exist_ok=True)
+    return {"PATH": str(folder)}
+
+
+def build(kind: str, checkout: Path, into: Path, **variables: str) -> Path:
+    """A `--wheel` or an `--sdist`."""
+    command = (sys.executable, "-m", "build", "--no-isolation", kind, "--outdir", into, checkout)
+    run(*command, cwd=checkout, **variables)
+    return next(into.iterdir())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +117,22 @@ def installed(folder: Path, *what: str | Path) -> Environment:
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A wheel built from the checkout, and one built from an sdist of it."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder / "checkout", ROOT, cwd=folder)
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "sdist", ROOT, cwd=folder)
-    return {home: next((folder / home).glob("*.whl")) for home in ("checkout", "sdist")}
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    return build("--sdist", copied(folder / "checkout"), folder / "made")
+
+
+@pytest.fixture(scope="module")
+def wheels(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A wheel built from the checkout, and one built from an sdist of it where there is no npm."""
+    folder = tmp_path_factory.mktemp("wheels")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    unpacked = next((folder / "unpacked").iterdir())
+    return {
+        "checkout": build("--wheel", copied(folder / "copy"), folder / "checkout"),
+        "sdist": build("--wheel", unpacked, folder / "sdist", **without_npm(folder / "nothing")),
+    }
 
 
 @pytest.fixture(scope="module", params=["checkout", "sdist"])
@@ -112,13 +154,14 @@ def test_a_wheel_holds_all_it_needs_and_nothing_else(wheels: dict[str, Path]) ->
     assert wheels["checkout"].stat().st_size < 12 * MEBIBYTE
 
 
-def test_an_sdist_holds_the_sources(wheels: dict[str, Path]) -> None:
-    archive = next(wheels["sdist"].parent.glob("*.tar.gz"))
-    with tarfile.open(archive) as sdist:
-        names = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}
+def test_an_sdist_holds_the_sources(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"pyproject.toml", "README.md", "LICENSE", "grammar/lq.lark", "demo/model/config.json"} <= names
     assert {"tests/test_install.py", "examples/01_packing_list.lq", "demo/train.py"} <= names
+    assert {"playground/package-lock.json", "playground/build.mjs", "playground/src/main.js"} <= names
     assert not [name for name in names if name.startswith((".venv", ".git/", "tests/.")) or "_cache/" in name]
+    assert not [name for name in names if "node_modules/" in name]
 
 
 def test_it_runs_anywhere(environment: Environment, tmp_path: Path) -> None:
@@ -156,3 +199,113 @@ def test_an_editable_install_reads_the_checkout(tmp_path: Path) -> None:
     assert [Path(line).resolve() for line in lines[:3]] == [(ROOT / home).resolve() for home in homes]
     assert lines[3].startswith("Say 'this is a test':")
     assert run(environment.lq, "--version", cwd=tmp_path) == f"lq {lmql_lite.__version__}\n"
+
+
+# The playground's page ----------------------------------------------------------------------------------------------
+
+BUNDLE = {f"lmql_lite/playground/dist/{name}" for name in ("index.html", "THIRD_PARTY_NOTICES.txt", "src/main.js")}
+PLAIN = {f"lmql_lite/playground/{name}" for name in ("index.html", "style.css", "src/main.js")}
+
+needs_bundle = pytest.mark.skipif(
+    not (ROOT / "playground" / "dist" / "THIRD_PARTY_NOTICES.txt").is_file(),
+    reason="needs the page's bundle: npm ci && npm run build, in playground/",
+)
+needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm (Debian: apt-get install npm)")
+
+
+@contextmanager
+def served(environment: Environment, folder: Path) -> Iterator[tuple[Page, str]]:
+    """`lq playground` where there is no Node, and what it says on stderr by then."""
+    process = subprocess.Popen(
+        [environment.lq, "playground", "--no-open"],
+        cwd=folder,
+        env={**without_npm(folder / "nothing"), "HOME": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        line, said = process.stdout.readline(), process.stderr.readline()
+        found = re.fullmatch(r"Playground ready: (http://127\.0\.0\.1:\d+)/#token=(\S+)\n", line)
+        assert found is not None, (line, process.communicate(timeout=30))
+        page = Page(found[1], found[2])
+        yield page, said
+        page.http.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+def page_works(page: Page) -> str:
+    """It is served with all that it refers to, and a query runs. Gives its HTML."""
+    html = page.http.get("/")
+    assert html.status_code == 200 and "<title>" in html.text
+    parts = re.findall(r"""(?:src|href)="([^"#:]+)\"""", html.text)
+    assert {Path(part).suffix for part in parts} >= {".js", ".css"}
+    assert {part: page.http.get(part).status_code for part in parts} == dict.fromkeys(parts, 200)
+    assert page.run(QUERY)[-1]["type"] == "done"
+    assert len(page.http.get("/api/examples").json()["examples"]) > 5
+    return html.text
+
+
+@needs_bundle
+def test_an_installed_wheel_serves_the_whole_page_without_node(
+    environment: Environment, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    names = set(zipfile.ZipFile(wheels["checkout"]).namelist())
+    assert names >= BUNDLE and not names & PLAIN
+    with served(environment, tmp_path) as (page, said):
+        assert said == "note: Ctrl-C ends it\n"
+        page_works(page)
+        about = page.http.get("/api/about").json()
+        assert (about["bundled"], about["build"]) == (True, None)
+        notices = page.http.get("/THIRD_PARTY_NOTICES.txt").text
+        assert "@codemirror/view" in notices and "d3-hierarchy" in notices and notices.count("MIT") > 5
+
+
+def test_a_wheel_that_was_built_without_npm_serves_a_page_that_says_so(tmp_path: Path) -> None:
+    checkout, nothing = copied(tmp_path / "copy", bundle=False), without_npm(tmp_path / "nothing")
+    wheel = build("--wheel", checkout, tmp_path / "made", **nothing)
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert names >= PLAIN and not names & BUNDLE
+    assert not [name for name in names if name.startswith("lmql_lite/playground/") and "node_modules" in name]
+    with served(installed(tmp_path / "venv", wheel), tmp_path) as (page, said):
+        page_works(page)
+        build_line = page.http.get("/api/about").json()["build"]
+        assert "npm" in build_line and "\n" not in build_line
+        assert said == f"note: the page works without its bundle; {build_line}\n"
+
+
+def test_a_release_without_npm_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    checkout = copied(tmp_path / "copy")  # a bundle that is there may be an old one
+    for kind in ("--wheel", "--sdist"):
+        command = (sys.executable, "-m", "build", "--no-isolation", kind, "--outdir", tmp_path / "made", checkout)
+        done = attempt(*command, cwd=tmp_path, LMQL_LITE_RELEASE="1", **without_npm(tmp_path / "nothing"))
+        assert done.returncode != 0
+        assert "a release needs the bundle of the page: there is no npm" in done.stdout + done.stderr
+    assert not list((tmp_path / "made").glob("*"))
+
+
+@needs_npm
+def test_a_release_makes_its_bundle_from_locked_packages_and_always_the_same(tmp_path: Path) -> None:
+    """Two builds in two places, the second one by the hook itself."""
+    lock = json.loads((ROOT / "playground" / "package-lock.json").read_text("utf-8"))
+    packages = {name: package for name, package in lock["packages"].items() if name}
+    assert packages and not [name for name in packages if not packages[name]["integrity"].startswith("sha512-")]
+    asked = json.loads((ROOT / "playground" / "package.json").read_text("utf-8"))
+    versions = {**asked["dependencies"], **asked["devDependencies"]}
+    assert versions == {name: packages[f"node_modules/{name}"]["version"] for name in versions}
+
+    def contents(dist: Path) -> dict[str, str]:
+        files = (path for path in sorted(dist.rglob("*")) if path.is_file())
+        return {str(path.relative_to(dist)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    first, second = (copied(tmp_path / name, bundle=False) for name in ("one", "in another place"))
+    fetched = attempt("npm", "ci", "--no-audit", "--no-fund", "--fetch-retries=1", cwd=first / "playground")
+    if fetched.returncode:
+        pytest.skip(f"the page's packages cannot be fetched: {fetched.stderr[-300:]}")
+    run("npm", "run", "build", cwd=first / "playground")
+    build("--wheel", second, tmp_path / "made", LMQL_LITE_RELEASE="1")
+    assert contents(first / "playground" / "dist") == contents(second / "playground" / "dist") != {}

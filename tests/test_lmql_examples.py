@@ -142,7 +142,9 @@ def test_a_condition_of_lmql_that_is_not_here_says_so(name: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["F", "QueryBuilder", "run_file", "serve", "set_default_model", "traced"])
+@pytest.mark.parametrize(
+    "name", ["F", "LLM", "LMQLResult", "QueryBuilder", "main", "run_file", "serve", "set_default_model", "traced"]
+)
 def test_names_of_lmql_that_are_not_here_say_what_to_write(name: str) -> None:
     with pytest.raises(AttributeError, match=f"'{name}'; .+"):
         getattr(lq, name)

@@ -1,4 +1,4 @@
-"""What the README shows is true: its queries compile, its Python runs, its commands and options exist."""
+"""What the README and the pages show is true: queries compile, Python runs, options exist, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -11,23 +11,34 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.apps.cli import lq as command
 
-README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
-FENCES = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = PAGES[0].read_text("utf-8")
+TEXTS = "\n".join(page.read_text("utf-8") for page in PAGES)
 
 
-def fences(language: str) -> list[str]:
-    return [text for kind, text in FENCES if kind == language]
+def fences(language: str, text: str = README) -> list[str]:
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [inside for kind, inside in found if kind == language]
 
 
-@pytest.mark.parametrize("source", fences("lq"), ids=lambda source: source.splitlines()[0])
+@pytest.mark.parametrize(
+    "source", dict.fromkeys(fences("lq", TEXTS)), ids=lambda source: source.splitlines()[0].removeprefix("# ")
+)
 def test_every_query_runs_on_the_demo_model(source: str) -> None:
     query = lq.compile(source)
-    result = query.run_sync({"weather": "rainy"} if "weather" in query.inputs else {})
-    assert result.prompt
+    found = query.run_sync({"weather": "rainy"} if "weather" in query.inputs else {})
+    assert all(result.prompt for result in (found if isinstance(found, list) else [found]))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_the_first_query_is_the_first_example() -> None:
-    example = (Path(__file__).parent.parent / "examples" / "01_packing_list.lq").read_text("utf-8")
+    example = (ROOT / "examples" / "01_packing_list.lq").read_text("utf-8")
     assert fences("lq")[0].splitlines()[1:] == example.splitlines()[1:]
 
 

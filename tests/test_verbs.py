@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,26 @@ def test_an_error_inside_a_loop_comes_through_the_other_thread() -> None:
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(inside())
+
+
+def test_ctrl_c_inside_a_loop_ends_the_run_in_the_other_thread() -> None:
+    ended: list[str] = []
+
+    async def interrupted() -> None:
+        try:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cleaned up")
+
+    async def main() -> None:
+        lq.run_sync("await interrupted()", {"interrupted": interrupted})
+
+    loop = asyncio.new_event_loop()  # asyncio.run would handle the signal itself
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(main())
+    loop.close()
+    assert ended == ["cleaned up"]
 
 
 def test_a_method_sees_its_object_and_without_return_gives_the_result() -> None:
@@ -166,6 +188,30 @@ def test_leaving_a_stream_early_stops_the_run() -> None:
     assert asyncio.run(leave()) == 1
 
 
+def test_leaving_several_samples_whose_events_wait_for_a_reader_ends_them_all() -> None:
+    """A run that had to wait for its reader could not say that it has ended, and so it never did."""
+    told = 0
+
+    def tell() -> str:
+        nonlocal told
+        told += 1
+        return "a"
+
+    async def leave() -> set[asyncio.Task[Any]]:
+        query = lq.compile('for i in range(1000):\n    "{tell()}[A]" where len(A) == 1')
+        stream = query.stream({"tell": tell}, n=4, decoder="sample", model=MODEL, session=lq.Session())
+        await anext(stream)
+        before = -1
+        while before != told:  # until nothing goes on without a reader
+            before = told
+            for _ in range(100):
+                await asyncio.sleep(0)
+        await asyncio.wait_for(stream.aclose(), 60)
+        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+
+    assert asyncio.run(leave()) == set()
+
+
 def test_a_path_and_a_name_with_suffix_are_files_and_all_else_is_text(tmp_path: Path) -> None:
     file = tmp_path / "q.lq"
     file.write_text('"from a file"', "utf-8")
@@ -174,6 +220,11 @@ def test_a_path_and_a_name_with_suffix_are_files_and_all_else_is_text(tmp_path: 
     assert lq.run_sync('"q.lq is text"').prompt == "q.lq is text"
     with pytest.raises(lq.InputError, match="there is no file"):
         lq.compile("nowhere.lq")
+
+
+def test_a_keyword_that_no_model_takes_is_refused() -> None:
+    with pytest.raises(TypeError, match="takes no 'base_ulr': did you mean base_url"):
+        lq.model("openai/NAME", base_ulr="http://localhost:1/v1")  # type: ignore[call-arg]
 
 
 def test_an_unknown_option_is_refused() -> None:

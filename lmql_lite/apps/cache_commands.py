@@ -28,7 +28,7 @@ LINES_AT_ONCE = 500
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
-@click.group()
+@click.group(short_help="Look into .tokens files, and look after them.")
 def cache() -> None:
     """Look after .tokens files: what models said, kept for later runs.
 
@@ -46,7 +46,7 @@ cache.add_command(explain)
 def stats(file: str, as_json: bool) -> None:
     """What FILE holds."""
     from lmql_lite.cache.contents import fingerprint_shown
-    from lmql_lite.cache.spelling import visible
+    from lmql_lite.cache.spelling import size_shown, visible
 
     with reporting(as_json):
         report = report_on(file)
@@ -54,12 +54,12 @@ def stats(file: str, as_json: bool) -> None:
             write(json.dumps(asdict(report)))
             return
         for model in report.models:
-            size, fingerprint = f"{model.vocabulary_size:,} tokens", fingerprint_shown(model.fingerprint)
+            size, fingerprint = size_shown(model.vocabulary_size), fingerprint_shown(model.fingerprint)
             write(f"model      {visible(model.name)}, {size}, {fingerprint}")
         for what in ("nodes", "heads", "verdicts", "draws", "frames", "bytes"):
             write(f"{what:<10} {getattr(report, what):,}")
         if not report.is_sound:
-            tell(f"damaged in {len(report.damage)} places; see lq cache verify {file}")
+            tell(f"damaged in {counted(len(report.damage), 'place')}; see lq cache verify {file}")
 
 
 @cache.command()

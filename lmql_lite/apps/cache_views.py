@@ -79,6 +79,9 @@ def inspect(file: str, model: str | None, depth: int | None, limit: int | None, 
             if as_json:
                 shown.append(_model_object(facts, stretches, vocabulary))
                 continue
+            if not len(facts):
+                write(f"{model_shown(one)}: no facts")
+                continue
             total = stretches[0].here.total + stretches[0].below.total
             write(f"{model_shown(one)}: {counted(total, 'fact')}, {_written(facts)}")
             write("\n".join(_lines(stretches, vocabulary)))
@@ -99,6 +102,7 @@ def vocabulary_of(model: Model, named: str | None = None) -> Vocabulary | None:
     servers, whose trees are of bytes.
     """
     from lmql_lite.cache.spelling import BYTES
+    from lmql_lite.cache.texts import VOCABULARY
     from lmql_lite.errors import ModelError
     from lmql_lite.models.demo import DemoModel
     from lmql_lite.models.tokenizer import HFTokenizer
@@ -106,7 +110,7 @@ def vocabulary_of(model: Model, named: str | None = None) -> Vocabulary | None:
     if model.fingerprint.startswith("demo:"):
         demo = DemoModel.load()
         return demo.tokenizer.vocabulary if demo.fingerprint == model.fingerprint else None
-    if len(BYTES) == model.vocabulary_size and not model.fingerprint.startswith("local:"):
+    if model.vocabulary_size == VOCABULARY:
         return BYTES
     folder = Path((named or "").removeprefix("local:")).expanduser()
     if named != model.name or not named.startswith("local:") or not folder.is_dir():

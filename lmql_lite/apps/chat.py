@@ -26,6 +26,7 @@ from lmql_lite.apps.terminal import (
     BASE_URL,
     INTERRUPTED,
     RUN_MODEL,
+    QueryCommand,
     counted,
     load,
     model_named,
@@ -47,7 +48,7 @@ PROMPT = "> "
 GOODBYE = "exit"
 
 
-@click.command()
+@click.command(cls=QueryCommand, short_help="Hold a conversation with a query.")
 @click.argument("file")
 @click.option(
     "--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input; NAME=@FILE reads the text of a file."

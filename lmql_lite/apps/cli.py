@@ -29,6 +29,10 @@ SUFFIXES = (".lq", ".lmql", ".lqrun")
 class Commands(click.Group):
     """Says what was meant where a file stands in the place of a command."""
 
+    def list_commands(self, context: click.Context) -> list[str]:
+        """In the order in which one comes to need them."""
+        return list(self.commands)
+
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -39,16 +43,22 @@ class Commands(click.Group):
         return super().resolve_command(context, arguments)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="lq COMMAND --help says more. Results go to stdout, all else to stderr. Exit codes: 0 fine, 1 an exception "
+    "in the query's own Python, 2 wrong usage or input, 3 the query does not compile, 4 a condition or an assertion "
+    "failed, 5 the model failed, 6 the cache, 7 a budget, 130 interrupted.",
+)
 @click.version_option(__version__, prog_name="lq", message="%(prog)s %(version)s")
 def lq() -> None:
     """Run prompt programs: text with holes, and conditions on what may fill them."""
 
 
-@lq.command()
-@click.argument("files", nargs=-1, required=True)
+@click.command(short_help="Find mistakes in queries; no model is asked.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
 def check(files: tuple[str, ...]) -> None:
-    """Look for mistakes in FILES without asking any model."""
+    """Find all mistakes in each FILE that can be found without a run; no model is asked."""
     from lmql_lite.program.compiler import compile as compile_program
 
     worst = 0
@@ -67,11 +77,8 @@ def check(files: tuple[str, ...]) -> None:
     sys.exit(worst)
 
 
-lq.add_command(run)
-lq.add_command(replay)
-lq.add_command(chat)
-lq.add_command(cache)
-lq.add_command(playground)
+for command in (run, check, playground, chat, replay, cache):
+    lq.add_command(command)
 
 
 def main(arguments: list[str] | None = None) -> None:

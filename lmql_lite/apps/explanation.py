@@ -15,7 +15,7 @@ from lmql_lite.cache.contents import contents_of, fingerprint_shown, model_shown
 from lmql_lite.cache.explain import Difference, difference
 from lmql_lite.cache.facts import Facts, gathered
 from lmql_lite.cache.nodes import ROOT
-from lmql_lite.cache.spelling import Vocabulary
+from lmql_lite.cache.spelling import Vocabulary, size_shown
 from lmql_lite.cache.texts import TURNS
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Model
@@ -184,12 +184,13 @@ def _miss(
 
 
 def _other_models(known: Mapping[str, Facts], unasked: Unasked, file: str) -> list[str]:
-    asked = f"{unasked.name} ({fingerprint_shown(unasked.fingerprint)}, {len(unasked.vocabulary):,} tokens)"
+    size = "bytes" if unasked.unit == "byte" else f"{len(unasked.vocabulary):,} tokens"
+    asked = f"{unasked.name} ({fingerprint_shown(unasked.fingerprint)}, {size})"
     others = [facts.model for facts in known.values() if len(facts)]
     if not others:
         return [f"{file} holds nothing yet"]
     sentences = [f"{file} holds nothing of {asked}"]
     for model in others:
         also = ": the name is the same, weights or tokenizer are not" if model.name == unasked.name else ""
-        sentences.append(f"it knows {model_shown(model)}, {model.vocabulary_size:,} tokens{also}")
+        sentences.append(f"it knows {model_shown(model)}, {size_shown(model.vocabulary_size)}{also}")
     return sentences

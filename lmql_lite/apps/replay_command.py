@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KINDS = {kind.__name__: kind for kind in EXIT_CODES}
 
 
-@click.command()
+@click.command(short_help="Show a recorded run again.")
 @click.argument("file", metavar="FILE.lqrun")
 def replay(file: str) -> None:
     """Show a run that `lq run --trace FILE.lqrun` has recorded, and end as it did."""
@@ -59,7 +59,8 @@ def shown(file: str) -> tuple[Finished | Failed | None, str, bool]:
                     case events.Finished() | events.Failed():
                         ended = record
     except OSError as error:
-        raise InputError(f"{file!r} cannot be read: {error.strerror or error}") from None
+        hint = "lq run QUERY --trace x.lqrun records one" if isinstance(error, FileNotFoundError) else None
+        raise InputError(f"{file!r} cannot be read: {error.strerror or error}", hint=hint) from None
     return ended, "".join(said), returns
 
 

@@ -16,8 +16,10 @@ from lmql_lite.apps.results import as_object, as_shown, usage_line
 from lmql_lite.apps.terminal import (
     BASE_URL,
     RUN_MODEL,
+    QueryCommand,
     load,
     model_named,
+    note,
     read_inputs,
     reporting,
     write,
@@ -43,7 +45,7 @@ def two_prices(context: click.Context, option: click.Parameter, given: str | Non
     return prompts, answers
 
 
-@click.command()
+@click.command(cls=QueryCommand, short_help="Run a query: what it says is printed.")
 @click.argument("file")
 @click.option(
     "--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input; NAME=@FILE reads the text of a file."
@@ -154,6 +156,8 @@ def run(
             write(json.dumps(as_object(finished), ensure_ascii=False))
         elif form == "text":
             write(as_shown(finished, returns=query.returns))
+            if not query.returns and not finished.result.prompt:
+                note("the query has said nothing: only a string that stands alone is part of its prompt")
         if usage:
             for result in finished.results or (finished.result,):
                 click.echo(usage_line(result, time.monotonic() - began), err=True)

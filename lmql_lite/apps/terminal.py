@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,26 @@ BASE_URL = click.option(
     help="Where the server of openai/NAME is, such as http://localhost:8000/v1 (OPENAI_BASE_URL, or OpenAI itself, "
     "unless told). Its key is read from OPENAI_API_KEY and nowhere else: all users of a machine see its command lines.",
 )
+
+
+class QueryCommand(click.Command):
+    """A command whose FILE is a query: its inputs and its header are easily taken for options of the command."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        try:
+            return super().parse_args(context, arguments)
+        except click.NoSuchOption as error:
+            from lmql_lite.program.decoding import OPTIONS
+
+            name = error.option_name.lstrip("-")
+            own = [option.lstrip("-") for each in self.params for option in each.opts]
+            if (option := name.replace("-", "_")) in OPTIONS:
+                hint = f"It stands in the header of the query: sample({option}=...)"
+            elif close := get_close_matches(name, own, n=1):
+                hint = f"Did you mean --{close[0]}?"
+            else:
+                hint = "An input of the query is given as --var NAME=TEXT"
+            raise click.UsageError(f"No such option '{error.option_name}'. {hint}", context) from None
 
 
 # Reading ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ before a reader goes on it looks whether the file still is the one it read.
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import stat
@@ -18,6 +17,7 @@ from io import FileIO
 from pathlib import Path
 from threading import Lock
 
+from lmql_lite.cache.file_access import open_file, reason, sync_folder
 from lmql_lite.cache.file_lock import try_lock, unlock
 from lmql_lite.cache.frames import Entry, FrameError
 from lmql_lite.cache.framing import (
@@ -36,8 +36,6 @@ from lmql_lite.errors import CacheError
 
 LOCK_SECONDS = 30.0
 """So long a writer waits for the others before it goes on without keeping."""
-
-_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class FrameFile:
@@ -77,7 +75,7 @@ class FrameFile:
                     self._read_head()
             except OSError as error:
                 self._open_file.close()
-                raise CacheError(f"{self._given} cannot be read ({_reason(error)})") from error
+                raise CacheError(f"{self._given} cannot be read ({reason(error)})") from error
             except CacheError:
                 self._open_file.close()
                 raise
@@ -89,7 +87,7 @@ class FrameFile:
                 if self._is_current(create=False):
                     self._look()
             except (OSError, CacheError) as error:
-                self._note(f"cannot be read any more ({_reason(error)})")
+                self._note(f"cannot be read any more ({reason(error)})")
             news = self._take_unseen()
             if admit is not None:
                 admit(news)
@@ -132,36 +130,9 @@ class FrameFile:
 
     def _opened(self) -> FileIO | None:
         """The file, read-only if need be (`writable` then says so); None where it is missing and cannot be made."""
-        path = self._path
-        if not path.parent.is_dir():
-            raise CacheError(f"{self._given}: its folder does not exist", hint=f"make it: mkdir -p {path.parent}")
-        if self._given.is_symlink() and not path.exists():
-            raise CacheError(f"{self._given} is a link that leads nowhere", hint="remove it, or name another file")
-        exists = path.exists()
-        if path.is_dir():
-            raise CacheError(f"{self._given} is a directory", hint=f"name a file in it: {self._given / 'cache.tokens'}")
-        if exists and not path.is_file():
-            raise CacheError(f"{self._given} is a device, pipe or socket", hint="name a file")
-        self.writable = True
-        try:
-            return self._regular(os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666), "r+")
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise CacheError(f"{self._given} cannot be opened ({_reason(error)})") from error
-        self.writable = False
-        self._note(f"may not be {'written' if exists else 'made'}: nothing new will be kept")
-        if not exists:
-            return None
-        try:
-            return self._regular(os.open(path, os.O_RDONLY | _FLAGS), "r")
-        except OSError as error:
-            raise CacheError(f"{self._given} may not be read", hint="ask its owner, or name another file") from error
-
-    def _regular(self, descriptor: int, mode: str) -> FileIO:
-        file = FileIO(descriptor, mode)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            file.close()
-            raise CacheError(f"{self._given} is no file any more")
+        file, self.writable = open_file(self._path, self._given)
+        if not self.writable:
+            self._note(f"may not be {'made' if file is None else 'written'}: nothing new will be kept")
         return file
 
     def _is_current(self, *, create: bool) -> bool:
@@ -287,7 +258,7 @@ class FrameFile:
             file = self._lock()
             held = file is not None and self._mend()
         except (OSError, CacheError) as error:
-            self._note(f"cannot be used any more, nothing new will be kept ({_reason(error)})")
+            self._note(f"cannot be used any more, nothing new will be kept ({reason(error)})")
             held = False
         try:
             yield held
@@ -321,7 +292,7 @@ class FrameFile:
             self._open_file.truncate(0)
             self._put(file_head(), 0)
             if self._durable:
-                _sync_folder(self._path)
+                sync_folder(self._path)
             return self._read_head()
         size = self._size()
         if end < size:
@@ -361,7 +332,7 @@ class FrameFile:
             self._note(f"cannot hold what was learned last, which is not kept ({error.message})")
             return False
         except OSError as error:
-            self._note(f"cannot be written, nothing new will be kept ({_reason(error)})")
+            self._note(f"cannot be written, nothing new will be kept ({reason(error)})")
             return False
         self._numbers, self._position, self._end = numbers, position, position
         self._last_head = (position - len(parts[-1]), parts[-1][:FRAME_HEAD_BYTES])
@@ -388,24 +359,8 @@ class FrameFile:
         if not is_there:
             self._note("could not be rewritten beside itself, and stays as it is")
             return False
-        _sync_folder(self._path)
+        sync_folder(self._path)
         self._open_file.close()  # and so unlocked: whoever waits for it sees that the path names another one
         self._file, self._salt, self._numbers = fresh._file, fresh._salt, fresh._numbers
         self._position, self._end, self._last_head = fresh._position, fresh._end, fresh._last_head
         return True
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, CacheError):
-        return error.message
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-
-
-def _sync_folder(path: Path) -> None:
-    """Makes a file's name as durable as its content, where folders can be synced."""
-    with suppress(OSError):
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

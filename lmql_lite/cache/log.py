@@ -76,6 +76,11 @@ RUN_BYTES = 2**21
 """Payloads that are decoded together: enough for thousands of small frames, and memory for it is soon free again."""
 
 
+MAX_LOST = 2**24
+"""So many numbers may be missing where frames cannot be read: 16 large ones in a row. What says that there are more is
+made up, and would only take memory."""
+
+
 class NumberClash(Exception):
     """A frame takes numbers that are taken: its writer saw less of the log than its reader."""
 
@@ -123,6 +128,8 @@ class Numbers:
 
     def admit(self, frame: Frame) -> Model | Batch | Lost:
         """What the next frame of the log says, or what is lost with it. NumberClash where it cannot follow."""
+        if frame.first + frame.count - self.stop(frame.model) > MAX_LOST:
+            self.give_up(frame.model)
         if frame.payload is None or frame.model in self._given_up:
             return self._lose(frame)
         if frame.count and frame.first < self.stop(frame.model):
@@ -161,7 +168,7 @@ class Numbers:
         return copied
 
     def give_up(self, model: int) -> None:
-        """Two writers used the same numbers of this model: what follows of it cannot be told apart, and is lost."""
+        """The numbers of this model's nodes say nothing any more: what follows of it is lost."""
         self._given_up.add(model)
 
     @property
@@ -178,6 +185,8 @@ class Numbers:
         return all(not len(tokens) or int(tokens.max()) < bound for tokens in columns)
 
     def _lose(self, frame: Frame) -> Lost:
+        if frame.model in self._given_up:
+            return Lost(frame.model, self.stop(frame.model), 0)
         if frame.count:
             self._stops[frame.model] = max(self.stop(frame.model), frame.first + frame.count)
         return Lost(frame.model, frame.first, frame.count)

@@ -59,12 +59,11 @@ class Memory:
             self._drop(node)
 
     def forget_scores(self) -> None:
-        for node in self.facts:
-            self.nbytes -= _nbytes(self.facts[node])
+        for node, fact in self.facts.items():
+            self._count(fact, -1)
             if node not in self.answers:
                 self._spare.pop(node, None)
         self.facts.clear()
-        self._whole = 0
 
     # pins
 
@@ -138,9 +137,18 @@ class Memory:
 
     def _put(self, node: Node, fact: Fact) -> None:
         before = self.facts.get(node)
+        if before is not None:
+            self._count(before, -1)
         self.facts[node] = fact
-        self.nbytes += _nbytes(fact) - (0 if before is None else _nbytes(before))
-        self._whole += isinstance(fact.scores, Scores) - (before is not None and isinstance(before.scores, Scores))
+        self._count(fact, 1)
+
+    def _count(self, fact: Fact, change: int) -> None:
+        scores = fact.scores
+        if isinstance(scores, Scores):
+            self._whole += change
+            self.nbytes += change * (SCORES_BYTES + scores.logprobs.nbytes)
+        else:
+            self.nbytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
 
     def _cool(self, node: Node) -> bool:
         """Makes whole scores their head; False where there are none."""
@@ -155,13 +163,5 @@ class Memory:
     def _drop(self, node: Node) -> None:
         fact = self.facts.pop(node, None)
         if fact is not None:
-            self.nbytes -= _nbytes(fact)
-            self._whole -= isinstance(fact.scores, Scores)
+            self._count(fact, -1)
         self.nbytes -= ANSWER_BYTES * len(self.answers.pop(node, ()))
-
-
-def _nbytes(fact: Fact) -> int:
-    scores = fact.scores
-    if isinstance(scores, Head):
-        return SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes
-    return SCORES_BYTES + scores.logprobs.nbytes

@@ -10,28 +10,32 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmql_lite.cache.entries import checked, levels, merged, stretches
-from lmql_lite.cache.scores import mix
+from lmql_lite.cache.sampling import mix, mix_many
 from lmql_lite.cache.tree import Node
 
 ROOT: Node = 0
 
-# Where the table begins to look for a child: some middle bits of this sum. Both factors stay below 2**30, so that the
-# sum of two products is below 2**62 and the same in Python's integers and in int64.
+# Where the table begins to look for a child: what is left of the high bits of this sum. Both factors stay below 2**30,
+# so that the sum of two products is below 2**62 and the same in Python's integers and in int64.
 _PARENT_FACTOR = 668_265_263
 _TOKEN_FACTOR = 374_761_393
 _LOW_BITS = 13
+_ROOM = 1.43
+"""Places of the table for a node at least; and it grows by a quarter, so that there are seldom many more."""
+
+_USED, _LOGGED = 1, 2
 
 _MANY = 1000
 """Fewer entries are not worth a look whether all of them are new."""
 
 
 class Nodes:
-    """Parent, token, first child, next and previous sibling (int32), the hash of the path (uint64) and a mark of each
-    node: 29 bytes.
+    """Parent, token, first child, next and previous sibling (int32), the hash of the path (uint64) and marks of each
+    node: 29 bytes, and up to 2 that are reserved for the next nodes.
 
-    The table adds 8 to 16: an open-addressed hash table of node numbers (linear probing, at most half full, 0 is free
-    since the root is nobody's child), which finds the child by a token in one or two looks however many siblings it
-    has, and many children in a few numpy steps. The chains list children.
+    The table adds 6 to 7: an open-addressed hash table of node numbers (linear probing, at most 7 in 10 places taken, 0
+    is free since the root is nobody's child), which finds the child by a token in about two looks however many siblings
+    it has, and many children in a few numpy steps. The chains list children.
 
     The number of a node that was removed is given to another one. One thread at a time finds, adds and removes, which
     the owner sees to; the path of a node that stays may be read meanwhile.
@@ -44,8 +48,8 @@ class Nodes:
         self._first = array("i", [0])
         self._next = array("i", [0])
         self._previous = array("i", [0])
-        self._used = bytearray(1)
-        self._table = array("i", bytes(4 * 64))
+        self._marks = bytearray(1)
+        self._table = array("i", bytes(4 * 61))
         self._free = array("i")
         self.reused = 0
         """How many nodes took the number of one that was removed."""
@@ -62,33 +66,34 @@ class Nodes:
     def nbytes(self) -> int:
         """Memory of columns and table, what is reserved for the next nodes included."""
         columns: tuple[Any, ...] = (
-            self._tokens, self._parents, self._hashes, self._first, self._next, self._previous, self._used,
+            self._tokens, self._parents, self._hashes, self._first, self._next, self._previous, self._marks,
             self._table, self._free,
         )  # fmt: skip
         return sum(column.__sizeof__() for column in columns)
 
     def find(self, node: Node, token: int) -> Node:
         """The child of `node` by `token`; 0, which is no child, where there is none."""
+        if not self._first[node]:
+            return 0
         parents, tokens, table = self._parents, self._tokens, self._table
-        mask = len(table) - 1
-        slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR) >> _LOW_BITS & mask
+        slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR >> _LOW_BITS) % len(table)
         while child := table[slot]:
             if parents[child] == node and tokens[child] == token:
                 return child
-            slot = slot + 1 & mask
+            slot -= 1  # from the first place on to the last one
         return 0
 
     def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
         """From `node` by `tokens` as far as nodes exist: the last one, and how many tokens lead there."""
         # `find`, once per token, without the calls: a walk is the reading of a warm run
         parents, column, table = self._parents, self._tokens, self._table
-        mask = len(table) - 1
+        size = len(table)
         for many, token in enumerate(tokens):
-            slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR) >> _LOW_BITS & mask
+            slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR >> _LOW_BITS) % size
             while child := table[slot]:
                 if parents[child] == node and column[child] == token:
                     break
-                slot = slot + 1 & mask
+                slot -= 1
             else:
                 return node, many
             node = child
@@ -124,24 +129,33 @@ class Nodes:
         """Parents and tokens of nodes, int32, as copies."""
         return _numbers(self._parents)[nodes], _numbers(self._tokens)[nodes]
 
-    def is_leaf(self, node: Node) -> bool:
-        return not self._first[node]
-
     def is_there(self, node: Node) -> bool:
         """Whether a number below `end` is that of a node that is not the root: it may be free."""
         return self._parents[node] >= ROOT
 
     def use(self, node: Node) -> None:
-        """Marks a node as used."""
-        self._used[node] = 1
+        """Marks a node as used, as new ones are."""
+        self._marks[node] |= _USED
 
-    def is_used(self, node: Node) -> bool:
-        return self._used[node] == 1
+    def tire(self, node: Node) -> bool:
+        """Takes that mark away. Whether it was there."""
+        mark = self._marks[node]
+        self._marks[node] = mark & ~_USED
+        return mark & _USED > 0
 
-    def take_mark(self, node: Node) -> bool:
-        """Whether a node was used since its mark was taken the last time; new ones were."""
-        was_used, self._used[node] = self._used[node], 0
-        return bool(was_used)
+    def log(self, nodes: NDArray[np.int32]) -> int:
+        """Marks nodes as those that a log holds; gives how many were not."""
+        marks = np.frombuffer(self._marks, np.uint8)
+        new = np.sort(nodes[marks[nodes] & _LOGGED == 0])  # some may be there twice
+        marks[new] |= _LOGGED
+        return int(np.count_nonzero(np.diff(new))) + (len(new) > 0)
+
+    def is_logged(self, node: Node) -> bool:
+        return self._marks[node] & _LOGGED > 0
+
+    def is_idle(self, node: Node) -> bool:
+        """Whether it is a leaf, not used and in no log."""
+        return not self._marks[node] and not self._first[node]
 
     def extend(self, node: Node, token: int) -> Node:
         """The child of `node` by `token`, made where it is missing. Raises OverflowError if the token is no int32."""
@@ -149,13 +163,14 @@ class Nodes:
 
     def add(self, node: Node, token: int) -> Node:
         """The child of `node` by `token`, where there is none. Raises OverflowError if the token is no int32."""
-        path_hash = mix(self._hashes[node], token)
+        path_hash, elder = mix(self._hashes[node], token), self._first[node]
         if self._free:
             child = self._free[-1]
             self._tokens[child] = token  # the only one that can fail
             self._free.pop()
             self.reused += 1
-            self._parents[child], self._hashes[child], self._used[child] = node, path_hash, 1
+            self._parents[child], self._hashes[child], self._marks[child] = node, path_hash, _USED
+            self._next[child] = elder
         else:
             child = len(self._tokens)
             self._tokens.append(token)
@@ -163,18 +178,16 @@ class Nodes:
             self._hashes.append(path_hash)
             self._first.append(0)
             self._previous.append(0)
-            self._used.append(1)
-            self._next.append(0)
-        elder = self._first[node]
-        self._next[child], self._first[node] = elder, child
+            self._marks.append(_USED)
+            self._next.append(elder)
+        self._first[node] = child
         if elder:
             self._previous[elder] = child
         table = self._table
-        mask = len(table) - 1
-        if 2 * child < mask:
-            slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR) >> _LOW_BITS & mask
+        if _ROOM * child < len(table):
+            slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR >> _LOW_BITS) % len(table)
             while table[slot]:
-                slot = slot + 1 & mask
+                slot -= 1
             table[slot] = child
         else:
             self._grow()
@@ -196,20 +209,20 @@ class Nodes:
 
     def _leave_table(self, node: Node) -> None:
         """Whoever went on because this place was taken moves up, so that there is no gap before anyone."""
-        table, mask = self._table, len(self._table) - 1
-        slot = self._slot(node)
-        while table[slot] != node:
-            slot = slot + 1 & mask
-        gap = slot
-        while other := table[slot := slot + 1 & mask]:
-            if (slot - self._slot(other) & mask) >= (slot - gap & mask):
-                table[gap], gap = other, slot
+        table, size = self._table, len(self._table)
+        gap = self._slot(node)
+        while table[gap] != node:
+            gap -= 1
+        place = gap
+        while other := table[place := place - 1]:
+            if (self._slot(other) - place) % size >= gap - place:
+                table[gap], gap = other, place
         table[gap] = 0
 
     def _slot(self, node: Node) -> int:
         """Where the table begins to look for a node."""
         word = self._parents[node] * _PARENT_FACTOR + self._tokens[node] * _TOKEN_FACTOR
-        return word >> _LOW_BITS & len(self._table) - 1
+        return (word >> _LOW_BITS) % len(self._table)
 
     def extend_many(self, parents: ArrayLike, tokens: ArrayLike) -> NDArray[np.int32]:
         """The node of each entry, made where it is missing; entries that say the same get the same node.
@@ -317,7 +330,7 @@ class Nodes:
             hit = (above[seen] == parents[left]) & (column[seen] == tokens[left])  # the root is no one's child
             nodes[left[hit]] = seen[hit]
             on = (seen != 0) & ~hit
-            left, slots = left[on], (slots[on] + 1) & (len(table) - 1)
+            left, slots = left[on], slots[on] - 1
         return nodes
 
     def _add_many(self, parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
@@ -340,20 +353,20 @@ class Nodes:
         """Nodes at the end get their next siblings, 0 for none."""
         self._next.frombytes(siblings.tobytes())
         self._previous.frombytes(bytes(new.nbytes))
-        self._used += b"\1" * len(new)
+        self._marks += bytes([_USED]) * len(new)
         before = np.flatnonzero(siblings)
         _numbers(self._previous)[siblings[before]] = new[before]
 
     def _enter(self, new: NDArray[np.int32], parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
-        if 2 * self.end > len(self._table):
+        if _ROOM * self.end > len(self._table):
             self._grow()
         else:
             _enter(_numbers(self._table), new, parents, tokens)
 
     def _grow(self) -> None:
         size = len(self._table)
-        while 2 * self.end > size:
-            size *= 2
+        while _ROOM * self.end > size:
+            size += size // 4
         table = array("i", bytes(4 * size))
         parents, tokens = _numbers(self._parents), _numbers(self._tokens)
         new = np.flatnonzero(parents >= ROOT).astype(np.int32)
@@ -368,7 +381,7 @@ def _numbers(column: array[int]) -> NDArray[np.int32]:
 
 def _slots(parents: NDArray[Any], tokens: NDArray[Any], size: int) -> NDArray[np.int64]:
     words = parents.astype(np.int64) * _PARENT_FACTOR + tokens.astype(np.int64) * _TOKEN_FACTOR
-    return (words >> _LOW_BITS) & (size - 1)
+    return (words >> _LOW_BITS) % size
 
 
 def _enter(table: NDArray[np.int32], new: NDArray[np.int32], parents: NDArray[Any], tokens: NDArray[Any]) -> None:
@@ -378,14 +391,4 @@ def _enter(table: NDArray[np.int32], new: NDArray[np.int32], parents: NDArray[An
         free = table[slots] == 0
         table[slots[free]] = new[free]
         on = table[slots] != new
-        new, slots = new[on], (slots[on] + 1) & (len(table) - 1)
-
-
-def mix_many(first: NDArray[np.uint64], second: NDArray[Any]) -> NDArray[np.uint64]:
-    """`mix`, element by element."""
-    with np.errstate(over="ignore"):
-        words = first * np.uint64(0x9E3779B97F4A7C15) + second.astype(np.uint64) + np.uint64(0x632BE59BD9B4E019)
-        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
+        new, slots = new[on], slots[on] - 1

@@ -9,12 +9,17 @@ from lmql_lite.cache.texts import END, TURNS, VOCABULARY
 Vocabulary = Sequence[bytes | None]
 """The bytes of every token id; None for those that have no text."""
 
-BYTES: Vocabulary = (*(bytes([byte]) for byte in range(256)), *[None] * (VOCABULARY - 256))
+BYTES: Vocabulary = (*(bytes([byte]) for byte in range(256)), None, *[None] * len(TURNS))
 """Of the tree of a server that speaks text."""
 
 _MARKS = {END: "end", **{mark: role for role, mark in TURNS.items()}}
 """What stands in that tree beside the bytes."""
 _NAMED = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def size_shown(vocabulary_size: int) -> str:
+    """`1,536 tokens`; `bytes` of the tree of a server."""
+    return "bytes" if vocabulary_size == VOCABULARY else f"{vocabulary_size:,} tokens"
 
 
 def visible(text: str | bytes) -> str:

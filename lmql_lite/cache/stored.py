@@ -27,6 +27,14 @@ class StoredHeads(Protocol):
         """When it was, in unix seconds; 0 where that is not known."""
         ...
 
+    def only(self, places: NDArray[np.int64], /) -> StoredHeads:
+        """Some of them, in this order."""
+        ...
+
+
+UNSIFTED = 2**16
+"""So many rows at least are added before it is looked which of all of them are still in use."""
+
 
 class Stored:
     """Facts by node. Where several answer the same, the first one counts, unless another log took its log's place."""
@@ -37,6 +45,7 @@ class Stored:
         self._stores: list[StoredHeads] = []
         self._begins: list[int] = []
         self._end = self._outdated = 0
+        self._full = UNSIFTED
         self._verdicts = StoredAnswers(DIGEST_BYTES)
         self._draws = StoredAnswers(DIGEST_BYTES + 12)
 
@@ -47,12 +56,30 @@ class Stored:
 
     def add_heads(self, nodes: NDArray[np.int32], heads: StoredHeads, known: int) -> None:
         """`nodes[i]` has the head `heads[i]`, unless it had one before; the tree has `known` nodes."""
+        if self._end > self._full:
+            self._sift()
         numbers = _of_nodes(self._numbers, known)
         places = np.flatnonzero(numbers[nodes] < self._outdated)[::-1]  # of two heads of one node the first comes last
         numbers[nodes[places]] = self._end + places
         self._stores.append(heads)
         self._begins.append(self._end)
         self._end += len(heads)
+
+    def _sift(self) -> None:
+        """Lets go of heads that another one took the place of, or that were dropped."""
+        numbers = _of_nodes(self._numbers, 0)
+        there = numbers >= 0
+        used = np.sort(numbers[there]).astype(np.int64)
+        numbers[there] = np.searchsorted(used, numbers[there])
+        cuts = np.searchsorted(used, [*self._begins, self._end]).tolist()
+        kept = [
+            (begin, store.only(used[begin:end] - before))
+            for store, before, begin, end in zip(self._stores, self._begins, cuts, cuts[1:], strict=False)
+            if begin < end
+        ]
+        self._begins, self._stores = [begin for begin, _ in kept], [store for _, store in kept]
+        self._outdated, self._end = int(np.searchsorted(used, self._outdated)), len(used)
+        self._full = 2 * self._end + UNSIFTED
 
     def add_answers(
         self, verdicts: Verdicts, draws: Draws, written: tuple[NDArray[np.int64], NDArray[np.int64]], known: int
@@ -102,8 +129,7 @@ class Stored:
 
     def drop(self, nodes: NDArray[np.int32]) -> None:
         """What is stored of these nodes counts no more."""
-        nodes = nodes[nodes < len(self._numbers)]
-        _of_nodes(self._numbers, 0)[nodes] = -1
+        _of_nodes(self._numbers, 0)[nodes[nodes < len(self._numbers)]] = -1
         self._verdicts.drop(nodes)
         self._draws.drop(nodes)
 
@@ -144,6 +170,7 @@ class StoredAnswers:
         self._before = array("i")
         """For each row the one before it of the same node."""
         self._outdated = 0
+        self._full = UNSIFTED
 
     @property
     def nbytes(self) -> int:
@@ -156,6 +183,8 @@ class StoredAnswers:
         nodes = answers.nodes
         if not len(nodes):
             return
+        if len(self._tokens) > self._full:
+            self._sift()
         last = _of_nodes(self._last, known)
         order = np.argsort(nodes, kind="stable")
         at, numbers = nodes[order], (len(self._tokens) + order).astype(np.int32)
@@ -171,6 +200,26 @@ class StoredAnswers:
         self._logprobs.frombytes(answers.logprobs.tobytes())
         self._written.frombytes(written.tobytes())
         self._before.frombytes(column.tobytes())
+
+    def _sift(self) -> None:
+        """Lets go of answers that others took the place of, or that were dropped."""
+        last, before = _of_nodes(self._last, 0), np.frombuffer(self._before, np.int32)
+        used = np.zeros(len(before), np.bool_)
+        rows = last[last >= 0]
+        while rows.size:
+            used[rows] = True
+            rows = before[rows]
+            rows = rows[rows >= 0]
+        numbers = (np.cumsum(used) - 1).astype(np.int32)
+        last[last >= 0] = numbers[last[last >= 0]]
+        kept = before[used]
+        self._before = array("i", np.where(kept >= 0, numbers[kept], kept).tobytes())
+        self._keys = bytearray(np.frombuffer(self._keys, np.uint8).reshape(-1, self._key_bytes)[used].tobytes())
+        self._tokens = array("i", np.frombuffer(self._tokens, np.int32)[used].tobytes())
+        self._logprobs = array("f", np.frombuffer(self._logprobs, np.float32)[used].tobytes())
+        self._written = array("q", np.frombuffer(self._written, np.int64)[used].tobytes())
+        self._outdated = int(np.count_nonzero(used[: self._outdated]))
+        self._full = 2 * len(self._tokens) + UNSIFTED
 
     def find(self, node: Node, key: bytes) -> Answer | None:
         """The first answer that was given."""

@@ -24,7 +24,7 @@ _FEW = 48
 
 
 class Suffixes:
-    """For the last `LENGTH` tokens of any path the first node that they led to: one to two int32 per node.
+    """For the last `LENGTH` tokens of any path the first node that they led to: 4 to 5 bytes per node.
 
     The first and not the newest, so that what is proposed is text that somebody went on with, and not a guess that was
     not taken. Nodes that took the numbers of others are entered when there are many of them: whose suffix is another
@@ -78,10 +78,9 @@ class Suffixes:
 
     def _find(self, node: Node) -> Node:
         suffix = self._suffix(node)
-        mask = len(self._table) - 1
-        slot = _slot(suffix, mask)
-        for way in range(_WAYS):
-            found = int(self._table[slot + way & mask])
+        slot = _slot(suffix, len(self._table))
+        for place in range(slot, slot - _WAYS, -1):  # from the first place on to the last one
+            found = int(self._table[place])
             if not found or self._suffix(found) == suffix:
                 return found
         return ROOT
@@ -91,8 +90,11 @@ class Suffixes:
     def _follow(self) -> None:
         """Enters the nodes that are new."""
         end = self._nodes.end
-        if end > len(self._table) or self._nodes.reused - self._reused > end // 4:
-            self._table = np.zeros(max(1 << end.bit_length(), len(self._table)), dtype=np.int32)
+        size = len(self._table)
+        while end > size:
+            size += size // 4
+        if size > len(self._table) or self._nodes.reused - self._reused > end // 4:
+            self._table = np.zeros(size, dtype=np.int32)
             self._entered, self._reused = ROOT + 1, self._nodes.reused
         if end - self._entered > _FEW:
             new = np.arange(self._entered, end, dtype=np.int32)
@@ -104,10 +106,8 @@ class Suffixes:
 
     def _enter(self, node: Node) -> None:
         suffix = self._suffix(node)
-        mask = len(self._table) - 1
-        slot = _slot(suffix, mask)
-        for way in range(_WAYS):
-            place = slot + way & mask
+        slot = _slot(suffix, len(self._table))
+        for place in range(slot, slot - _WAYS, -1):
             found = int(self._table[place])
             if not found:
                 self._table[place] = node
@@ -115,12 +115,11 @@ class Suffixes:
                 return
 
     def _enter_many(self, new: NDArray[np.int32]) -> None:
-        mask = len(self._table) - 1
         suffixes = self._suffixes(new)
         slots = np.zeros(len(new), dtype=np.int64)
         for column, factor in zip(suffixes, _FACTORS, strict=True):
             slots += column.astype(np.int64) * factor
-        slots = slots >> _LOW_BITS & mask
+        slots = (slots >> _LOW_BITS) % len(self._table)
         for _ in range(_WAYS):
             free = self._table[slots] == 0
             # of several that want one place the first is written last
@@ -131,7 +130,7 @@ class Suffixes:
                 left |= mine != other
             if not left.any():
                 break
-            new, slots = new[left], slots[left] + 1 & mask
+            new, slots = new[left], slots[left] - 1
             suffixes = tuple(column[left] for column in suffixes)
 
     def _suffixes(self, nodes: NDArray[np.int32]) -> tuple[NDArray[np.int32], ...]:
@@ -143,7 +142,7 @@ class Suffixes:
         return tuple(columns)
 
 
-def _slot(suffix: tuple[int, int, int], mask: int) -> int:
+def _slot(suffix: tuple[int, int, int], size: int) -> int:
     newest, middle, oldest = suffix
     first, second, third = _FACTORS
-    return newest * first + middle * second + oldest * third >> _LOW_BITS & mask
+    return (newest * first + middle * second + oldest * third >> _LOW_BITS) % size

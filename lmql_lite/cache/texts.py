@@ -1,14 +1,18 @@
 """The token tree of a server that speaks text: its nodes are bytes, so that what it said is found however a prompt cuts
 the same text into parts (S11). What is known of a node is the byte that came next.
+
+A head there is that of a token: its first entry is the byte with which it begins. Where the server told them, its own
+number and the other tokens that might have come follow (`_told`), which no walk by bytes could tell from texts.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +26,8 @@ END = 256
 """Stands for end-of-text."""
 TURNS = {"system": 257, "user": 258, "assistant": 259}
 """Each stands for the beginning of a turn of a chat: turns are part of the path."""
-VOCABULARY = 260
+VOCABULARY = 1 << 28
+"""Above all that a head holds: bytes, marks, pieces of tokens, numbers of tokens."""
 
 INSIDE = 1.0
 """In the place of a log-probability: this byte goes on with the token before it."""
@@ -42,6 +47,13 @@ class Manner:
     question: bytes | None = None
     seed: int | None = None
     index: int = 0
+    numbered: bool = False
+    """The numbers of the tokens are kept with the answers: one that does not fit is ruled out by its number."""
+
+    @property
+    def of_numbers(self) -> bytes:
+        assert self.question is not None, "a plain answer holds the number"
+        return _digest(self.question + b"number" + struct.pack("<Qq", self.seed or 0, self.index))
 
     @staticmethod
     def of(condition: bytes, sampling: Sampling) -> Manner:
@@ -64,19 +76,26 @@ Alternatives = tuple[tuple[bytes, float], ...]
 """Other tokens that might have come, best first, with their log-probabilities."""
 NOTES_KEPT = 10_000
 
+_PIECE = 3
+"""So many bytes of a token are one entry, with how many they are and whether there are more."""
+_SIZE, _MORE, _NUMBER = 24, 1 << 26, 1 << 27
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
     """A token of a server, or what is left of one: its bytes, b"" for end-of-text.
 
     `logprob` is None where it was not told; `run` as in `Fact`. `inside`: the server said it as the end of a longer
-    token, and was never asked what comes after the text so far.
+    token, and was never asked what comes after the text so far. `token` is the server's own number of it. `others` is
+    None where it is not known (any more) what the server told beside it.
     """
 
     data: bytes
     logprob: float | None
     run: int
     inside: bool = False
+    token: int | None = None
+    others: Alternatives | None = None
 
     @property
     def ends(self) -> bool:
@@ -88,8 +107,8 @@ class Texts:
 
     def __init__(self, tree: TokenTree) -> None:
         self.tree = tree
-        self._notes: OrderedDict[int, tuple[int | None, Alternatives]] = OrderedDict()
-        """By the hash of the path: a note keeps no node."""
+        self._notes: OrderedDict[tuple[int, Manner], tuple[int | None, Alternatives]] = OrderedDict()
+        """What was told beside answers that are no scores. By the hash of the path: a note keeps no node."""
 
     def walk(self, node: Node, data: bytes) -> Node:
         """Where the bytes lead to from `node`."""
@@ -98,42 +117,49 @@ class Texts:
             node = self.tree.extend(node, byte)
         return node
 
-    def write(self, node: Node, data: bytes, logprob: float | None, manner: Manner, run: int) -> Node:
+    def write(
+        self,
+        node: Node,
+        data: bytes,
+        logprob: float | None,
+        manner: Manner,
+        run: int,
+        token: int | None = None,
+        others: Alternatives = (),
+    ) -> Node:
         """After `node` the server said these bytes, one token of its own; b"" is end-of-text. Where they lead to.
 
-        Where something else is known, that stays (S6).
+        `token` is its number there, `others` are what might have come instead, raw and best first; both are kept with
+        the plain answer, and else are remembered for a while. Where something else is known, that stays (S6).
         """
         said = UNTOLD if logprob is None else float(np.float32(logprob))
         if manner.question is None:
-            first, *others = data or (END,)
-            way = [(first, _head(first, said)), *((byte, _INSIDE[byte]) for byte in others)]
+            first, *inner = data or (END,)
+            way = [(first, _head(first, said, token, others)), *((byte, _INSIDE[byte]) for byte in inner)]
             return self.tree.say(node, way, run)
+        if data:
+            self._note(node, manner, token, others)
+        if data and manner.numbered and token is not None and 0 <= token < _NUMBER:
+            self.tree.add_verdict(node, manner.of_numbers, Answer(token, 0.0, run))
         for byte in data or (END,):
             self._add(node, byte, said, manner, run)
             node = self.tree.extend(node, byte)
             said = INSIDE
         return node
 
-    def note(self, node: Node, token: int | None, alternatives: Alternatives) -> None:
-        """What the server said after `node`, by its own number, and what else it might have said.
-
-        Remembered for a while, and never saved.
-        """
-        if alternatives or token is not None:
-            self._notes[self.tree.path_hash(node)] = (token, alternatives)
+    def _note(self, node: Node, manner: Manner, token: int | None, others: Alternatives) -> None:
+        if others or token is not None:
+            self._notes.setdefault((self.tree.path_hash(node), manner), (token, others))
             if len(self._notes) > NOTES_KEPT:
                 self._notes.popitem(last=False)
-
-    def noted(self, node: Node) -> tuple[int | None, Alternatives]:
-        return self._notes.get(self.tree.path_hash(node), (None, ()))
 
     def read(self, node: Node, manners: Sequence[Manner]) -> Said | None:
         """The token after `node`, as the first of these manners knows it. None where none does."""
         for manner in manners:
-            answer = self._answer(node, manner)
-            if answer is None:
+            first = answer = self._answer(node, manner)
+            if first is None or answer is None:
                 continue
-            first, data = answer, bytearray()
+            begin, data = node, bytearray()
             while answer is not None and answer.token != END:
                 data.append(answer.token)
                 node = self.tree.extend(node, answer.token)
@@ -141,8 +167,18 @@ class Texts:
                 if answer is None or answer.logprob != INSIDE:
                     break
             logprob = None if first.logprob in (UNTOLD, INSIDE) else first.logprob
-            return Said(bytes(data), logprob, first.run, inside=first.logprob == INSIDE)
+            token, others = self._beside(begin, manner)
+            return Said(bytes(data), logprob, first.run, first.logprob == INSIDE, token, others)
         return None
+
+    def _beside(self, node: Node, manner: Manner) -> tuple[int | None, Alternatives | None]:
+        """The number of the token after `node`, and what might have come instead."""
+        if manner.question is not None:
+            token, others = self._notes.get((self.tree.path_hash(node), manner), (None, None))
+            number = self.tree.verdict(node, manner.of_numbers) if manner.numbered and token is None else None
+            return number.token if number else token, others
+        fact = self.tree.scores(node)
+        return _told(fact.scores) if fact is not None and isinstance(fact.scores, Head) else (None, None)
 
     def _add(self, node: Node, byte: int, logprob: float, manner: Manner, run: int) -> None:
         assert manner.question is not None, "plain answers are scores"
@@ -163,8 +199,47 @@ class Texts:
         return self.tree.draw(node, manner.question, manner.seed, manner.index)
 
 
-def _head(byte: int, logprob: float) -> Head:
-    return Head(np.array([byte], np.int32), np.array([logprob], np.float32), 1.0, VOCABULARY)
+def _head(byte: int, logprob: float, token: int | None = None, others: Alternatives = ()) -> Head:
+    entries, logprobs = [byte], [logprob]
+    if token is not None and 0 <= token < _NUMBER:
+        entries.append(_NUMBER | token)
+        logprobs.append(logprob)
+    for data, score in others:
+        if score > logprob:  # it did not say its best, or tells other scores than it goes by
+            continue
+        pieces = _pieces(data)
+        entries += pieces
+        logprobs += [score] * len(pieces)
+    return Head(np.array(entries, np.int32), np.array(logprobs, np.float32), 1.0, VOCABULARY)
 
 
-_INSIDE = [Head(np.array([byte], np.int32), np.array([INSIDE], np.float32), 1.0, VOCABULARY) for byte in range(256)]
+def _told(head: Head) -> tuple[int | None, Alternatives]:
+    """What `_head` was given beside the byte."""
+    if head.ids.size == 1:
+        return None, ()
+    rest = list(zip(head.ids[1:].tolist(), head.logprobs[1:].tolist(), strict=True))
+    token = None
+    if rest[0][0] >= _NUMBER:
+        token = rest.pop(0)[0] - _NUMBER
+    return token, tuple(_joined(rest))
+
+
+@functools.lru_cache(1 << 16)
+def _pieces(data: bytes) -> tuple[int, ...]:
+    """A token as entries of a head."""
+    parts = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
+    found = [len(part) << _SIZE | _MORE | int.from_bytes(part.ljust(_PIECE, b"\0")) for part in parts]
+    return (*found[:-1], found[-1] ^ _MORE)
+
+
+def _joined(entries: Sequence[tuple[int, float]]) -> Iterator[tuple[bytes, float]]:
+    data = b""
+    for entry, logprob in entries:
+        size = entry >> _SIZE & _PIECE
+        data += (entry & (1 << _SIZE) - 1).to_bytes(_PIECE)[:size]
+        if not entry & _MORE:
+            yield data, logprob
+            data = b""
+
+
+_INSIDE = [_head(byte, INSIDE) for byte in range(256)]

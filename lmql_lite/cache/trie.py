@@ -22,7 +22,7 @@ from lmql_lite.cache.tree import Answer, Fact, Node
 MAX_BYTES = 256 * 2**20
 """A row of scores is 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a head about 1 kB with all that holds it."""
 
-NODE_BYTES = 56
+NODE_BYTES = 48
 """What a node takes of memory at most, with its places in the tables."""
 LOOKS = 16
 """So many nodes are looked at for one that is added when there are too many: at least every other one of those that
@@ -46,8 +46,6 @@ class Trie:
         self._holds = Holds()
         self._memory = Memory(self._nodes, max_bytes, self._cooled)
         self._stored = Stored()
-        self._logged = bytearray()
-        """For each node whether a log holds it; those that are not in it: none does."""
         self._loose = 0
         """How many nodes no log holds."""
         self._hand: Node = ROOT
@@ -73,7 +71,7 @@ class Trie:
     @property
     def structure_nbytes(self) -> int:
         """Memory of all nodes, with the table that guesses, stored answers, and what leads to stored facts."""
-        return self._nodes.nbytes + self._suffixes.nbytes + self._stored.nbytes + self._logged.__sizeof__()
+        return self._nodes.nbytes + self._suffixes.nbytes + self._stored.nbytes
 
     # nodes
 
@@ -94,14 +92,14 @@ class Trie:
             added = len(self._nodes) - before
             self._count(added)
             if logged:
-                self._keep(nodes)
+                self._count(-self._nodes.log(nodes))
             self._give_way(added)
             return nodes
 
-    def keep(self, nodes: NDArray[np.int64]) -> None:
+    def keep(self, nodes: NDArray[np.int32]) -> None:
         """A log holds these nodes."""
         with self._lock:
-            self._keep(nodes)
+            self._count(-self._nodes.log(nodes))
 
     def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
         with self._lock:
@@ -128,7 +126,7 @@ class Trie:
 
     def logged(self, node: Node) -> list[tuple[int, Node]]:
         with self._lock:
-            return [(token, child) for token, child in self._nodes.children(node) if self._is_logged(child)]
+            return [(token, child) for token, child in self._nodes.children(node) if self._nodes.is_logged(child)]
 
     def guess(self, node: Node, most: int, *, skip: bool) -> tuple[int, ...]:
         with self._lock:
@@ -141,7 +139,8 @@ class Trie:
             return self._holds.hold(child)
         child = self._holds.hold(self._nodes.add(node, token))
         self._count(1)
-        self._give_way(1)
+        if 2 * self._memory.nbytes > self._memory.max_bytes:
+            self._give_way(1)
         return child
 
     def _count(self, loose: int) -> None:
@@ -151,28 +150,16 @@ class Trie:
 
     def _give_way(self, added: int) -> None:
         """Others go, where there is no room for so many nodes that were added."""
-        memory = self._memory
-        if 2 * memory.nbytes > memory.max_bytes:
-            if 2 * self._loose * NODE_BYTES > memory.max_bytes:
-                self._thin_out(LOOKS * added)
-            memory.drop_spare()
-
-    def _keep(self, nodes: NDArray[np.int64] | NDArray[np.int32]) -> None:
-        self._logged += bytes(max(self._nodes.end - len(self._logged), 0))
-        marks = np.frombuffer(self._logged, dtype=np.uint8)
-        before = np.count_nonzero(marks)
-        marks[nodes] = 1
-        self._count(int(before - np.count_nonzero(marks)))
-
-    def _is_logged(self, node: Node) -> bool:
-        return node < len(self._logged) and self._logged[node] == 1
+        if 2 * self._loose * NODE_BYTES > self._memory.max_bytes:
+            self._thin_out(LOOKS * added)
+        self._memory.drop_spare()
 
     def _thin_out(self, looks: int) -> None:
         """Looks at so many nodes, and takes away branches that were not used since the hand came by."""
         nodes = self._nodes
         for _ in range(looks):
             self._hand = node = (self._hand + 1) % nodes.end
-            if not nodes.is_there(node) or nodes.take_mark(node):
+            if not nodes.is_there(node) or nodes.tire(node):
                 continue
             while self._may_go(node):
                 parent = nodes.parent(node)
@@ -184,9 +171,7 @@ class Trie:
     def _may_go(self, node: Node) -> bool:
         return (
             node != ROOT
-            and self._nodes.is_leaf(node)
-            and not self._nodes.is_used(node)
-            and not self._is_logged(node)
+            and self._nodes.is_idle(node)
             and not self._holds.has(node)
             and not self._memory.is_pinned(node)
             and not self._stored.has(node)

@@ -55,8 +55,8 @@ CONSTRAINTS = (
 )
 """Functions of a `where` clause. Their first argument is a hole."""
 
-MODULES = ("re",)
-"""Modules of Python that every query has without importing them, unless it binds the name or is given it."""
+MODULES: Mapping[str, str] = {"re": "re", **dict.fromkeys(MARKS, "lmql_lite")}
+"""Modules that every query has without importing them, unless it binds the name or is given it: name -> module."""
 
 PROVIDED = ("context", *MODULES)
 """Names that every query can read without being given them."""

@@ -24,6 +24,7 @@ DEEPEST = 60
 
 class Layout:
     def __init__(self, source: Source, lines: list[Line], python: Python, problems: Problems) -> None:
+        lines = [part for line in lines for part in model_apart(line, lines[0].indent)]
         self.cursor = Cursor(source, lines, problems)
         self.lines = Lines(self.cursor)
         self.python = python
@@ -280,6 +281,18 @@ class Layout:
         else:
             self.cursor.problem(before, empty, None)
             self.cursor.terminals.append(Terminal("EXPRESSION", before.end, before.end))
+
+
+def model_apart(line: Line, top: Indent) -> list[Line]:
+    """`argmax "Hello[WHO]" from "demo" where ...` is one line, as LMQL has it, and two for all that reads lines: from
+    its `from` on it is the query's clauses."""
+    at = shapes.model_behind_prompt(line.lexemes)
+    if at is None or line.broken:
+        return [line]
+    return [
+        Line(line.begin, line.indent, line.lexemes[:at]),
+        Line(line.lexemes[at].start, top, line.lexemes[at:]),
+    ]
 
 
 def _prompts(lines: list[Line]) -> bool:

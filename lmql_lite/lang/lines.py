@@ -53,6 +53,9 @@ class Lines:
         elif clause := self._misspelt_clause(lexemes, index, end):
             self.cursor.problem(first, f"there is no clause '{first.text}'", f"did you mean '{clause}'?")
             self.cursor.emit("BROKEN", first, lexemes[end - 1])
+        elif self._is_prose(lexemes[index:end]):
+            self.cursor.problem(first, "this is no Python, and a prompt stands in quotes", 'write "..." around it')
+            self.cursor.emit("BROKEN", first, lexemes[end - 1])
         elif end == index + 1 and first.text in ("break", "continue"):
             self.cursor.emit(first.text.upper(), first)
         elif first.kind == "name" and first.text == "return":
@@ -70,6 +73,14 @@ class Lines:
             return None
         close = difflib.get_close_matches(first.text.lower(), CLAUSES, 1, 0.7)
         return close[0] if close else None
+
+    @staticmethod
+    def _is_prose(lexemes: list[Lexeme]) -> bool:
+        """`Say hello: [GREETING]`: two words that Python would not put beside one another."""
+        words = [lexeme.text for lexeme in lexemes[:2] if lexeme.kind == "name"]
+        if len(words) < 2 or shapes.is_assignment(lexemes):
+            return False
+        return not any(keyword.iskeyword(word) or keyword.issoftkeyword(word) for word in words)
 
     @staticmethod
     def _no_operator(lexemes: list[Lexeme], after: int, end: int) -> bool:

@@ -44,6 +44,10 @@ MISTAKEN = {
 }
 
 
+CURLED = "\u201c\u201d\u201e\u2018\u2019"
+"""Quotes that word processors write."""
+
+
 def lowered(sentence: str) -> str:
     """As our sentences begin: in lower case, without a final period."""
     sentence = sentence.rstrip(".")
@@ -55,6 +59,8 @@ def sentence(message: str, rest: str) -> tuple[str, str | None]:
     for part, better, hint in SAID_BETTER:
         if part in message:
             return better, hint
+    if any(quote in message for quote in CURLED):
+        return "a curly quote is no quote for Python", 'write straight ones: "..."'
     if "invalid syntax" not in message:
         return lowered(message), None
     if rest[:1] in ('"', "'"):

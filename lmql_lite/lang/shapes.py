@@ -104,6 +104,19 @@ def is_prompt(lexemes: list[Lexeme], start: int = 0) -> bool:
     return end == len(lexemes) or is_op(lexemes, end, ";") or clause_word(lexemes[end], INLINE_CLAUSES) is not None
 
 
+def model_behind_prompt(lexemes: list[Lexeme]) -> int | None:
+    """Index of a `from` that stands on the line of a prompt, behind it or behind its inline clauses."""
+    start = next((index for index, lexeme in enumerate(lexemes) if lexeme.kind == "string" and not lexeme.depth), 0)
+    if start and header_end(lexemes[:start]) != start:
+        return None
+    end = strings_end(lexemes, start)
+    if end == start or end == len(lexemes) or clause_word(lexemes[end]) is None:
+        return None
+    return next(
+        (i for i in range(end, len(lexemes)) if not lexemes[i].depth and clause_word(lexemes[i], ("from",))), None
+    )
+
+
 def is_docstring(lexemes: list[Lexeme]) -> bool:
     """Above a decoder header one string in triple quotes tells what the query is for."""
     return len(lexemes) == 1 and lexemes[0].kind == "string" and lexemes[0].text.endswith(('"""', "'''"))

@@ -53,9 +53,10 @@ class OpenAIModel:
         """Asks nothing yet. Raises ModelError for an address that is none and for a missing key.
 
         `base_url` and `api_key` come from OPENAI_BASE_URL and OPENAI_API_KEY unless named. `revision` vouches for what
-        stands behind the address: it alone is then the fingerprint (S4). With a `tokenizer` the bytes of all tokens
-        are known where the server says their ids. `timeout` is in seconds of silence; `concurrency` is how many
-        requests are under way at once.
+        stands behind the address: it alone is then the fingerprint (S4). With a `tokenizer`, that of the model itself,
+        the bytes of all tokens are known where the server says their ids, and prompts of plain text are sent as ids
+        where it takes them: what spells a special token is ordinary text then (S12). `timeout` is in seconds of
+        silence; `concurrency` is how many requests are under way at once.
         """
         if not timeout > 0:
             raise ModelError(f"timeout is a number of seconds above 0; this is {timeout!r}")
@@ -136,7 +137,7 @@ class OpenAIModel:
         chat = prompt[-1].role is not None
         assembler = Assembler(wish.stops, raw=self._server.is_raw(wish), before=before)
         end = _End()
-        body = self._server.body(self._model, prompt, wish, ids=bool(self._vocabulary))
+        body = self._server.body(self._model, prompt, wish, tokenizer=self.tokenizer)
         try:
             async with self._asker.asked(self._server, chat, body) as request:
                 watches = bool(wish.stops) and "stop" not in request.body
@@ -258,24 +259,27 @@ class OpenAIModel:
         except Refusal as refusal:
             if not _speaks_of_chat(refusal):
                 raise self._explained(refusal) from None
+            refused = Spent(0, 0, 0, refusal.requests)  # a refusal costs nothing, but was asked for
         endpoint = replace(endpoint, chat_only=True)
         if self._revision is not None and server.kind == "openai":
             # its name for the model is not needed, and the rest shows when it is asked
-            return replace(endpoint, must_be_asked=True)
+            return replace(endpoint, must_be_asked=True, spent=refused)
         try:
-            return await self._probed(endpoint, found, _CHAT_PROBE)
+            probed = await self._probed(endpoint, found, _CHAT_PROBE)
         except Refusal as refusal:
             raise self._explained(refusal) from None
+        return replace(probed, spent=_both(refused, probed.spent))
 
     def _fingerprint(self, found: Survey, served: str | None) -> str:
-        return found.fingerprint(self._connection.address, self._model, served, self._revision)
+        by_ids = self.tokenizer is not None and found.server.takes_ids
+        return found.fingerprint(self._connection.address, self._model, served, self._revision, by_ids=by_ids)
 
     async def _probed(self, endpoint: Endpoint, found: Survey, prompt: Prompt) -> Endpoint:
         """One token, asked for with all that may be wished for: what is refused or does not come is not there."""
         chat = endpoint.chat_only
         pushed = _SCHEMA_PROBE if chat else None
         wish = Wish(1, pushed=pushed, sampling=_DRAWN, alternatives=self._server.alternatives)
-        body = self._server.body(self._model, prompt, wish, ids=False)
+        body = self._server.body(self._model, prompt, wish, tokenizer=None)
         served, spent, alternatives, says = None, None, 0, False
         async with self._asker.asked(self._server, chat, body) as request:
             async for event in request.answer.events:

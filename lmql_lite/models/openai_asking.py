@@ -70,7 +70,7 @@ class Asker:
                 try:
                     answer = await stack.enter_async_context(self._connection.ask(url, body))
                 except Refusal as refusal:
-                    sent += refusal.requests
+                    sent = refusal.requests = sent + refusal.requests
                     less = shorter(body, refusal.status, refusal.told)
                     is_shortened |= less is not None
                     body = less or self._otherwise(chat, body, refusal)

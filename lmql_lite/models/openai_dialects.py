@@ -16,7 +16,7 @@ from lmql_lite.constraints.language import Language
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import JsonSchema, Prompt, Wish
 from lmql_lite.models.dialects import ebnf, gbnf
-from lmql_lite.tokens import Role, Sampling
+from lmql_lite.tokens import Role, Sampling, Tokenizer
 
 Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama", "unknown"]
 Body = dict[str, Any]
@@ -144,13 +144,13 @@ class Server:
     def route(self, chat: bool, root: str) -> str:
         return f"{root}/completion" if self.is_native(chat) else _ROUTES[chat]
 
-    def body(self, model: str, prompt: Prompt, wish: Wish, *, ids: bool) -> Body:
-        """A request. `ids`: the vocabulary is known, so that tokens may be told by their ids.
+    def body(self, model: str, prompt: Prompt, wish: Wish, *, tokenizer: Tokenizer | None) -> Body:
+        """A request. With a tokenizer tokens may be told by their ids, and the prompt is sent as ids (S12).
 
         Raises ModelError where the wish has no form that the server takes.
         """
         chat = prompt[-1].role is not None
-        body: Body = {"stream": True, **self.prompted(model, prompt), **self._sampling(wish.sampling)}
+        body: Body = {"stream": True, **self.prompted(model, prompt, tokenizer), **self._sampling(wish.sampling)}
         native = self.is_native(chat)
         # one more than wished for: the token that is said is among them
         width = min(wish.alternatives + 1, self.alternatives) if wish.alternatives else 0
@@ -168,7 +168,7 @@ class Server:
             body["stream_options"] = {"include_usage": True}
         if self.kind in ("vllm", "sglang") and (self.kind == "vllm" or not chat):
             body["return_token_ids"] = True
-            if ids and self.kind == "vllm":
+            if tokenizer is not None and self.kind == "vllm":
                 body["return_tokens_as_token_ids"] = True
         if wish.stops and self.sends_stops(chat):
             body["stop"] = list(wish.stops)
@@ -183,13 +183,21 @@ class Server:
             body |= self._pushed(wish.pushed, chat)
         return body
 
-    def prompted(self, model: str, prompt: Prompt) -> Body:
+    @property
+    def takes_ids(self) -> bool:
+        """Prompts may be the ids of tokens. A text it cuts itself, spellings of special tokens in it included."""
+        return self.kind in ("vllm", "sglang", "llama.cpp")
+
+    def prompted(self, model: str, prompt: Prompt, tokenizer: Tokenizer | None = None) -> Body:
         """The part of a request that holds the prompt."""
         *before, last = prompt
         if last.role is None:
             if before:
                 raise ModelError("plain text stands alone: turns have roles")
-            return {"model": model, "prompt": last.text} | ({"cache_prompt": True} if self.is_native(False) else {})
+            text: str | list[int] = last.text
+            if tokenizer is not None and self.takes_ids:
+                text = [*tokenizer.bos, *tokenizer.encode(last.text.encode())]
+            return {"model": model, "prompt": text} | ({"cache_prompt": True} if self.is_native(False) else {})
         turns = prompt if last.text or last.role != "assistant" else prompt[:-1]
         if not turns:
             raise ModelError(f"{model} is asked to answer, and nothing was said to it", hint="begin with a user's turn")

@@ -39,14 +39,19 @@ class Survey:
     reported: dict[str, Any] = field(default_factory=dict)
     context_length: int | None = None
 
-    def fingerprint(self, address: Address, name: str, served: str | None, revision: str | None) -> str:
-        """Of all that is reported and of the address, or of the revision that the user vouches for (S4)."""
+    def fingerprint(
+        self, address: Address, name: str, served: str | None, revision: str | None, *, by_ids: bool
+    ) -> str:
+        """Of all that is reported and of the address, or of the revision that the user vouches for (S4).
+
+        `by_ids`: prompts are sent as ids of tokens, which need not be those into which the server cuts the text.
+        """
         facts = (
             {"revision": revision, "name": name}
             if revision is not None
             else {"address": address.shown, "name": name, "kind": self.server.kind, "served": served, **self.reported}
         )
-        text = json.dumps(facts, sort_keys=True, default=str)
+        text = json.dumps(facts | ({"prompts": "ids"} if by_ids else {}), sort_keys=True, default=str)
         return f"openai:{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 

@@ -6,6 +6,7 @@ import ast
 import copy
 from dataclasses import replace
 from types import CodeType
+from typing import get_args
 
 from lmql_lite.errors import InputError, QueryError, Span
 from lmql_lite.lang import nodes
@@ -17,6 +18,8 @@ from lmql_lite.program.decoding import decoder_problem, option_problem
 from lmql_lite.program.holes import Holes
 from lmql_lite.program.lower import conjuncts, mentioned
 from lmql_lite.program.ops import (
+    CALL,
+    STEP,
     Distribution,
     Hole,
     Input,
@@ -31,7 +34,7 @@ from lmql_lite.program.ops import (
     Turn,
 )
 from lmql_lite.program.options import texts_of
-from lmql_lite.program.python import compile_expression, compile_statements
+from lmql_lite.program.python import compile_call, compile_expression, compile_statements
 from lmql_lite.program.segments import segmented
 
 
@@ -111,8 +114,11 @@ class Compiler:
 
     def _let(self, code: nodes.Code) -> Let:
         tree = code.tree
-        if self._offers_query and any(isinstance(node, Function) for node in ast.walk(tree)):
+        kinds = {type(node) for node in ast.walk(tree)}
+        if self._offers_query and kinds.intersection(get_args(Function)):
             tree = Offering().visit(copy.deepcopy(tree))
+        if ast.While in kinds:
+            tree = Counting().visit(copy.deepcopy(tree))
         return Let(code.span, compile_statements(tree, code.span))
 
     def _expression(self, expression: nodes.Expression) -> CodeType:
@@ -134,7 +140,8 @@ class Compiler:
                 case nodes.Literal(_, literal):
                     text.append(literal)
                 case nodes.Interpolation(span, value, conversion, format):
-                    text.append(Interpolated(span, self._expression(value), conversion, format))
+                    code, call = self._expression(value), compile_call(CALL, value.tree.body, value.span)
+                    text.append(Interpolated(span, code, call, conversion, format))
                 case nodes.Tag(span, role):
                     self._flush(prompt.span, text)
                     self._assembly.add(Turn(span, role))
@@ -187,6 +194,23 @@ class Compiler:
             self._problems.append(QueryError(error.message, span=distribution.options.span, hint=error.hint))
         except (ValueError, TypeError):
             pass  # some Python: the run finds out
+
+
+class Counting(ast.NodeTransformer):
+    """Lets a `while` without a prompt count among the steps of a run, so that one without end meets its budget. What
+    functions do is their own matter."""
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        self.generic_visit(node)
+        step = ast.copy_location(ast.Expr(ast.Call(ast.Name(STEP, ast.Load()), [], [])), node.test)
+        node.body.insert(0, step)
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return node
 
 
 class Offering(ast.NodeTransformer):

@@ -23,6 +23,8 @@ class Interpolated:
 
     span: Span
     code: CodeType
+    here: CodeType
+    """Calls CALL, so that a traceback shows this place."""
     conversion: str
     format: str
 
@@ -318,12 +320,19 @@ CALL = "#call"
 """What the `here` of an op calls."""
 CASE = "#case"
 """Which case of a `match` holds, -1 for none."""
+STEP = "#step"
+"""What a `while` in plain Python calls each time around."""
 QUERIES = "#queries"
 """The programs of the functions in a query that are queries themselves, by the line of their first decorator."""
 GUIDED = "#guided"
 """Where a predicate finds the truth of its parts that are no Python."""
 FINAL = "#final"
 """Where a predicate finds whether the text it judges is complete."""
+
+
+def is_slot(name: str) -> bool:
+    """Whether a loop keeps its iterator under this name, or a `with` its exit."""
+    return name.startswith("#") and name[1:].isdecimal()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import CodeType
 
-from lmql_lite.program.ops import Hole, Jumping, Let, Op, Text
+from lmql_lite.program.ops import CALL, Hole, Jumping, Let, Op, Text
 
 REFLECTION = frozenset({"context", "eval", "exec", "globals", "locals", "vars"})
 """Through these Python reads any hole without naming it."""
@@ -26,7 +26,7 @@ def segmented(ops: Sequence[Op], prologue: Sequence[Let]) -> tuple[Op, ...]:
     for at, op in enumerate(ops):
         if at in targets or not isinstance(op, Text | Hole):
             segment = set()
-        read = {name for code in _codes(op) for name in _names(code)}
+        read = {name for code in _codes(op) for name in _names(code)} - {CALL}
         if read:  # what is called may be a function of the query and read what that reads
             read |= later
         if read & (segment | REFLECTION):

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from lmql_lite.runtime import events
 from lmql_lite.runtime.contest import Contest
-from lmql_lite.runtime.hypothesis import Hypothesis
 from lmql_lite.runtime.interpreter import Run
 from lmql_lite.runtime.result import Result
 
@@ -20,7 +19,7 @@ class Beams(Run):
     async def stream(self) -> AsyncGenerator[events.Event, None]:
         """Runs the program to its ends; the last event carries the results."""
         yield self._started()
-        contest = Contest(self._first(), self._settings.results, self._step)
+        contest = Contest(self._first(), self._settings.results)
         try:
             while contest.live:
                 await contest.round()
@@ -28,18 +27,12 @@ class Beams(Run):
                     yield event
             results = self._results(contest)
             yield events.Finished(results[0], tuple(results) if self._settings.results > 1 else ())
-        except GeneratorExit:
+        except BaseException:  # of one of them, or of who drives them: the others are over, too
             await contest.close()
             raise
         finally:
             contest.leave()
             self._writer.leave()
-
-    def _step(self, hypothesis: Hypothesis) -> None:
-        """Another step of any hypothesis. Raises BudgetError where there were too many."""
-        self._steps += 1
-        if self._steps > self._most_steps:
-            raise self._endless(hypothesis)
 
     def _results(self, contest: Contest) -> list[Result]:
         """Best first. What hypotheses said that were given up is on the books of each: all of it is what they cost."""

@@ -2,17 +2,17 @@
 `continue` and `return`, by an exception. All runs in Python's own order.
 
 A block is a frozen value, and a fork has the same ones. What is one's own lies in the environment, under the block's
-slot: the iterator of a loop is copied with it, and the exit of a `with` says that it cannot be.
+slot: the iterator of a loop is copied with it. A `with` is left once: there is no fork while one is open.
 """
 
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from inspect import isawaitable
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any, Protocol, TypeGuard
 
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import (
@@ -93,17 +93,14 @@ class Final:
     onward: Left | Returned | BaseException | None
 
 
+class Returning(Protocol):
+    """A `Final` behind which the query returns."""
+
+    @property
+    def onward(self) -> Returned: ...
+
+
 Block = Loop | With | Guard | Handled | Final
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """The `__exit__` of an open `with`, bound."""
-
-    call: Callable[..., Any]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        raise TypeError("a `with` is left once")
 
 
 class Blocks:
@@ -114,6 +111,11 @@ class Blocks:
 
     def fork(self) -> Blocks:
         return Blocks(self._stack)
+
+    @property
+    def entered(self) -> str | None:
+        """The slot of the innermost `with` that is open; None where none is."""
+        return next((block.slot for block in reversed(self._stack) if isinstance(block, With)), None)
 
     @property
     def has_last_words(self) -> bool:
@@ -128,6 +130,18 @@ class Blocks:
     def errors(self) -> tuple[BaseException, ...]:
         """The exceptions that are under way, outermost first."""
         return tuple(error for block in self._stack if (error := _error_of(block)) is not None)
+
+    @property
+    def returned(self) -> tuple[Any, ...]:
+        """What the query returns when its `finally` is done, outermost first."""
+        return tuple(block.onward.value for block in self._stack if _is_returning(block))
+
+    def give_back(self, values: Sequence[Any]) -> None:
+        """It returns these instead."""
+        left = iter(values)
+        self._stack = tuple(
+            Final(replace(block.onward, value=next(left))) if _is_returning(block) else block for block in self._stack
+        )
 
     @property
     def is_guarded(self) -> bool:
@@ -265,13 +279,13 @@ class Blocks:
 
         environment[ITEM] = await called_at(op.here, enter, environment)
         assert leave is not None
-        environment[op.slot] = Exit(leave)
+        environment[op.slot] = leave
         self._push(With(op.slot, op.target, op.here), environment)
 
     async def _exit(self, block: Block, error: BaseException | None, environment: Environment) -> bool:
         """Whether the exit swallows the exception, which is at hand while it runs."""
         assert isinstance(block, With), "a `with` ends where it began"
-        call, before = environment.pop(block.slot).call, environment.get(ERROR)
+        call, before = environment.pop(block.slot), environment.get(ERROR)
         kind, trace = (type(error), error.__traceback__) if error else (None, None)
         try:
             _put(environment, error or before)
@@ -292,6 +306,10 @@ def _protocol(manager: Any, *, is_async: bool) -> tuple[Callable[[], Any], Calla
     if end is None:
         raise TypeError(f"{sentence} (missed {prefix}exit__ method)")
     return lambda: begin(manager), lambda *what: end(manager, *what)
+
+
+def _is_returning(block: Block) -> TypeGuard[Returning]:
+    return isinstance(block, Final) and isinstance(block.onward, Returned)
 
 
 def _error_of(block: Block) -> BaseException | None:

@@ -7,7 +7,8 @@ One of them leads: it goes as the only one would, whatever its score, so that th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Hashable, Iterable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from lmql_lite.errors import ConstraintError
@@ -66,16 +67,15 @@ class Candidate:
 
 
 class Contest:
-    """`width` hypotheses are under way at most. `step` is called before each step of any of them."""
+    """`width` hypotheses are under way at most."""
 
-    def __init__(self, first: Hypothesis, width: int, step: Callable[[Hypothesis], None]) -> None:
+    def __init__(self, first: Hypothesis, width: int) -> None:
         self.live = [Beam(first, 0)]
         self.finished: list[Beam] = []
         """Best first."""
         self._ended: list[Beam] = []
         """At their end, and not weighed yet."""
         self._width = width
-        self._step = step
         self._numbers = 1
         self._told: list[events.Event] = []
         self._pruned: list[Step | None] = []
@@ -118,9 +118,10 @@ class Contest:
         return [step for history in self._pruned for step in _steps(history, seen)]
 
     async def close(self) -> None:
-        """Nobody reads on."""
-        for beam in self.live:
-            await _close(beam)
+        """Nobody reads on. What one of them raises does not keep the others from their end."""
+        async with AsyncExitStack() as stack:
+            for beam in self.live:
+                stack.push_async_callback(_close, beam)
 
     def leave(self) -> None:
         for beam in self._all_beams:
@@ -149,18 +150,21 @@ class Contest:
         """On to where the model is asked for a token of a hole."""
         hypothesis = beam.hypothesis
         while not (hypothesis.is_over or hypothesis.is_asking or beam.is_lost):
-            self._step(hypothesis)
             await self._tried(beam, hypothesis.step())
 
     async def _ask(self, beam: Beam) -> None:
         """Which ways there are, and what the tokens are worth that nobody chose; where there is but one, it is gone."""
         hypothesis = beam.hypothesis
         if hypothesis.is_over:
-            await beam.weights.weigh(hypothesis)
-            return
-        self._step(hypothesis)
-        work = self._look_ahead(beam) if hypothesis.may_part else hypothesis.step()
-        await asyncio.gather(self._tried(beam, work), beam.weights.weigh(hypothesis))
+            await self._weigh(beam)
+        elif hypothesis.may_part:  # which settles the text at once: what it forced is weighed with what is asked
+            await asyncio.gather(self._tried(beam, self._look_ahead(beam)), self._weigh(beam))
+        else:  # what it says meanwhile is weighed next time, whether it has to wait for the model or not
+            before = beam.weights.weigh(hypothesis, hypothesis.state.history)
+            await asyncio.gather(self._tried(beam, hypothesis.step()), before)
+
+    async def _weigh(self, beam: Beam) -> None:
+        await beam.weights.weigh(beam.hypothesis, beam.hypothesis.state.history)
 
     async def _look_ahead(self, beam: Beam) -> None:
         beam.ways = await beam.hypothesis.ways(self._width)
@@ -233,8 +237,7 @@ class Contest:
             beam.hypothesis.leave()
 
     def _tell(self, beam: Beam) -> None:
-        news, beam.hypothesis.news = beam.hypothesis.news, []
-        self._told += [numbered(event, beam.number) for event in news]
+        self._told += [numbered(event, beam.number) for event in beam.hypothesis.news()]
 
 
 def numbered(event: events.Event, number: int) -> events.Event:

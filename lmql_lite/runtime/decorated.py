@@ -39,13 +39,13 @@ class Decoration:
 
     def __init__(self, op: Hole, decorators: Sequence[tuple[Decorator, CodeType]], context: Context) -> None:
         self._op = op
-        self._decorators = tuple(decorators)
+        self.decorators = tuple(decorators)
         self._context = context
         self._told: str | None = None
 
     async def fixed(self, environment: Environment) -> Any:
         """The value that the model is not asked for; None where it is."""
-        for each, here in self._decorators:
+        for each, here in self.decorators:
             value = await self._called(here, each.pre, environment, self._op.name) if each.pre else None
             if value is not None:
                 return value
@@ -56,14 +56,14 @@ class Decoration:
         if text == self._told or not (text or self._told):
             return
         self._told = text
-        for each, here in reversed(self._decorators):
+        for each, here in reversed(self.decorators):
             if each.stream:
                 await self._called(here, each.stream, environment, text)
 
     async def finished(self, value: Any, text: str, environment: Environment) -> tuple[Any, str]:
         """The hole's value, and the text that stands in the prompt."""
         await self.tell(text, environment)
-        for each, here in reversed(self._decorators):
+        for each, here in reversed(self.decorators):
             if each.post is None:
                 continue
             value = await self._called(here, each.post, environment, value, text)
@@ -82,7 +82,7 @@ class Decoration:
         return await called_at(here, call, environment)
 
     def fork(self, context: Context) -> Decoration:
-        fork = Decoration(self._op, self._decorators, context)
+        fork = Decoration(self._op, self.decorators, context)
         fork._told = self._told
         return fork
 

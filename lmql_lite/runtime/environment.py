@@ -7,16 +7,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
-from lmql_lite.errors import InputError
-from lmql_lite.lang.keywords import MODULES
-from lmql_lite.program.ops import CALL, ERROR, QUERIES, Program
+from lmql_lite.errors import InputError, did_you_mean
+from lmql_lite.lang.keywords import MODULES, TYPES
+from lmql_lite.program.ops import CALL, ERROR, QUERIES, STEP, Program
 from lmql_lite.runtime.asking import read_line
 from lmql_lite.runtime.result import OptionScores
+from lmql_lite.runtime.steps import Steps
 
 Environment = dict[str, Any]
+PLAIN_TYPES = ("bool", "dict", "float", "int", "list", "str")
 HOME = "#home"
 """No name of a query."""
 
@@ -34,24 +36,30 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
         raise InputError(
             f"the input {first.name!r} is missing" + (f", and so are {others}" if others else ""),
             span=first.span,
-            hint=f"pass --var {first.name}=..., or inputs={{{first.name!r}: ...}} from Python",
+            hint=_how_to_give(first.name, program.holes),
         )
-    modules = {name: import_module(name) for name in MODULES}
-    own = {"__builtins__": builtins, "__name__": "__main__", HOME: Home(), QUERIES: program.queries}
+    modules = {name: import_module(module) for name, module in MODULES.items()}
+    own = {"__builtins__": builtins, "__name__": "__main__", HOME: Home(), QUERIES: program.queries, STEP: Steps().take}
     return {**own, "input": read_line, **modules, **inputs}
+
+
+def _how_to_give(name: str, holes: tuple[str, ...]) -> str:
+    """What helps where nobody gave this input: it may be a slip of the pen."""
+    give = f"pass --var {name}=..., or inputs={{{name!r}: ...}} from Python"
+    meant = did_you_mean(name, (*holes, *PLAIN_TYPES, *TYPES))
+    return f"{meant} Else {give}" if meant else give
 
 
 class Home:
     """Tells which functions a query under way has made, also when its variables were copied: theirs have the same."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Home:
+    def __deepcopy__(self, memo: Any) -> Home:
         return self
 
 
-def is_home(environment: Environment, function: FunctionType) -> bool:
-    """Whether the function was made by Python in this environment, or in one that this is a copy of."""
-    there, here = function.__globals__, environment.get(HOME)
-    return there is environment or (here is not None and there.get(HOME) is here)
+def home_of(environment: Environment) -> Home | None:
+    """That of a query under way; None for variables of other Python."""
+    return environment.get(HOME)
 
 
 @dataclass(slots=True)

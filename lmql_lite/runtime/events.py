@@ -13,6 +13,7 @@ from typing import Any
 from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.errors import Span
+from lmql_lite.runtime.alternatives import Choosable
 from lmql_lite.runtime.result import Result
 from lmql_lite.tokens import Role, Token
 
@@ -52,7 +53,22 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class TokenMoved:
-    """A token joined the path at `node` (its parent is `parent`), or left it: its fate says so."""
+    """A token joined the path at `node` (its parent is `parent`), or left it: its fate says so.
+
+    `choosable` tells what it was chosen from, where a model in this process was asked; it is in no record.
+    """
+
+    token: Token
+    node: Node
+    parent: Node
+    state: int = 0
+    choosable: Choosable | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Guessed:
+    """The tree guessed that the run would come by a token, and the model was asked what follows it. Where the run does
+    come by it, a `TokenMoved` says so."""
 
     token: Token
     node: Node
@@ -126,7 +142,20 @@ class Finished:
         return Finished(replace(self.result, notices=notices), results)
 
 
-Event = Started | Notice | Text | TokenMoved | HoleOpened | HoleClosed | Forked | Pruned | ToolCalled | Bound | Finished
+Event = (
+    Started
+    | Notice
+    | Text
+    | TokenMoved
+    | Guessed
+    | HoleOpened
+    | HoleClosed
+    | Forked
+    | Pruned
+    | ToolCalled
+    | Bound
+    | Finished
+)
 
 
 @dataclass(frozen=True, slots=True)

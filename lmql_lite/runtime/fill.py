@@ -19,6 +19,7 @@ from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
+from lmql_lite.runtime.alternatives import Choosable
 from lmql_lite.runtime.frontier import Choice, Frontier
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
@@ -227,6 +228,15 @@ class Fill:
         if len(data) <= len(crossroads.held):
             return self._path.take(state, token, choice.logprob)
         state = self._path.choose(state, token, self._op.name, choice.source, choice.logprob)
+        self._ledger.choosable[state.node] = Choosable(
+            self._frontier.tree,
+            crossroads.state.node,
+            self._engine,
+            self._op,
+            matcher,
+            crossroads.held,
+            crossroads.untried,
+        )
         # a token that begins with held text belongs to whom that belongs to (S15)
         tokens = 0 if crossroads.held else 1
         return replace(state, matcher=matcher.advance(data[len(crossroads.held) :], tokens))

@@ -10,7 +10,7 @@ from typing import Any
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.terms import Term, conjunction
 from lmql_lite.errors import ConstraintError, LmqlLiteError, ModelError, QueryError, Span
-from lmql_lite.program.ops import Enter, EnterWith, Hole, Op, Program, Return, Text
+from lmql_lite.program.ops import Enter, EnterWith, Hole, Op, Program, Return, Text, is_slot
 from lmql_lite.program.types import TextType
 from lmql_lite.runtime import events
 from lmql_lite.runtime.blocks import Blocks
@@ -48,6 +48,14 @@ class Frame:
     """Conditions of holes that were evaluated when their segment began, by place in the program."""
 
     def fork(self) -> Frame:
+        """Raises QueryError inside a `with`."""
+        slot = self.blocks.entered
+        if slot is not None:
+            raise QueryError(
+                "hypotheses part ways inside a `with`, which is left once",
+                span=self.span_of(slot),
+                hint="close it before the next hole, or use argmax or sample",
+            )
         return replace(
             self,
             environment=dict(self.environment),
@@ -57,6 +65,23 @@ class Frame:
             unsaid=None if self.unsaid is None else list(self.unsaid),
             _bound=dict(self._bound),
         )
+
+    def holders(self) -> tuple[Environment, ...]:
+        """All that Python may change and other hypotheses must not see."""
+        kept = {"decorators": self.decoration and self.decoration.decorators, "returned": self.blocks.returned}
+        return self.environment, self.variables, kept
+
+    def hold(self, fresh: Sequence[Environment]) -> None:
+        """Copies take the place of its `holders`."""
+        self.environment, self.variables, kept = fresh
+        if self.decoration is not None:
+            self.decoration.decorators = kept["decorators"]
+        self.blocks.give_back(kept["returned"])
+
+    def span_of(self, slot: str) -> Span | None:
+        """Where the loop or the `with` stands that keeps something there."""
+        blocks = (op for op in self.program.ops if isinstance(op, Enter | EnterWith))
+        return next((op.span for op in blocks if op.slot == slot), None)
 
     def may_catch(self, error: BaseException, op: Op) -> bool:
         """Whether a handler of the query may take what was raised at an op: not what is wrong with the run itself, or
@@ -92,21 +117,20 @@ class Frame:
         return isinstance(end, Return) and end.value is not None and names_only(end.value, op.name)
 
 
-def own(frames: Sequence[Frame], shared: Iterable[Any], here: Span) -> None:
-    """Gives the frames variables of their own. Raises QueryError where a block is open that cannot be copied."""
-    holders = [each for frame in frames for each in (frame.environment, frame.variables)]
+def own(frames: Sequence[Frame], shared: Iterable[Any]) -> None:
+    """Gives the frames variables of their own. Raises QueryError for what can neither be copied nor be shared."""
+    holders = [holder for frame in frames for holder in frame.holders()]
     given = (*shared, *(value for frame in frames for value in (*frame.shared, *frame.blocks.errors)))
+    each = len(holders) // len(frames)
     try:
-        fresh = copied(holders, given, lambda name: name.startswith("#"))
+        fresh = copied(holders, given)
     except NotCopied as error:
-        ops = [op for frame in frames for op in frame.program.ops]
-        block = next((op for op in ops if isinstance(op, Enter | EnterWith) and op.slot == error.name), None)
-        if isinstance(block, EnterWith):
-            inside, hint = "a `with`, which is left once", "close it before the next hole, or use argmax or sample"
+        frame, name = frames[error.place // each], error.name
+        if is_slot(name):
+            what, hint = "inside a loop over something that cannot be copied", "loop over list(...)"
         else:
-            inside = "a loop over something that cannot be copied"
-            hint = "loop over list(...), or use argmax or sample"
-        span = block.span if block else here
-        raise QueryError(f"hypotheses part ways inside {inside}", span=span, hint=hint) from error
+            what, hint = f"and {name!r} is nested too deeply to be copied", "keep it flatter"
+        span = frame.span_of(name)
+        raise QueryError(f"hypotheses part ways {what}", span=span, hint=f"{hint}, or use argmax or sample") from error
     for at, frame in enumerate(frames):
-        frame.environment, frame.variables = fresh[2 * at : 2 * at + 2]
+        frame.hold(fresh[each * at : each * (at + 1)])

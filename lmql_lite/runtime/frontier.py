@@ -21,7 +21,8 @@ from lmql_lite.runtime.calls import overheard
 from lmql_lite.runtime.decoders import pick
 from lmql_lite.runtime.drafts import Drafts
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.tokens import Sampling, Source
+from lmql_lite.runtime.state import Step
+from lmql_lite.tokens import Sampling, Source, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,14 @@ class Frontier:
         guess = self.tree.guess(way[-1], most, skip=self._drafts.are_lucky)
         if not guess or not (draft or mask[guess[0]]):
             return draft
-        ledger.draft = tuple(self._way(way[-1], guess)[1:])
+        nodes = self._way(way[-1], guess)
+        ledger.draft = tuple(nodes[1:])
+        vocabulary = self.scorer.tokenizer.vocabulary
+        ledger.guesses += [
+            Step(Token(token, vocabulary[token] or b"", None, "draft", "kept", None), parent, place, None)
+            for token, parent, place in zip(guess, nodes, nodes[1:], strict=False)
+            if not ledger.guessed(place)
+        ]
         ledger.guess(ledger.draft)
         return draft + guess
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lmql_lite.errors import BudgetError
 from lmql_lite.program.ops import Program
 from lmql_lite.runtime.environment import Environment, evaluate, execute
 from lmql_lite.runtime.settings import Settings, checked
@@ -16,7 +17,11 @@ OF_A_HOLE = ("max_tokens", "max_backtracks")
 async def header(program: Program, environment: Environment) -> Settings:
     """Runs the prologue and reads the header. Raises InputError for a wrong option, at its place."""
     for let in program.prologue:
-        await execute(let.code, environment)
+        try:
+            await execute(let.code, environment)
+        except BudgetError as error:  # of a loop without end
+            error.span = error.span or let.span
+            raise
     values = {option.name: await evaluate(option.value, environment) for option in program.options}
     return checked({"decoder": program.decoder, **values}, {option.name: option.span for option in program.options})
 

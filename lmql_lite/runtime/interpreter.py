@@ -5,23 +5,19 @@ The caller of `Run.stream` drives the run by reading them. Reads the tree throug
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 
-from lmql_lite.errors import BudgetError
-from lmql_lite.program.ops import Program
+from lmql_lite.program.ops import STEP, Program
 from lmql_lite.runtime import events
 from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.frames import Frame
 from lmql_lite.runtime.hypothesis import Hypothesis
-from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.nested import Elsewhere
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.settings import Settings
+from lmql_lite.runtime.steps import Steps
 from lmql_lite.runtime.writer import Writer
 from lmql_lite.tokens import Sampling
-
-LAST_STEPS = 1000
-"""Of what a query runs in any case, behind the last step that it may have."""
 
 
 class Run:
@@ -34,7 +30,6 @@ class Run:
         settings: Settings,
         sampling: Sampling,
         writer: Writer,
-        ledger: Ledger,
         elsewhere: Elsewhere | None = None,
         before: str = "",
     ) -> None:
@@ -43,11 +38,9 @@ class Run:
         self._settings = settings
         self._sampling = sampling
         self._writer = writer
-        self._ledger = ledger
         self._elsewhere = elsewhere
         self._before = before
-        self._steps = 0
-        self._most_steps = settings.steps
+        self._steps = Steps(settings.steps)
 
     @property
     def seed(self) -> int:
@@ -59,13 +52,8 @@ class Run:
         hypothesis = self._first()
         try:
             while not hypothesis.is_over:
-                self._steps += 1
-                if self._steps <= self._most_steps:
-                    await hypothesis.step()
-                else:
-                    self._most_steps += LAST_STEPS
-                    await hypothesis.fail(self._endless(hypothesis))
-                for event in _news(hypothesis):
+                await hypothesis.step()
+                for event in hypothesis.news():
                     yield event
             yield events.Finished(self._result(hypothesis))
         except GeneratorExit:
@@ -80,22 +68,15 @@ class Run:
 
     def _first(self) -> Hypothesis:
         """The hypothesis that the run begins with."""
+        self._environment[STEP] = self._steps.take
         shared = tuple(self._environment.values())
         frame = Frame(self._program, self._environment, self._settings, self._sampling, shared)
-        hypothesis = Hypothesis(frame, self._writer, self._ledger, self._elsewhere)
+        hypothesis = Hypothesis(frame, self._writer, self._steps, self._elsewhere)
         hypothesis.begin(self._before)
         return hypothesis
 
-    def _endless(self, hypothesis: Hypothesis) -> BudgetError:
-        """A run has had as many steps as it may."""
-        return BudgetError(
-            f"the run has not come to its end within {self._settings.steps:,} steps, and is here",
-            span=hypothesis.op.span,
-            hint="if this is no endless loop, raise step_budget",
-        )
-
     def _result(self, hypothesis: Hypothesis) -> Result:
-        state, frame = hypothesis.state, hypothesis.frame
+        state, (frame, *_) = hypothesis.state, hypothesis.frames
         return Result(
             prompt=state.text,
             variables=dict(frame.variables),
@@ -107,8 +88,3 @@ class Run:
             model=self._writer.model,
             score=state.score,
         )
-
-
-def _news(hypothesis: Hypothesis) -> Iterator[events.Event]:
-    news, hypothesis.news = hypothesis.news, []
-    yield from news

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from lmql_lite.cache.tree import Node
 from lmql_lite.models.base import Spent
+from lmql_lite.runtime.alternatives import Choosable
 from lmql_lite.runtime.budget import Bill, Budget
 from lmql_lite.runtime.calls import Calls
 from lmql_lite.runtime.result import Usage
@@ -52,6 +53,10 @@ class Ledger:
         """Of each token that a server sent for this run, where its first byte leads."""
         self.news: list[Step] = []
         """Tokens that joined or left the path since the watcher last looked."""
+        self.choosable: dict[Node, Choosable] = {}
+        """What those that lead to these nodes were chosen from."""
+        self.guesses: list[Step] = []
+        """Tokens that were guessed since the watcher last looked."""
         self.draft: tuple[Node, ...] = ()
         """The last guess of what the run comes by."""
         self._guessed: set[Node] = set()
@@ -64,7 +69,8 @@ class Ledger:
     def fork(self) -> Ledger:
         """The books of another hypothesis of the same run, which has said the same so far."""
         fork = copy(self)
-        fork.news, fork._kept = [], Counter(self._kept)
+        fork.news, fork.choosable, fork.guesses = [], {}, []
+        fork._kept = Counter(self._kept)
         return fork
 
     @property

@@ -15,7 +15,7 @@ from lmql_lite.runtime.judge import Objection
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.settings import Settings
-from lmql_lite.runtime.state import Piece, State, data_of, join, steps_since
+from lmql_lite.runtime.state import Piece, State, cut_off, data_of, join, steps_since
 
 MOST_DEEP = 100
 """So many queries may be under way inside each other: a query that calls itself for ever is told so."""
@@ -78,14 +78,22 @@ def unmet(op: Hole, term: Term, value: str) -> Objection | None:
 
 
 def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger) -> State:
-    """What a query said between the two states leaves the path, and its answer comes in its place.
+    """What was said between the two states leaves the path, and an answer comes in its place.
 
-    Text that was pending when it was called is only said anew.
+    Text that was pending when it began is only said anew. Tokens that ran past the end of the hole before it are cut
+    there, if that has not been done yet (S14).
     """
+    hanging = () if before.overhang is None else tuple(step.node for step in before.overhang.steps)
+    before = cut_off(before)
+    steps = steps_since(before, after)
+    was_kept = any(step.node in hanging and step.token.fate == "kept" for step in steps)
     history = before.history
-    waiting = len(data_of(before.held)) + len(data_of(before.pending))
-    for step in steps_since(before, after):
-        if step.token.fate == "kept":
+    waiting = 0 if was_kept else len(data_of(before.held)) + len(data_of(before.pending))
+    for step in steps:
+        if step.token.fate == "kept" and step.node in hanging:
+            ledger.drop(step, "cut")
+            step = replace(step, token=replace(step.token, fate="cut"))
+        elif step.token.fate == "kept":
             is_said_again = waiting >= len(step.token.data)
             waiting -= len(step.token.data)
             ledger.remove(step, is_said_again=is_said_again)

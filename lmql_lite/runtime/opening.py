@@ -17,9 +17,10 @@ from lmql_lite.runtime.writer import Filling, Writer
 
 @dataclass(slots=True)
 class OpenHole:
-    """`op` has its type and its conditions."""
+    """`op` has its type and its conditions; `term` is what these say, their values being known."""
 
     op: Hole
+    term: Term
     filling: Filling
     judge: Judge
     shown: int = 0

@@ -13,7 +13,7 @@ _NAMED_TOKEN = re.compile(r"(?:(?:access|auth|api|bearer|refresh|session|hf)[-_]
 _IN_TEXT = re.compile(
     r"(?<=://)[^/@\s]+(?=@)"  # user and password of an address
     r"|(?<=[?&])((?:[\w-]*(?:key|token|secret|password)|sig(?:nature)?|auth(?:orization)?)=)[^&#\s'\"]+"
-    r"|(?<=Bearer )\S+"
+    r"|(?-i:(?<=Bearer )\S{7,})"
     r"|\b(?:sk|pk|rk|hf|gsk)[-_][\w-]{8,}",
     re.I,
 )

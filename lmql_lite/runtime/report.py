@@ -112,7 +112,7 @@ def _rows(moments: Sequence[Moment]) -> Iterator[str]:
     """Tokens and texts that follow one another share a line."""
     for kind, run in groupby(moments, key=lambda moment: type(moment.record)):
         together = list(run)
-        if kind in (events.TokenMoved, events.Text):
+        if kind in (events.TokenMoved, events.Guessed, events.Text):
             yield _row(together[0].ms, f"{len(together)} × {kind.__name__}", "".join(map(_said, together)))
         else:
             yield from (_row(moment.ms, kind.__name__, _said(moment)) for moment in together)
@@ -133,6 +133,8 @@ def _said(moment: Moment) -> str:
             return text
         case events.TokenMoved(token):
             return token.text if token.fate == "kept" else f"⌫{token.text}"
+        case events.Guessed(token):
+            return token.text
         case events.HoleOpened(name, span):
             return f"[{name}] at {span.line}:{span.column}"
         case events.HoleClosed(name, value, ending):

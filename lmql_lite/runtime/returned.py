@@ -85,7 +85,7 @@ class Returned:
     @property
     def _shown(self) -> str:
         written = self._function.__annotations__["return"]
-        return written if isinstance(written, str) else inspect.formatannotation(written)
+        return written if isinstance(written, str) else inspect.formatannotation(written, self._function.__module__)
 
     @property
     def _place(self) -> Span | None:

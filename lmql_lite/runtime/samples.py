@@ -25,7 +25,7 @@ async def together(runs: Sequence[Run], *, at_once: bool = True) -> AsyncGenerat
             async for event in stream:
                 yield event
         return
-    news: asyncio.Queue[events.Event | None] = asyncio.Queue(AHEAD)
+    news: asyncio.Queue[events.Event | None] = asyncio.Queue(AHEAD + len(runs))
     results: list[Result] = []
     turns = asyncio.Semaphore(len(runs) if at_once else 1)
     running = [asyncio.create_task(_tell(number, run, news, turns)) for number, run in enumerate(runs)]
@@ -48,6 +48,8 @@ async def together(runs: Sequence[Run], *, at_once: bool = True) -> AsyncGenerat
     finally:
         for task in running:
             task.cancel()
+        while not news.empty():  # nobody reads it any more, and each run still says that it has ended
+            news.get_nowait()
         await asyncio.gather(*running, return_exceptions=True)
 
 

@@ -124,7 +124,7 @@ class Session:
             elsewhere = partial(self._elsewhere, here, trace, purse)
             run = Beams if wishes.has_beams else Run
             run_sampling = replace(sampling, seed=seed)
-            runs.append(run(program, environment, wishes, run_sampling, writer, ledger, elsewhere, before))
+            runs.append(run(program, environment, wishes, run_sampling, writer, elsewhere, before))
         async with aclosing(together(runs, at_once=not budget.counts_tokens)) as stream:
             if trees is None:
                 async for event in stream:

@@ -23,12 +23,11 @@ from lmql_lite.program.decoding import (
     value_problem,
 )
 from lmql_lite.runtime.budget import Budget
+from lmql_lite.runtime.steps import STEP_BUDGET
 from lmql_lite.tokens import Sampling
 
 MAX_TOKENS = 1024
 MAX_BACKTRACKS = 64
-STEP_BUDGET = 1_000_000
-"""A loop that never ends meets it within seconds; a query that asks a model for so many tokens is not seen."""
 BEAM_WIDTH = 4
 TRACES = (".json", ".lqrun", ".html")
 

@@ -95,6 +95,16 @@ def steps_since(before: State, after: State) -> list[Step]:
     return steps[::-1]
 
 
+def cut_off(state: State) -> State:
+    """Before the tokens that run past the end of a hole: what they have of it is pending again."""
+    overhang = state.overhang
+    if overhang is None:
+        return state
+    first, *_ = overhang.steps
+    pending, depth = joined(overhang.before, state.pending), state.depth - len(overhang.steps)
+    return replace(state, overhang=None, pending=pending, node=first.parent, depth=depth, history=first.before)
+
+
 def noted(state: State, rejected: Iterable[Step]) -> State:
     """With rejected tokens in the history, behind the value that took their place."""
     for step in rejected:

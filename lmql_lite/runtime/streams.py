@@ -111,8 +111,8 @@ class Stream:
         if piece.data:
             self.said += 1
             self._ledger.arrived.append(self._texts.walk(before, piece.data[:1]))
-            self._texts.note(before, piece.token, piece.alternatives)
-            self._texts.write(before, piece.data, piece.logprob, self.manner, run)
+            told = piece.token, piece.alternatives
+            self._texts.write(before, piece.data, piece.logprob, self.manner, run, *told)
         self.ran_out = piece.finish == "length"
         if piece.finish == "stop" and piece.ended_by is None:
             self._texts.write(tip, b"", None, self.manner, run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lmql_lite.cache.texts import TURNS, Said
+from lmql_lite.cache.texts import TURNS, Alternatives, Said
 from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.errors import BrokenOff, ConstraintError, ModelError
@@ -87,6 +87,9 @@ class TextFill:
             self._wishes = self._wishes.beyond()  # its rules end here, and not the hole: a tool was called
             self._asking = self._wishes.asking()
             return state
+        if not fits(said.data, matcher) and self._wishes.segment.pushed is not None:
+            # it was known from elsewhere, where the server spoke freely: what it says when held to this is what counts
+            said = await self._read(state, self._wishes.anew(()), left)
         if not fits(said.data, matcher):
             if matcher.may_end and is_full(matcher):
                 return self._closed_short(state, matcher)
@@ -95,7 +98,7 @@ class TextFill:
                 return state
             said = await self._instead(state, matcher, said, left)
         elif self._op.may_reject:
-            self._crossroads.append(Crossroads(state, matcher, self._others(state, matcher, said)))
+            self._crossroads.append(Crossroads(state, matcher, fitting(said.others or (), said, matcher)))
         return self._take(state, matcher, said)
 
     def _told(self, state: State, matcher: Matcher, forced: bytes) -> bytes:
@@ -163,10 +166,17 @@ class TextFill:
             self._made += steps_since(state, after)
         return after
 
-    def _others(self, state: State, matcher: Matcher, said: Said) -> tuple[tuple[bytes, float], ...]:
-        """What the server might have said here instead, as far as it fits."""
-        _, told = self._frontier.texts.noted(state.node)
-        return tuple((data, logprob) for data, logprob in told if data and data != said.data and fits(data, matcher))
+    async def _others(self, state: State, matcher: Matcher, said: Said, left: int) -> Alternatives:
+        """What the server might have said here instead, as far as it fits.
+
+        Of a draw that was not heard but read it is not known. The scores are those of the place, however it was drawn
+        from: the plain answer there is kept with them, or is asked for, one token.
+        """
+        others, wishes = said.others, self._wishes
+        if others is None and wishes.draws and not said.inside and self._frontier.endpoint.alternatives:
+            plain = await self._read(state, wishes.one_token(), left)
+            others = ((plain.data, plain.logprob or 0.0), *(plain.others or ()))
+        return fitting(others or (), said, matcher)
 
     async def _instead(self, state: State, matcher: Matcher, said: Said, left: int) -> Said:
         """What may stand where what was said does not fit; kept as the server's answer under this condition.
@@ -175,24 +185,23 @@ class TextFill:
         says when it is asked otherwise: at this place, if it never was; under the conditions; without the tokens that
         did not fit (S22).
         """
-        others = self._others(state, matcher, said)
+        others = await self._others(state, matcher, said, left)
         if others:
             data, logprob = others[0]
             return self._decided(state, Said(data, logprob, self._ledger.run))
-        fitting = whole_characters(said.data[: matcher.longest_valid(said.data)])
-        if fitting and matcher.longest_valid(fitting) == len(fitting):
-            return self._decided(state, replace(said, data=fitting))
+        begins = whole_characters(said.data[: matcher.longest_valid(said.data)])
+        if begins and matcher.longest_valid(begins) == len(begins):
+            return self._decided(state, replace(said, data=begins))
         banned: list[int] = []
         while len(banned) < BANNED:
-            token, _ = self._frontier.texts.noted(state.node)
-            if token is not None and self._frontier.endpoint.takes_bans:
-                banned.append(token)
+            if said.token is not None and said.token not in banned and self._frontier.endpoint.takes_bans:
+                banned.append(said.token)
             elif banned or not (said.inside or self._wishes.segment.language):
                 break
             said = await self._read(state, self._wishes.anew(tuple(banned)), left)
             if fits(said.data, matcher):
                 return self._decided(state, said)
-            others = self._others(state, matcher, said)
+            others = fitting(said.others or (), said, matcher)
             if others:
                 return self._decided(state, Said(*others[0], self._ledger.run))
             if not banned:
@@ -220,10 +229,12 @@ class TextFill:
             hint="raise max_tokens, or bound what may be long",
         )
 
-    def _stuck(self, matcher: Matcher, said: Said) -> ConstraintError:
-        name = self._frontier.completer.name
+    def _stuck(self, matcher: Matcher, said: Said) -> ConstraintError | ModelError:
+        """The model's fault where it can be held to no condition at all, and is only checked."""
+        name, endpoint = self._frontier.completer.name, self._frontier.endpoint
+        able = endpoint.takes_languages or endpoint.takes_bans or endpoint.alternatives
         says = "ends the text" if said.ends else f"says {said.data.decode('utf-8', 'replace')!r}"
-        return ConstraintError(
+        return (ConstraintError if able else ModelError)(
             f"[{self._op.name}] cannot go on after {_shown(matcher)!r}: there {name} {says}, which its condition "
             "forbids, and the server tells nothing else that would fit",
             span=self._op.span,
@@ -234,6 +245,11 @@ class TextFill:
 def fits(data: bytes, matcher: Matcher) -> bool:
     """Whether a token of the server, b"" for end-of-text, may stand."""
     return matcher.longest_valid(data) == len(data) if data else matcher.may_end
+
+
+def fitting(others: Alternatives, said: Said, matcher: Matcher) -> Alternatives:
+    """What of that fits and was not said."""
+    return tuple((data, logprob) for data, logprob in others if data and data != said.data and fits(data, matcher))
 
 
 def is_full(matcher: Matcher) -> bool:

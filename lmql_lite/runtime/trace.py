@@ -4,7 +4,8 @@
 `.json`   a certificate: every call of a model with what was asked, what came back, how long it took and what it cost.
 `.html`   a report to look at (report.py).
 
-The last two are written at the end, however the run ends, and take the place of an old file in one step.
+The last two are written at the end, however the run ends, and take the place of an old file in one step. No file has
+the key of a model; the certificate has nothing that looks like one, also where a query says it (redaction.py).
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _writing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"the trace cannot be written to {path!r}: {error.strerror or error}") from None
+        hint = "make its folder first" if isinstance(error, FileNotFoundError) else None
+        raise InputError(f"the trace cannot be written to {path!r}: {error.strerror or error}", hint=hint) from None
 
 
 class Recording:
@@ -218,10 +220,10 @@ class Certificate:
             "ms": self.calls.now(),
             **self._said,
             **how,
-            "parameters": without_secrets(self._wishes),
+            "parameters": self._wishes,
             **self._run.as_object(),
         }
-        replace_text(self._path, json.dumps(found, indent=1) + "\n")
+        replace_text(self._path, json.dumps(without_secrets(found), indent=1) + "\n")
 
     def _book(self) -> None:
         """Calls that began since the last event."""
@@ -238,7 +240,7 @@ class _Step:
     steps: list[_Step] = field(default_factory=list)
 
     def as_object(self) -> dict[str, Any]:
-        calls = [without_secrets(_without_nothing(plain(call))) for call in self.calls]
+        calls = [_without_nothing(plain(call)) for call in self.calls]
         return {**self.said, "calls": calls, "steps": [step.as_object() for step in self.steps]}
 
 

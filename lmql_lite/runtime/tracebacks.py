@@ -11,11 +11,21 @@ MACHINERY = tuple(str(folder) for folder in (Path(__file__).parent.parent, Path(
 
 
 def from_query(trace: TracebackType | None, file: str) -> TracebackType | None:
-    """The part of a traceback that begins in the query's source; all of it where nothing of that took part."""
+    """The part of a traceback that begins in the query's source, without what lies between its own lines; all of it
+    where nothing of that took part."""
     part = trace
     while part is not None and part.tb_frame.f_code.co_filename != file:
         part = part.tb_next
-    return part or trace
+    if part is None:
+        return trace
+    last = part
+    while last.tb_next is not None:
+        following = _beyond(last.tb_next)
+        if following is None or _is_machinery(following):  # it ends there
+            break
+        last.tb_next = following
+        last = following
+    return part
 
 
 class ShortTracebacks:
@@ -31,9 +41,13 @@ class ShortTracebacks:
 
 def _beyond(trace: TracebackType | None) -> TracebackType | None:
     part = trace
-    while part is not None and part.tb_frame.f_code.co_filename.startswith(MACHINERY):
+    while part is not None and _is_machinery(part):
         part = part.tb_next
     return part or trace
+
+
+def _is_machinery(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(MACHINERY)
 
 
 def unwrapped(error: BaseException) -> BaseException:

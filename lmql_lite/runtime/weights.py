@@ -27,9 +27,8 @@ class Weights:
         fork.sum, fork._newest = self.sum, self._newest
         return fork
 
-    async def weigh(self, hypothesis: Hypothesis) -> None:
-        """Asks about those that joined the path, with what other hypotheses ask in this tick."""
-        history = hypothesis.state.history
+    async def weigh(self, hypothesis: Hypothesis, history: Step | None) -> None:
+        """Asks about those that joined the path up to there, with what other hypotheses ask in this tick."""
         steps, is_all = _new(history, self._newest)
         runs = list(_runs([step for step in steps if id(step) not in self._known]))
         logprobs = await asyncio.gather(*(hypothesis.logprobs(run) for run in runs))

@@ -1,4 +1,5 @@
-"""Events as lines of JSON, and back: `lq run --format events`, `.lqrun` files, the page. No line holds a key.
+"""Events as lines of JSON, and back: `lq run --format events`, `.lqrun` files, the page. No line holds the key of a
+model; what a query says is told as it is.
 
 Every line is one object in ASCII, so that no character in a text can be taken for the end of a line. It has
 
@@ -17,6 +18,7 @@ and the fields of an event (events.py) under their own names:
     token        id text [base64] hole source fate logprob node parent state
     hole.opened  name span state
     hole.closed  name value ending state
+    guessed      id text [base64] hole source fate logprob node parent state
     forked       parent children
     pruned       state
     tool         name arguments output state
@@ -196,14 +198,14 @@ class Kind:
 class TokenKind(Kind):
     """What the token says stands beside where it moved."""
 
-    def to(self, record: events.TokenMoved) -> dict[str, Any]:
+    def to(self, record: events.TokenMoved | events.Guessed) -> dict[str, Any]:
         token, text = record.token, record.token.text
         data = {} if text.encode() == token.data else {"base64": base64.b64encode(token.data).decode()}
         return {**_TOKEN.to(token), "text": text, **data, **super().to(record)}
 
-    def of(self, found: Object) -> events.TokenMoved:
+    def of(self, found: Object) -> Any:
         said = {"data": _bytes(found), **_TOKEN.read(found)}
-        return events.TokenMoved(Token(**said), **self.read(found))
+        return self.record(Token(**said), **self.read(found))
 
 
 class DoneKind(Kind):
@@ -298,6 +300,7 @@ _KINDS = {
     "notice": Kind(events.Notice, {"message": TEXT}),
     "text": Kind(events.Text, {"text": TEXT, "hole": maybe(TEXT), "state": WHOLE, "role": maybe(ROLE)}),
     "token": TokenKind(events.TokenMoved, {"node": WHOLE, "parent": WHOLE, "state": WHOLE}),
+    "guessed": TokenKind(events.Guessed, {"node": WHOLE, "parent": WHOLE, "state": WHOLE}),
     "hole.opened": Kind(events.HoleOpened, {"name": TEXT, "span": SPAN, "state": WHOLE}),
     "hole.closed": Kind(events.HoleClosed, {"name": TEXT, "value": TEXT, "ending": ENDING, "state": WHOLE}),
     "forked": Kind(events.Forked, {"parent": WHOLE, "children": each_of(WHOLE)}),

@@ -58,10 +58,13 @@ class Wishes:
     @property
     def held(self) -> Manner:
         """Under the conditions of the segment."""
-        return Manner.of(self.segment.identity, self.sampling)
+        return self._manner(self.segment.identity)
+
+    def _manner(self, condition: bytes) -> Manner:
+        return replace(Manner.of(condition, self.sampling), numbered=self.draws and self.endpoint.takes_bans)
 
     def asking(self) -> Asking:
-        segment, held, plain = self.segment, self.held, Manner.of(b"", self.sampling)
+        segment, held, plain = self.segment, self.held, self._manner(b"")
         alone = self.isolated or self.sampling.penalises
         reads = (held,) if alone else (held, plain)
         writes = held if alone or segment.pushed is not None else plain
@@ -80,13 +83,23 @@ class Wishes:
         segment = replace(self.segment, pushed=self.segment.language or self.segment.pushed)
         held, manner = replace(self, segment=segment), self.held
         if banned:
-            manner = Manner.of(self.segment.identity + struct.pack(f"<{len(banned)}i", *banned), self.sampling)
+            ruled_out = struct.pack(f"<{len(banned)}i", *banned)
+            manner = replace(Manner.of(self.segment.identity + ruled_out, self.sampling), numbered=True)
 
         def wish(left: int, stride: int, said: bytes) -> Wish:
             # of banned tokens only what comes first is not to be one
             return replace(held._wish(1 if banned else left, said), banned=banned)
 
         return Asking((manner,), manner, wish, segment.ends)
+
+    def one_token(self) -> Asking:
+        """The most likely token, freely, and what might come instead: it is known with the plain answer (S1)."""
+        plain, free = Manner(), replace(self, sampling=Sampling(), segment=Segment(b"", 0))
+
+        def wish(left: int, stride: int, said: bytes) -> Wish:
+            return free._wish(1, said)
+
+        return Asking((plain,), plain, wish, free.segment.ends)
 
     def beyond(self) -> Wishes:
         """Where all was said that the server was held to, and the hole is not over: what comes then is free."""

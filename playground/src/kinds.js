@@ -2,11 +2,11 @@
 
 export const SOURCES = {
   prompt: "the program's text",
-  cache: "known before this run",
+  cache: "known before this run, so nobody was asked",
   model: "said by the model",
   draft: "guessed, and the model agreed",
-  forced: "the only thing that a condition allowed",
-  dropped: "not in the text",
+  forced: "the only thing that a condition allowed, so nobody was asked",
+  dropped: "thrown away: a wrong guess, or taken back",
 };
 
 export const FATES = {
@@ -15,6 +15,7 @@ export const FATES = {
   removed: "of a nested query that has returned",
   rejected: "taken back",
   pruned: "of a hypothesis that was given up",
+  missed: "guessed, and the run did not come by",
 };
 
 export const MARKS = { cache: "↺", draft: "»", forced: "■", dropped: "✕" };

@@ -13,8 +13,8 @@ export class Library {
 
   async fill() {
     const [{ examples }, { files }] = await Promise.all([this._server.get("/api/examples"), this._server.get("/api/files")]);
-    const cards = examples.map(({ name, title, text }) => card(name, title, () => this._chosen(name, text, null)));
-    const more = files.map(({ name, bytes }) => card(name, `${bytes} bytes`, () => this.open(name)));
+    const cards = examples.map(({ name, title, text }) => card(spoken(name), name, title, () => this._chosen(name, text, null)));
+    const more = files.map(({ name, bytes }) => card(name, `${bytes} bytes`, "", () => this.open(name)));
     byId("gallery").replaceChildren(
       ...(more.length ? [make("h3", {}, "Files"), make("ul", {}, ...more)] : []),
       make("h3", {}, "Examples"),
@@ -58,6 +58,13 @@ export class Library {
   }
 }
 
-function card(name, title, onclick) {
-  return make("li", {}, make("button", { type: "button", class: "example", onclick }, make("b", {}, visible(name)), make("span", {}, visible(title))));
+/** "01_packing_list.lq" as somebody would say it. */
+function spoken(name) {
+  const words = name.replace(/^\d+_/, "").replace(/\.lq$/, "").replaceAll("_", " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+function card(title, name, says, onclick) {
+  return make("li", {}, make("button", { type: "button", class: "example", onclick },
+    make("span", {}, make("b", {}, visible(title)), " ", make("code", {}, visible(name))), says ? make("span", { class: "hint" }, visible(says)) : null));
 }

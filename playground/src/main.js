@@ -23,6 +23,7 @@ class Page {
     const address = fromAddress();
     const before = remembered();
     this.name = before.name ?? "query.lq";
+    this.planned = null; // the text whose plan is shown
     this.server = new Server(address.token);
     const rich = await loadRich();
     const nonce = document.querySelector('meta[name="csp-nonce"]').content;
@@ -39,12 +40,16 @@ class Page {
     this.stage = new Stage({ tidyRows: rich?.tidyRows, onPlace: (place) => this.goTo(place) });
     this.player = new Player((scene, deadline) => this.draw(scene, deadline), byId("panels"));
     this.stage.player = this.player;
-    this.tabs = new Tabs(() => this.player?.wake());
+    this.tabs = new Tabs((name) => {
+      this.player?.wake();
+      if (name === "plan" && this.planned !== this.editor.text()) this.askPlan();
+    });
     this.runner = new Runner({
       server: this.server,
       onLines: () => this.player.wake(),
       onEnd: (recording) => this.ended(recording),
       onTrouble: (error) => this.tell(error),
+      onBack: () => this.quiet(),
     });
     this.library = new Library({
       server: this.server,
@@ -159,7 +164,9 @@ class Page {
       const asked = this.asked();
       const recording = await this.runner.start(asked);
       this.show(recording);
+      this.showState();
       this.remember({ run: recording.name, source: asked.text });
+      recording.plan = undefined;
       recording.plan = await this.planOf(asked);
       this.player.wake();
     } catch (error) {
@@ -176,15 +183,26 @@ class Page {
     }
   }
 
-  async plan() {
+  /** Asks anew, also where the text is the same: inputs and options may be others. */
+  plan() {
+    this.planned = null;
     this.tabs.show("plan");
+  }
+
+  async askPlan() {
+    if (!this.server) return;
     try {
-      const found = await this.server.post("/api/plan", this.asked());
+      const asked = this.asked();
+      this.planned = asked.text;
+      byId("plan").replaceChildren(make("p", { class: "empty" }, "The plan is on its way."));
+      const found = await this.server.post("/api/plan", asked);
       showPlan(byId("plan"), found);
       if (found.problems) this.checker.show(found.problems);
       this.stage.plan = found.plan ?? null;
       this.player.wake();
     } catch (error) {
+      this.planned = null;
+      byId("plan").replaceChildren();
       this.tell(error);
     }
   }
@@ -192,7 +210,10 @@ class Page {
   /** The plan beside a run: what it says of the clauses. Where it has none the run tells why. */
   async planOf(asked) {
     const found = await this.server.post("/api/plan", asked).catch(() => ({}));
-    if (found.lines) showPlan(byId("plan"), found);
+    if (found.lines) {
+      this.planned = asked.text;
+      showPlan(byId("plan"), found);
+    }
     return found.plan ?? null;
   }
 

@@ -14,8 +14,11 @@ export function offsetOf(text, line, column) {
   return at;
 }
 
-/** From and to of an event's span: line, column, end_line, end_column. */
+/** From and to of an event's span: line, column, end_line, end_column. One that is empty stands for the rest of its line. */
 export function rangeOf(text, span) {
   const from = offsetOf(text, span.line, span.column);
-  return { from, to: Math.max(from, offsetOf(text, span.end_line, span.end_column)) };
+  const to = Math.max(from, offsetOf(text, span.end_line, span.end_column));
+  if (to > from) return { from, to };
+  const end = text.indexOf("\n", from);
+  return { from, to: end < 0 ? text.length : end };
 }

@@ -8,7 +8,7 @@ export class Recording {
   constructor(name, source = null) {
     this.name = name;
     this.source = source; // the query's text, where it is known
-    this.plan = null;
+    this.plan = null; // what the clauses are; undefined while it is on its way
     this.lines = [];
     this.texts = [];
     this.end = null; // the last line: `done` or `error`

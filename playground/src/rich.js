@@ -14,7 +14,7 @@ import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/sea
 import { EditorState } from "@codemirror/state";
 import { EditorView, highlightActiveLine, highlightActiveLineGutter, keymap, lineNumbers } from "@codemirror/view";
 import { Tag } from "@lezer/highlight";
-import { hierarchy, tree } from "d3-hierarchy";
+import { cluster, hierarchy } from "d3-hierarchy";
 
 import { lq } from "./highlight.js";
 
@@ -51,6 +51,7 @@ export function richEditor({ parent, text, onChange, completions, nonce }) {
         indentUnit.of("    "),
         StreamLanguage.define({ ...lq, tokenTable: TAGS }),
         syntaxHighlighting(COLOURS),
+        EditorView.domEventHandlers({ beforeinput: typedOver }),
         autocompletion({ override: [complete], icons: false }),
         keymap.of([
           { key: "Tab", run: acceptCompletion },
@@ -78,6 +79,16 @@ export function richEditor({ parent, text, onChange, completions, nonce }) {
   };
 }
 
+/** Types over a selection. A browser that does so itself keeps the colours of what was there, by a `style` attribute,
+ * which the page's own rules forbid. */
+function typedOver(event, view) {
+  const isTyped = event.inputType === "insertText" && event.data !== null && !view.composing;
+  if (!isTyped || view.state.selection.main.empty) return false;
+  event.preventDefault();
+  view.dispatch({ ...view.state.replaceSelection(event.data), userEvent: "input.type", scrollIntoView: true });
+  return true;
+}
+
 function diagnostic(view, problem) {
   const end = view.state.doc.length;
   const from = Math.min(problem.from, end);
@@ -89,9 +100,10 @@ function diagnostic(view, problem) {
   };
 }
 
-/** Gives every run its row, in units of one row. */
+/** Gives every run its row, in units of one row: each end has one of its own, and what leads there stands in the middle.
+ * Parts are as wide as their text, so that a tighter layout would let branches run into one another. */
 export function tidyRows(top) {
-  const laid = tree().nodeSize([1, 1]).separation(() => 1)(hierarchy(top, (run) => run.children));
+  const laid = cluster().nodeSize([1, 1]).separation(() => 1)(hierarchy(top, (run) => run.children));
   let least = 0;
   laid.each((each) => (least = Math.min(least, each.x)));
   laid.each((each) => (each.data.row = each.x - least));

@@ -15,12 +15,13 @@ function turns() {
 }
 
 export class Runner {
-  /** `onLines(recording)`: some are new. `onEnd(recording)`; `onTrouble(error)`. */
-  constructor({ server, onLines, onEnd, onTrouble }) {
+  /** `onLines(recording)`: some are new. `onEnd(recording)`; `onTrouble(error)`; `onBack()`: the connection stands again. */
+  constructor({ server, onLines, onEnd, onTrouble, onBack }) {
     this._server = server;
     this._onLines = onLines;
     this._onEnd = onEnd;
     this._onTrouble = onTrouble;
+    this._onBack = onBack;
     this.run = null; // the number of the run that is under way
   }
 
@@ -36,9 +37,15 @@ export class Runner {
     const run = recording.name;
     this.run = run;
     const rest = turns();
+    let isLost = false;
     try {
-      const lost = (times) => this._onTrouble(new Broken(`the connection is lost; asked again ${times} times`));
+      const lost = (times) => {
+        isLost = true;
+        this._onTrouble(new Broken(`the connection is lost; asked again ${times} times`));
+      };
       for await (const text of this._server.lines(run, () => recording.seq, () => recording.end !== null, lost)) {
+        if (isLost) this._onBack();
+        isLost = false;
         recording.add(text);
         this._onLines(recording);
         await rest();

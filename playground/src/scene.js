@@ -11,11 +11,19 @@ class Hypothesis {
     this.hole = null; // the hole that is open
     this.isPruned = false;
     this.places = places; // node -> index of its token
+    this.leaf = null; // where it stands in the tree
+  }
+
+  get text() {
+    return this.pieces.map((piece) => (piece.kind === "text" ? piece.text : "")).join("");
   }
 
   fork(state) {
     const tokens = this.tokens.map((token) => ({ ...token }));
-    return new Hypothesis(state, [...this.pieces], tokens, new Map(this.places));
+    const fork = new Hypothesis(state, [...this.pieces], tokens, new Map(this.places));
+    fork.leaf = this.leaf;
+    fork.hole = this.hole;
+    return fork;
   }
 
   move(line) {
@@ -40,7 +48,8 @@ export class Scene {
     this.started = null;
     this.end = null;
     this.log = []; // {ms, what, text}
-    this.holes = []; // every hole that was opened, in order: {name, span, state, value, ending, ms}
+    this.holes = []; // every hole that was opened, in order: {name, span, state, value, ending, ms, from}
+    this.choices = new Map(); // name of a hole -> what its conditions left the model to choose from
     this.hypotheses = new Map();
     this.latest = 0; // the hypothesis that the last line was of
     this.trie = new Trie();
@@ -58,7 +67,14 @@ export class Scene {
     this.ms = line.ms;
     const take = TAKES[line.type];
     if (take) take(this, line);
-    if (line.type !== "token" && line.type !== "text") this._note(line);
+    if (!QUIET.has(line.type)) this._note(line);
+  }
+
+  /** The hypothesis that became the result; null while there is none. */
+  get winner() {
+    if (this.end?.type !== "done") return null;
+    const left = [...this.hypotheses.values()].filter((each) => !each.isPruned);
+    return left.find((each) => each.text === this.end.prompt) ?? left[0] ?? null;
   }
 
   _note(line) {
@@ -66,6 +82,8 @@ export class Scene {
     if (text !== undefined) this.log.push({ ms: line.ms, what: line.type, text });
   }
 }
+
+const QUIET = new Set(["token", "text", "guessed"]);
 
 const TAKES = {
   started: (scene, line) => void (scene.started = line),
@@ -75,29 +93,40 @@ const TAKES = {
   },
   token: (scene, line) => {
     scene.latest = line.state;
-    scene.hypothesis(line.state).move(line);
-    scene.trie.move(line);
+    const hypothesis = scene.hypothesis(line.state);
+    hypothesis.move(line);
+    hypothesis.leaf = scene.trie.move(line);
+    if (line.allowed !== undefined && line.hole !== null) choose(scene.choices, line);
   },
+  guessed: (scene, line) => scene.trie.guess(line),
   "hole.opened": (scene, line) => {
     const hypothesis = scene.hypothesis(line.state);
-    const hole = { name: line.name, span: line.span, state: line.state, value: null, ending: null, ms: line.ms };
+    const hole = { name: line.name, span: line.span, state: line.state, value: null, ending: null, ms: line.ms, from: hypothesis.tokens.length };
     scene.holes.push(hole);
     hypothesis.hole = hole;
     hypothesis.pieces.push({ kind: "opened", name: line.name });
   },
   "hole.closed": (scene, line) => {
     const hypothesis = scene.hypothesis(line.state);
-    if (hypothesis.hole) Object.assign(hypothesis.hole, { value: line.value, ending: line.ending, took: line.ms });
+    const { hole } = hypothesis;
+    if (hole) Object.assign(hole, { value: line.value, ending: line.ending, took: line.ms });
+    const said = hole ? hypothesis.tokens.slice(hole.from).filter((token) => token.hole === line.name) : [];
     hypothesis.hole = null;
-    hypothesis.pieces.push({ kind: "closed", name: line.name, value: line.value, ending: line.ending });
+    hypothesis.pieces.push({ kind: "closed", name: line.name, value: line.value, ending: line.ending, counts: tally(said) });
   },
   forked: (scene, line) => {
     const parent = scene.hypothesis(line.parent);
     for (const child of line.children) {
       if (child !== line.parent) scene.hypotheses.set(child, parent.fork(child));
     }
+    if (!line.children.includes(line.parent)) parent.isPruned = true;
+    scene.trie.count(parent.leaf, line.children.length - 1);
   },
-  pruned: (scene, line) => void (scene.hypothesis(line.state).isPruned = true),
+  pruned: (scene, line) => {
+    const hypothesis = scene.hypothesis(line.state);
+    hypothesis.isPruned = true;
+    scene.trie.count(hypothesis.leaf, -1);
+  },
   tool: (scene, line) => void scene.hypothesis(line.state).pieces.push({ kind: "tool", name: line.name }),
   done: (scene, line) => void (scene.end = line),
   error: (scene, line) => void (scene.end = line),
@@ -116,6 +145,16 @@ const NOTES = {
   done: () => "the run has ended",
   error: (line) => `${line.kind}: ${line.message}`,
 };
+
+/** Counts how often a hole's conditions forbade what the model liked best, and by which clause. */
+function choose(choices, line) {
+  let found = choices.get(line.hole);
+  if (!found) choices.set(line.hole, (found = { times: 0, allowed: 0, vocabulary: line.vocabulary, overruled: new Map() }));
+  found.times += 1;
+  found.allowed += line.allowed;
+  const [first] = line.alternatives ?? [];
+  if (first && !first.allowed) found.overruled.set(first.clause, (found.overruled.get(first.clause) ?? 0) + 1);
+}
 
 /** Counts of tokens by source, of what stands in the text by now. */
 export function tally(tokens) {
@@ -136,26 +175,60 @@ export class Trie {
     this.latest = this.root;
     this.size = 0;
     this._places = new Map(); // a run's number of a node -> node
+    this._waiting = new Map(); // a run's number of a node -> guesses of what follows it
   }
 
+  /** Gives the node where the hypothesis stands by now. */
   move(line) {
-    const parent = this._places.get(line.parent) ?? this.root;
+    const node = this._child(this._places.get(line.parent) ?? this.root, line);
+    this._place(line.node, node);
+    if (line.fate !== "kept") {
+      node.kept = Math.max(0, node.kept - 1);
+      node.fate = line.fate;
+      return node.parent;
+    }
+    if (node.passes === 0) node.token = line; // it was guessed before
+    node.passes += 1;
+    node.kept += 1;
+    this.latest = node;
+    return node;
+  }
+
+  /** A token that the run may come by. */
+  guess(line) {
+    const parent = this._places.get(line.parent);
+    if (parent) {
+      this._place(line.node, this._child(parent, line));
+      return;
+    }
+    this._waiting.set(line.parent, [...(this._waiting.get(line.parent) ?? []), line]);
+  }
+
+  /** So many hypotheses more, or less, stand at a node. */
+  count(node, more) {
+    for (let each = node; each && each !== this.root; each = each.parent) {
+      each.kept = Math.max(0, each.kept + more);
+      if (each.kept === 0) each.fate = "pruned";
+    }
+  }
+
+  _child(parent, line) {
     const key = `${line.id} ${line.text}`;
     let node = parent.children.get(key);
     if (!node) {
-      node = { parent, children: new Map(), token: line, passes: 0, kept: 0, fate: "kept" };
+      node = { parent, children: new Map(), token: line, passes: 0, kept: 0, fate: "missed" };
       parent.children.set(key, node);
       this.size += 1;
     }
-    this._places.set(line.node, node);
-    if (line.fate === "kept") {
-      node.passes += 1;
-      node.kept += 1;
-      this.latest = node;
-    } else {
-      node.kept = Math.max(0, node.kept - 1);
-      node.fate = line.fate;
-    }
+    return node;
+  }
+
+  _place(number, node) {
+    this._places.set(number, node);
+    const waiting = this._waiting.get(number);
+    if (!waiting) return;
+    this._waiting.delete(number);
+    for (const line of waiting) this.guess(line);
   }
 
   /** The other nodes that follow the same text as a token that moved here, likeliest first. */
@@ -223,6 +296,7 @@ function runFrom(first, parent) {
     if (last.children.size !== 1) break;
     const [next] = last.children.values();
     if (kindOf(next) !== kind || next.token.hole !== hole || next.passes !== first.passes) break;
+    if (kind === "dropped" && next.fate !== first.fate) break;
     last = next;
   }
   const fate = kind === "dropped" ? first.fate : "kept";

@@ -20,6 +20,8 @@ export class Stage {
     this._shown = null; // the scene
     this._before = []; // scenes of runs that have ended
     this._told = 0;
+    this._chosen = null; // the hypothesis that somebody wants to see
+    this._names = "";
     this._output = new OutputView(byId("output"));
     this._result = new ResultView(byId("result"), onPlace);
     this._tokens = new TokensView(byId("tokens"), (token) => this.card.show(token, this._shown));
@@ -35,6 +37,7 @@ export class Stage {
     this._ledger = new LedgerView(byId("ledger"));
     byId("legend-kinds").replaceChildren(...Object.keys(SOURCES).map(sample));
     byId("legend").replaceChildren(...legend());
+    byId("welcome-kinds").replaceChildren(...["cache", "model", "draft", "forced"].map((kind) => make("li", {}, sample(kind), ` ${SOURCES[kind]}`)));
     this._listen();
   }
 
@@ -46,7 +49,7 @@ export class Stage {
     this._told = 0;
     this.plan = null;
     this.card.close();
-    byId("hypothesis").replaceChildren();
+    this._chosen = null;
   }
 
   /** Draws what is in view until `deadline`; says whether something is left. */
@@ -76,13 +79,14 @@ export class Stage {
     switch (tab) {
       case "output":
         this._result.draw(scene);
+        byId("output-empty").hidden = hypothesis !== null || scene.end !== null;
         return this._output.draw(scene, hypothesis, deadline);
       case "trie":
         return this._trie.draw(scene);
       case "tokens":
         return this._tokens.draw(scene, hypothesis, deadline);
       case "constraints":
-        this._constraints.draw(scene, this.plan ?? this._recording?.plan ?? null);
+        this._constraints.draw(scene, this.plan ?? this._recording?.plan ?? null, this._recording?.plan === undefined);
         return false;
       case "log":
         return this._log.draw(scene, deadline);
@@ -91,17 +95,20 @@ export class Stage {
     }
   }
 
+  /** The one that somebody chose; else the result, and before there is one the first that was not given up. */
   _hypothesis(scene) {
+    const all = [...scene.hypotheses.values()];
+    byId("hypothesis-label").hidden = all.length < 2;
+    const { winner } = scene;
+    const shown = scene.hypotheses.get(this._chosen) ?? winner ?? all.find((each) => !each.isPruned) ?? all[0] ?? null;
+    const names = all.map((each) => `${each.state}${each === winner ? ": the result" : each.isPruned ? ": given up" : ""}`);
     const select = byId("hypothesis");
-    const states = [...scene.hypotheses.keys()];
-    byId("hypothesis-label").hidden = states.length < 2;
-    if (select.childElementCount !== states.length) {
-      const chosen = select.value;
-      select.replaceChildren(...states.map((state) => make("option", { value: String(state) }, String(state))));
-      if (states.map(String).includes(chosen)) select.value = chosen;
+    if (names.join() !== this._names) {
+      this._names = names.join();
+      select.replaceChildren(...names.map((name, at) => make("option", { value: String(all[at].state) }, name)));
     }
-    const chosen = select.value === "" ? states[0] : Number(select.value);
-    return scene.hypotheses.get(chosen) ?? null;
+    if (shown && select.value !== String(shown.state)) select.value = String(shown.state);
+    return shown;
   }
 
   _slider(scene) {
@@ -130,7 +137,10 @@ export class Stage {
       else this.player.play();
       this.player.wake();
     });
-    byId("hypothesis").addEventListener("change", () => this.player.wake());
+    byId("hypothesis").addEventListener("change", (event) => {
+      this._chosen = Number(event.target.value);
+      this.player.wake();
+    });
     byId("trie-scope").addEventListener("change", () => this.player.wake());
     byId("trie-as-list").addEventListener("change", (event) => {
       byId("trie").hidden = event.target.checked;
@@ -147,5 +157,5 @@ function* legend() {
   for (const [kind, says] of Object.entries(SOURCES)) {
     yield make("li", {}, sample(kind), ` ${says}`);
   }
-  yield make("li", {}, "The line under a token is as thick as it was likely.");
+  yield make("li", {}, "The thicker the line under a token, the likelier the model found it.");
 }

@@ -24,7 +24,7 @@ export class Tabs {
       byId(`panel-${each}`).hidden = each !== name;
     }
     if (withFocus) byId(`tab-${name}`).focus();
-    this._onShow();
+    this._onShow(name);
   }
 
   _key(event) {

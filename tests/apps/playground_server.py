@@ -27,7 +27,7 @@ asked = json.loads(sys.argv[1])
 files = Files.of(Path(asked["files"])) if asked["files"] else None
 cache = Path(asked["cache"]) if asked["cache"] else None
 serve(
-    Wishes({"demo": {}}, files, cache, None, Limits(**asked["limits"])),
+    Wishes(asked["models"], files, cache, asked["bounds"], Limits(**asked["limits"])),
     listening(0),
     lambda address: print(address, flush=True),
 )
@@ -43,9 +43,13 @@ class Server:
         files: Path | None = None,
         cache: Path | None = None,
         environment: dict[str, str] | None = None,
+        models: dict[str, dict[str, str]] | None = None,
+        bounds: dict[str, Any] | None = None,
         **limits: float,
     ) -> None:
         asked = {"files": str(files or ""), "cache": str(cache or ""), "limits": limits}
+        asked |= {"models": models or {"demo": {}}, "bounds": bounds}
+        self.files = files
         self.process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, json.dumps(asked)],
             stdout=subprocess.PIPE,

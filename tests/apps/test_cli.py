@@ -75,6 +75,11 @@ def test_a_returned_value_is_printed_text_as_it_is_else_as_json(shell: Shell, va
     assert shell("run", shell.write("q.lq", f'"prompt"\nreturn {value}')).out == printed
 
 
+def test_a_query_that_says_nothing_is_told_what_a_prompt_is(shell: Shell) -> None:
+    ended = shell("run", shell.write("q.lq", 'text = "a[B]"'))
+    assert ended.code == 0 and "only a string that stands alone is part of its prompt" in ended.err
+
+
 def test_json_is_one_object_and_its_ledger_adds_up(shell: Shell) -> None:
     ended = shell("run", shell.write("q.lq", GREET), "--json", "--seed", "4")
     told = json.loads(ended.out)
@@ -153,7 +158,9 @@ def test_a_cache_file_is_looked_at_and_damage_is_found(shell: Shell) -> None:
         (["run", "q.lq", "--seed", "-1"], 2, "a seed is a whole number"),
         (["run", "q.lq", "--max-tokens", "0"], 2, "max_tokens is a whole number"),
         (["run", "q.lq", "--seed", "many"], 2, "is not a valid integer"),
-        (["run", "q.lq", "--colour"], 2, "No such option"),
+        (["run", "q.lq", "--colour"], 2, "No such option '--colour'. An input of the query is given as --var"),
+        (["run", "q.lq", "--modle", "demo"], 2, "Did you mean --model?"),
+        (["chat", "q.lq", "--top-k", "3"], 2, "It stands in the header of the query: sample(top_k=...)"),
         (["run", "q.lq", "--model", "gpt-9"], 5, "no model is called 'gpt-9'"),
         (["run", "q.lq", "--model", "openai/gpt-9"], 5, "wants an API key"),
         (["walk"], 2, "No such command"),
@@ -175,6 +182,10 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('"a[B]\nx = 1\n', 3, "q.lq:1:1", ""),
         ('"""a[B]\n', 3, "q.lq:1:1", ""),
         ('"a[B"\n', 3, "q.lq:1:3", ""),
+        ("Say hello: [GREETING]\n", 3, "q.lq:1:1: this is no Python, and a prompt stands in quotes", '"..."'),
+        ("\u201ca[B]\u201d\n", 3, "q.lq:1:1: a curly quote is no quote for Python", 'write straight ones: "..."'),
+        ('"a[B: Int]"\n', 2, "q.lq:1:7: the input 'Int' is missing", "did you mean int? Else pass --var Int=..."),
+        ('"a[ANSWER]"\nreturn ANSWR\n', 2, "q.lq:2:8: the input 'ANSWR' is missing", "did you mean ANSWER?"),
         ('"a{b"\n', 3, "q.lq:1:3", ""),
         ('argmx\n    "a[B]"\nwhere len(B) < 3\n', 3, "q.lq:1:1", "argmax"),
         ('argmax(heat=2)\n    "a[B]"\n', 3, "q.lq:1:8", "no option called 'heat'"),

@@ -22,7 +22,8 @@ from tests.apps.playground_server import Page, Server, is_alive, printed
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 SHORT = '"Say hello:[TEXT]" where len(TEXT) < 12'
-ENDLESS = "import os\nprint('process', os.getpid())\nwhile True:\n    pass\n\"a[X]\""
+SPIN = 'def spin():\n    while True:\n        pass\nspin()\n"a[X]"'
+ENDLESS = f"import os\nprint('process', os.getpid())\n{SPIN}"
 SLEEPS = "import time\nprint('sleeps')\ntime.sleep(1000)\n\"a[X]\""
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "01_packing_list.lq"
 
@@ -130,9 +131,7 @@ def test_stop_ends_a_loop_that_never_ends_and_that_run_alone(page: Page) -> None
 
 
 def test_stop_ends_a_query_that_refuses_to_end(page: Page) -> None:
-    run = page.start(
-        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\nwhile True:\n    pass\n\"a[X]\""
-    )
+    run = page.start(f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\n{SPIN}")
     page.until(run, lambda line: line["type"] == "log")
     page.http.delete(f"/api/runs/{run}")
     assert list(page.lines(run))[-1]["kind"] == "Stopped"
@@ -219,6 +218,19 @@ def test_what_is_printed_is_told_up_to_a_bound_and_the_run_goes_on(page: Page) -
     lines = page.run('print("x" * 100_000)\nprint("y")\n"a[X]" where len(X) < 5')
     assert lines[-1]["type"] == "done" and printed(lines).count("x") <= 2001
     assert printed(lines).endswith("[no more than 2,000 characters are shown of what is printed]\n")
+
+
+def test_a_value_that_is_too_long_to_be_told_is_a_sentence(page: Page) -> None:
+    last = page.run("'text'\nreturn 'x' * 70_000_000")[-1]
+    assert last["kind"] == "BudgetError" and "67,108,864 bytes" in last["message"] and "return" in last["hint"]
+
+
+def test_stop_ends_a_process_that_was_forked_past_python_and_holds_the_runs_own_pipes(page: Page) -> None:
+    forks = "import ctypes, os, time\nif ctypes.CDLL(None).fork() == 0:\n    print('forked', os.getpid(), flush=True)"
+    run = page.start(forks + '\n    time.sleep(1000)\ntime.sleep(1000)\n"a[X]"')
+    said = page.until(run, lambda line: "forked" in line.get("text", ""))["text"]
+    page.http.delete(f"/api/runs/{run}")
+    assert list(page.lines(run))[-1]["kind"] == "Stopped" and not is_alive(int(said.split()[1]))
 
 
 def test_characters_of_what_is_printed_arrive_whole(page: Page) -> None:

@@ -77,14 +77,15 @@ class Server:
             start_new_session=True,
         )
         assert self.process.stdout is not None
-        said = ""
+        self.said = ""
+        """All that it has written, once it is stopped."""
         for line in self.process.stdout:
-            said += line
+            self.said += line
             if found := re.search(r"http://\S+", line):
                 self.address = found.group()
                 break
         else:
-            raise AssertionError(f"the playground did not start: {said}")
+            raise AssertionError(f"the playground did not start: {self.said}")
         self.origin, self.token = self.address.split("/#token=")
 
     @property
@@ -92,9 +93,11 @@ class Server:
         return int(self.origin.rpartition(":")[2])
 
     def stop(self) -> None:
+        if self.process.poll() is not None:
+            return
         self.process.send_signal(signal.SIGINT)
         try:
-            self.process.communicate(timeout=10)
+            self.said += self.process.communicate(timeout=10)[0]
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()

@@ -11,6 +11,26 @@ from urllib.parse import urlsplit
 from tests.browser.conftest import ROOT, Open, Server, Tab
 
 PACKING = (ROOT / "examples" / "01_packing_list.lq").read_text("utf-8")
+CLAUSES = """"A list of things not to forget when going to the sea (not travelling): \\n"
+"- Sunglasses \\n"
+for i in range(3):
+    "-[THING]" where STOPS_AT(THING, "\\n") and "o" not in THING
+"""
+GUESSED = """"A list of things not to forget when going to the sea (not travelling): \\n"
+"- Sunglasses \\n"
+for i in range(6):
+    "-[THING]" where STOPS_AT(THING, "\\n")
+"\\nA list of things not to forget when going to the sea (not travelling): \\n"
+"- Umbrella \\n"
+for i in range(4):
+    "-[THING]" where STOPS_AT(THING, "\\n")
+"""
+BEAMS = """beam(n=3)
+    "Q: Is it?\\nA:[A]\\n"
+    "B:[B]"
+where
+    A in [" yes", " no", " perhaps"] and len(B) < 9
+"""
 PICKY = """def even(text):
     return len(text) % 2 == 0
 
@@ -69,8 +89,7 @@ def test_what_was_taken_back_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab
     tab.run(PICKY)
     assert "Beach ball" not in tab.text() and " Sun hat" in tab.text()
     tab.show("trie")
-    ghosts = tab.page.locator("#trie .run.dropped").all_text_contents()
-    assert "✕  Beach ball ⏎" in ghosts
+    assert "✕  Beach ball ⏎" in tab.page.locator("#trie .run.dropped > text").all_text_contents()
     dash = tab.page.locator("#trie .edge.dropped").first.evaluate("edge => getComputedStyle(edge).strokeDasharray")
     assert dash != "none"
     tab.page.check("#trie-as-list")
@@ -81,13 +100,60 @@ def test_what_was_taken_back_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab
     assert " Beach" in struck
 
 
+def test_a_guess_that_missed_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab) -> None:
+    tab.run(GUESSED)
+    missed = int(tab.count("draft_rejected"))
+    assert missed and int(tab.count("draft_accepted")), "the query has become one that tells nothing"
+    tab.show("trie")
+    tab.page.check("#trie-as-list")
+    rows = tab.page.locator("#trie-list tr.dropped", has_text="the run did not come by")
+    told = [int(row.split("\t")[3]) for row in rows.all_inner_texts()]
+    assert sum(told) == missed
+    ghost = (rows.first.locator("td").first.text_content() or "").strip("⏎ ")
+    assert ghost and ghost not in tab.page.locator("#output").inner_text()
+    kept = tab.page.locator("#trie-list tr.draft")
+    assert kept.count() and "in the text" in kept.first.inner_text()
+
+
+def test_a_token_tells_which_clause_forbade_what_the_model_liked_better(tab: Tab) -> None:
+    tab.run(CLAUSES)
+    tab.show("tokens")
+    tab.page.locator("#tokens .token", has_text="lip").click()
+    tab.page.keyboard.press("ArrowRight")
+    tab.page.keyboard.press("ArrowRight")  # behind "Flip-" there comes no "flops"
+    rows = tab.page.locator("#card tbody tr").all_inner_texts()
+    assert any("✓ taken" in row for row in rows)
+    forbidden = [row for row in rows if 'forbidden by "o" not in THING' in row]
+    assert forbidden and forbidden[0].startswith("flops")
+    assert "of 1,536 tokens" in tab.page.inner_text("#card")
+    tab.show("constraints")
+    tab.page.wait_for_selector("#constraints td")
+    row = tab.page.locator("#constraints tr", has_text='"o" not in THING').inner_text().split("\t")
+    assert row[2] not in ("–", "")
+    assert "What the model liked best was forbidden" in tab.page.inner_text("#constraints")
+
+
+def test_of_beams_the_result_is_shown_and_those_given_up_are_ghosts(tab: Tab) -> None:
+    tab.run(BEAMS)
+    shown = tab.page.locator("#hypothesis option:checked").inner_text()
+    assert "the result" in shown
+    values = tab.page.locator("#result tbody tr").all_inner_texts()
+    answer = next(row.split("\t")[1].strip() for row in values if row.startswith("A"))
+    assert f"A: {answer}" in tab.text()
+    given_up = [each for each in tab.page.locator("#hypothesis option").all_inner_texts() if "given up" in each]
+    tab.show("trie")
+    tab.page.check("#trie-as-list")
+    ghosts = tab.page.locator("#trie-list tr.dropped", has_text="of a hypothesis that was given up").count()
+    assert bool(given_up) == bool(ghosts)
+
+
 def test_a_token_tells_where_it_came_from_and_what_else_was_tried(tab: Tab) -> None:
     tab.run(PICKY)
     tab.show("tokens")
     tab.page.locator("#tokens .token", has_text=" Sun").last.click()
     card = tab.page.inner_text("#card")
     assert "in the text" in card and "THING" in card and "53 75 6E" in card
-    assert "Beach" in card and "taken back" in card
+    assert "Beach" in card and "taken back" in card and "What the model had in mind" in card
     tab.page.keyboard.press("Escape")
     assert tab.page.is_hidden("#card")
 

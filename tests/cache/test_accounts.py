@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import tracemalloc
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -14,8 +16,11 @@ import pytest
 
 from lmql_lite.cache import frame_file, framing
 from lmql_lite.cache.file_lock import try_lock
-from lmql_lite.cache.frames import Frame, Model
+from lmql_lite.cache.frames import Batch, Frame, Model
+from lmql_lite.cache.payloads import encode
 from lmql_lite.cache.rewriting import compacted
+from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.tree import Answer
 from lmql_lite.cache.verify import verify
 from tests.cache.batches import batch
@@ -324,3 +329,29 @@ def test_who_gives_up_while_others_read_the_file_keeps_nobody_waiting(monkeypatc
         assert said(other.tree, 1) == 7
 
     processes(2, work)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2**31])
+def test_numbers_that_somebody_made_up_take_no_memory_law_5(tmp_path: Path, count: int) -> None:
+    """Checksums are no signatures: anybody can write a frame that says that 2**39 nodes stand before it."""
+    path = tmp_path / "x.tokens"
+    written = [Model(1, "scripted", "scripted", VOCABULARY), batch(np.random.default_rng(1), 5, vocabulary=VOCABULARY)]
+    for entry in written:
+        write(path, [entry])
+    salt = framing.read_file_head(path.read_bytes())
+    assert salt is not None
+    far = replace(encode(Batch(1, 2**39, np.zeros(1, np.int64), np.zeros(1, np.int32))), count=count)
+    path.write_bytes(path.read_bytes() + framing.frame_bytes(far, path.stat().st_size, salt))
+
+    async def read() -> None:
+        trees = SavedTrees(await TokensFile.open(path))
+        tracemalloc.start()
+        await trees.follow()
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(trees.tree("scripted")) == 6 and trees.notices
+        assert most < 2**20
+        await trees.close()
+
+    asyncio.run(read())
+    assert not verify(path).is_sound

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmql_lite.cache import framing, log
+from lmql_lite.cache import framing, log, stored
 from lmql_lite.cache.frames import Batch, Draws, Entry, Model
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.log import Admit, Kept, Lost, News, Number
@@ -25,6 +27,7 @@ from lmql_lite.cache.trie import Trie
 from lmql_lite.errors import CacheError
 from tests.cache.batches import batch, same
 from tests.cache.process import OTHER, QUESTION, VOCABULARY, Process, answer, at, head, processes, said
+from tests.cache.written import write
 
 
 def test_a_fact_knows_when_it_was_written_and_one_that_was_not_does_not() -> None:
@@ -136,6 +139,25 @@ def test_what_replaces_takes_heads_and_answers_at_its_nodes_and_leaves_all_other
     processes(3, work)
 
 
+def test_answers_are_replaced_in_a_file_that_holds_nothing_else() -> None:
+    """As that of a server is which is always held to conditions: verdicts, and no scores (S1)."""
+
+    async def work(one: Process, reader: Process) -> None:
+        one.tree.add_verdict(at(one.tree, 1), QUESTION, answer(10))
+        one.tree.add_draw(at(one.tree, 1), OTHER, 1, 0, answer(10))
+        await one.save()
+        await reader.trees.follow()
+        assert (reader.tree.verdict(at(reader.tree, 1), QUESTION) or answer(0)).token == 10
+        await one.refresh(lambda fresh: fresh.add_verdict(at(fresh, 1), QUESTION, answer(20)))
+        await one.save()
+        await reader.trees.follow()
+        for process in (one, reader):
+            assert (process.tree.verdict(at(process.tree, 1), QUESTION) or answer(0)).token == 20
+            assert process.tree.draw(at(process.tree, 1), OTHER, 1, 0) is None
+
+    processes(2, work)
+
+
 def test_what_is_learned_after_a_replacement_is_kept_beside_it() -> None:
     async def work(one: Process, other: Process) -> None:
         one.tree.add_scores(one.tree.root, head(1), run=1)
@@ -245,6 +267,68 @@ def test_a_replacement_of_many_nodes_is_whole(monkeypatch: pytest.MonkeyPatch) -
                     assert found is not None and found.token == token + 20
 
     processes(2, work)
+
+
+def test_a_file_that_is_replaced_again_and_again_takes_no_more_memory_law_5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is compacted every night, while a process has it open."""
+    monkeypatch.setattr(stored, "UNSIFTED", 100)
+    path, other = tmp_path / "x.tokens", tmp_path / "other.tokens"
+    entries = [Model(1, "scripted", "scripted", 1536), batch(np.random.default_rng(1), 2000)]
+    for entry in entries:
+        write(path, [entry])
+    fresh = Trie()
+
+    async def follow() -> list[int]:
+        trees = SavedTrees(await TokensFile.open(path))
+        taken = []
+        for _ in range(8):
+            await trees.follow()
+            await asyncio.sleep(0)
+            gc.collect()
+            taken.append(tracemalloc.get_traced_memory()[0])
+            assert facts_of(trees.tree("scripted")) == facts_of(fresh)
+            other.write_bytes(path.read_bytes())
+            other.replace(path)
+        await trees.close()
+        return taken
+
+    def facts_of(tree: Trie) -> list[object]:
+        """All that the batch says, read in the tree."""
+        said: list[object] = []
+        nodes = [tree.root, *tree.extend_many(*entries_of(entries[1]), logged=True).tolist()]
+        for node in nodes:
+            fact = tree.scores(node)
+            said.append(None if fact is None else (fact.scores.logprobs.tobytes(), fact.run))
+        told = entries[1]
+        assert isinstance(told, Batch)
+        for node, question in zip(told.verdicts.nodes.tolist(), told.verdicts.questions, strict=True):
+            said.append(tree.verdict(nodes[node], question.tobytes()))
+        for node, question, seed, index in zip(
+            told.draws.nodes.tolist(), told.draws.questions, told.draws.seeds, told.draws.indices, strict=True
+        ):
+            said.append(tree.draw(nodes[node], question.tobytes(), int(seed), int(index)))
+        return said
+
+    def entries_of(entry: Entry) -> tuple[list[int], list[int]]:
+        assert isinstance(entry, Batch)
+        return [~(above - 1) if above else 0 for above in entry.parents.tolist()], entry.tokens.tolist()
+
+    async def first() -> None:
+        nonlocal fresh
+        trees = SavedTrees(await TokensFile.open(path))
+        await trees.follow()
+        fresh = trees.tree("scripted")
+        await trees.close()
+
+    asyncio.run(first())
+    tracemalloc.start()
+    try:
+        taken = asyncio.run(follow())
+    finally:
+        tracemalloc.stop()
+    assert max(taken[4:]) <= 1.1 * max(taken[1:4])
 
 
 def test_a_file_that_took_anothers_place_counts_more_than_what_was_read_before() -> None:

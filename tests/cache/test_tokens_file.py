@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmql_lite.cache import frame_file, framing
+from lmql_lite.cache import file_access, frame_file, framing
 from lmql_lite.cache.frames import Batch, Entry, Model
 from lmql_lite.cache.log import Log, Lost, News, Number, Renumbered
 from lmql_lite.cache.tokens_file import TokensFile
@@ -356,7 +356,7 @@ def test_without_permission_to_write_it_is_read_and_nothing_is_kept(
             raise PermissionError(13, "Permission denied", str(name))
         return before(name, flags, mode)
 
-    monkeypatch.setattr(frame_file.os, "open", refusing)
+    monkeypatch.setattr(file_access.os, "open", refusing)
 
     async def go() -> None:
         async with await TokensFile.open(path) as file:

@@ -17,8 +17,9 @@ from lmql_lite.cache import nodes as nodes_module
 from lmql_lite.cache.frames import Draws, Verdicts
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.memory import ANSWER_BYTES, SCORES_BYTES
-from lmql_lite.cache.nodes import Nodes, mix_many
-from lmql_lite.cache.scores import Scores, mix
+from lmql_lite.cache.nodes import Nodes
+from lmql_lite.cache.sampling import mix, mix_many
+from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
 from lmql_lite.cache.trie import NODE_BYTES, Trie
 
@@ -55,6 +56,9 @@ class Store(list[Head | None]):
 
     def written(self, place: int) -> int:
         return 100 + place
+
+    def only(self, places: NDArray[np.int64], /) -> Store:
+        return Store(self[place] for place in places.tolist())
 
 
 def stored(*answers: tuple[Node, bytes, int]) -> tuple[Verdicts, Draws, tuple[NDArray[np.int64], NDArray[np.int64]]]:

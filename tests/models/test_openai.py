@@ -159,7 +159,8 @@ def test_what_a_server_counts_is_not_its_identity() -> None:
 def test_with_a_revision_a_chat_model_of_openai_costs_nothing_to_meet() -> None:
     with serving(OPENAI_CHAT, SPOKEN) as server:
         endpoint = run(model(server, revision="2026-01").meet())
-        assert endpoint.chat_only and endpoint.spent is None and server.completion_tokens == 0
+        assert endpoint.chat_only and server.completion_tokens == 0
+        assert endpoint.spent == Spent(0, 0, 0, requests=server.requests), "a refusal is a request, too"
 
 
 # What arrives ---------------------------------------------------------------------------------------------------------
@@ -209,6 +210,22 @@ def test_with_a_tokenizer_half_characters_are_tokens_too() -> None:
     assert [piece.token for piece in pieces[:-1]] == list(ids)
     assert [piece.data for piece in pieces[:-1]] == [scorer.tokenizer.vocabulary[token] for token in ids]
     assert all(piece.logprob is not None and piece.alternatives for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, OPENAI_TEXT], ids=lambda config: config.kind)
+def test_with_a_tokenizer_plain_text_is_sent_as_ids_so_that_no_spelling_in_it_is_a_special_token_S12(
+    config: Config,
+) -> None:
+    scorer, said = DemoModel.load(), "Ada said </s> and <unk>, then:"
+    with serving(config, scorer) as server:
+        ask(server, Wish(2), (Turn(None, said),), tokenizer=scorer.tokenizer)
+        sent = server.bodies[-1]["prompt"]
+        known, by_ids = fingerprint(server), fingerprint(server, tokenizer=scorer.tokenizer)
+    if config is OPENAI_TEXT:
+        assert sent == said and by_ids == known, "nobody knows its tokens for certain"
+    else:
+        assert sent == [*scorer.tokenizer.bos, *scorer.tokenizer.encode(said.encode())]
+        assert by_ids != known, "it need not be how the server cuts the text"
 
 
 def test_a_real_model_behind_the_stub() -> None:

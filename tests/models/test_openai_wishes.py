@@ -172,8 +172,8 @@ def test_a_schema_holds_the_answer(config: Config, prompt: Prompt) -> None:
 def test_vllm_is_asked_by_the_names_of_its_version(version: tuple[int, ...], language: str, schema: str) -> None:
     """It ignores names that it does not know."""
     server = ServerKind("vllm", version)
-    assert language in server.body("m", TEXT, Wish(9, pushed=YES_OR_NO), ids=False)
-    assert schema in server.body("m", TEXT, Wish(9, pushed=SCHEMA), ids=False)
+    assert language in server.body("m", TEXT, Wish(9, pushed=YES_OR_NO), tokenizer=None)
+    assert schema in server.body("m", TEXT, Wish(9, pushed=SCHEMA), tokenizer=None)
     assert server.takes_bans is (version >= (0, 10, 2))
 
 

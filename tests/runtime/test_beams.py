@@ -23,9 +23,11 @@ def noisy(words: tuple[bytes, ...] = (), seed: int = 1) -> lq.ScriptedModel:
     return lq.ScriptedModel("", certainty=0, seed=seed, words=words)
 
 
-def run(source: str, model: lq.ScriptedModel | None = None, **options: Any) -> list[lq.Result]:
+def run(
+    source: str, model: lq.ScriptedModel | None = None, inputs: dict[str, Any] | None = None, **options: Any
+) -> list[lq.Result]:
     options = {"decoder": "beam", "n": 4, "session": lq.Session(), **options}
-    found = lq.run_sync(source, model=model or noisy(), **options)
+    found = lq.run_sync(source, inputs, model=model or noisy(), **options)
     return found if isinstance(found, list) else [found]
 
 
@@ -243,6 +245,84 @@ def test_a_loop_without_end_meets_its_budget_at_its_line() -> None:
     with pytest.raises(BudgetError) as caught:
         run('"[A]" where REGEX(A, r"[ab]")\nwhile True:\n    "x"\n', n=2, step_budget=500)
     assert caught.value.span is not None and caught.value.span.line in (2, 3)
+
+
+def test_what_runs_in_any_case_runs_when_the_budget_is_spent() -> None:
+    log: list[str] = []
+    source = 'try:\n    while True:\n        "a"\nexcept BaseException:\n    log.append("caught")\nfinally:\n'
+    with pytest.raises(BudgetError):
+        run(source + '    log.append("finally")', inputs={"log": log}, step_budget=50)
+    assert log == ["finally"]
+
+
+class Door:
+    def __init__(self, log: list[tuple[str, str]], name: str) -> None:
+        self.log, self.name = log, name
+
+    def __enter__(self) -> None:
+        self.log.append(("in", self.name))
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.log.append(("out", self.name))
+
+
+def test_what_one_hypothesis_raises_closes_the_others() -> None:
+    log: list[tuple[str, str]] = []
+
+    def check(name: str) -> None:
+        if len(log) == 3:
+            raise KeyError(name)
+
+    source = """
+"Say:[A]" where len(A) == 1
+with Door(log, A):
+    "x"
+    check(A)
+    "y[B]" where B in ["b"]
+"""
+    with pytest.raises(KeyError):
+        run(source, inputs={"Door": Door, "log": log, "check": check}, n=3)
+    opened, closed = ([name for what, name in log if what == way] for way in ("in", "out"))
+    assert len(opened) == 3 and sorted(opened) == sorted(closed)
+
+
+def test_hypotheses_do_not_part_ways_in_a_with_and_it_is_left_once_S23() -> None:
+    log: list[tuple[str, str]] = []
+    source = 'with Door(log, "only"):\n    "Say:[A]" where len(A) == 1\n    return A'
+    with pytest.raises(lq.QueryError, match="inside a `with`") as caught:
+        run(source, inputs={"Door": Door, "log": log}, n=3)
+    assert caught.value.span is not None and caught.value.span.line == 1
+    assert log == [("in", "only"), ("out", "only")]
+
+
+def test_a_cancelled_run_closes_every_hypothesis() -> None:
+    log: list[tuple[str, str]] = []
+    source = """
+"Say:[A]" where len(A) == 1
+with Door(log, A):
+    await wait()
+"""
+
+    async def cancelled() -> None:
+        waits = asyncio.Event()
+
+        async def wait() -> None:
+            if len(log) == 3:
+                waits.set()
+            await asyncio.Event().wait()
+
+        given = {"Door": Door, "log": log, "wait": wait}
+        task = asyncio.create_task(
+            lq.run(source, given, model=noisy(), session=lq.Session(), decoder="beam", n=3)  # type: ignore[call-overload]
+        )
+        await waits.wait()
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+    opened, closed = ([name for what, name in log if what == way] for way in ("in", "out"))
+    assert len(opened) == 3 and sorted(opened) == sorted(closed)
 
 
 def test_a_server_is_refused_by_name_before_anything_is_asked() -> None:

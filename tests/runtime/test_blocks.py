@@ -97,6 +97,40 @@ while True:
     assert set(log) == {"finally"}
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("x = 0\nwhile True:\n    x += 1", 2),
+        ("for x in range(3):\n    y = x\n    while y >= 0:\n        y += 1", 1),
+        ('"a"\nif True:\n    "b"\n    while True:\n        pass', 4),
+        ('while True:\n    pass\nargmax\n    "a"', 1),
+    ],
+    ids=["alone", "in a loop", "beside a prompt", "before the header"],
+)
+def test_a_loop_without_end_that_says_nothing_meets_its_budget_at_its_line(source: str, line: int) -> None:
+    with pytest.raises(lq.BudgetError, match="has not come to its end") as caught:
+        run(source, step_budget=1000)
+    assert caught.value.span is not None and caught.value.span.line == line
+
+
+def test_loops_of_plain_python_count_as_steps_and_those_of_functions_do_not() -> None:
+    assert run("x = 0\nwhile x < 90:\n    x += 1\nelse:\n    x = -x\n'{x}'", step_budget=100).prompt == "-90"
+    source = "def count(n):\n    while n:\n        n -= 1\n    return n\n'{count(1000)}'"
+    assert run(source, step_budget=100).prompt == "0"
+
+
+def test_a_reader_that_leaves_is_not_held_by_an_endless_finally() -> None:
+    async def some() -> None:
+        source = 'try:\n    "[X]" where len(X) == 1\n    "[Y]"\nfinally:\n    while True:\n        "a"'
+        stream = lq.compile(source).stream(model=lq.ScriptedModel("xyz"), session=lq.Session())
+        async for event in stream:
+            if isinstance(event, events.HoleClosed):
+                break
+        await stream.aclose()
+
+    asyncio.run(some())
+
+
 def test_an_endless_loop_inside_a_finally_ends_too() -> None:
     with pytest.raises(lq.BudgetError):
         run('try:\n    "a"\n    return 1\nfinally:\n    while True:\n        "b"', step_budget=100)

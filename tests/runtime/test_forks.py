@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.runtime.environment import Environment
+from lmql_lite.runtime.environment import HOME, Environment, Home
 from lmql_lite.runtime.variables import NotCopied, copied, only_reads
 
 
 def made(source: str, given: Mapping[str, Any] | None = None) -> Environment:
-    environment = {"__builtins__": builtins, "__name__": "__main__", **(given or {})}
+    environment = {"__builtins__": builtins, "__name__": "__main__", HOME: Home(), **(given or {})}
     exec(textwrap.dedent(source), environment)
     return environment
 
 
 def copy_of(environment: Environment, *shared: object) -> Environment:
-    (fresh,) = copied([environment], shared, lambda name: name.startswith("#"))
+    (fresh,) = copied([environment], shared)
     return fresh
 
 
@@ -149,6 +149,138 @@ def test_a_loop_over_a_generator_cannot_be_in_two_places() -> None:
     before["#1"] = (each for each in "abc")
     with pytest.raises(NotCopied):
         copy_of(before)
+
+
+@pytest.mark.parametrize(
+    ("setup", "call"),
+    [
+        ("tools = [lambda n: xs.append(n)]", "tools[0](7)"),
+        ("import functools; more = functools.partial(add, 7)", "more()"),
+        ("more = box.add", "more(7)"),
+        ("table = {'add': box.add}", "table['add'](7)"),
+        ("import functools; cached = functools.lru_cache(add)", "cached(7)"),
+        ("import functools\n@functools.wraps(add)\ndef more(n): return add(n)", "more(7)"),
+        ("import contextlib\n@contextlib.contextmanager\ndef door(n): yield add(n)", "door(7).__enter__()"),
+        ("def later(n, function=add): function(n)", "later(7)"),
+        ("class Holder:\n    call = staticmethod(add)", "Holder.call(7)"),
+    ],
+    ids=["lambda in a list", "partial", "method", "method in a dict", "cache", "wraps", "manager", "default", "static"],
+)
+def test_a_function_sees_its_hypothesis_wherever_it_is_kept(setup: str, call: str) -> None:
+    before = made("""
+        xs = [1]
+        def add(n):
+            xs.append(n)
+        class Box:
+            def add(self, n):
+                xs.append(n)
+        box = Box()
+        """)
+    exec(setup, before)
+    after = copy_of(before)
+    eval(call, after)
+    assert (before["xs"], after["xs"]) == ([1], [1, 7])
+
+
+def test_what_a_class_holds_is_its_own_in_each() -> None:
+    before = made("""
+        class Settings:
+            names = []
+            count = 0
+        class Base:
+            items = []
+            def add(self, n):
+                self.items.append(n)
+        class Derived(Base):
+            def add(self, n):
+                super().add(n)
+        thing = Derived()
+        add = thing.add
+        """)
+    after = copy_of(before)
+    exec("Settings.names.append(1); Settings.count += 1; thing.add(7); add(8)", after)
+    assert (before["Settings"].names, before["Settings"].count, before["Base"].items) == ([], 0, [])
+    assert (after["Settings"].names, after["Settings"].count, after["Base"].items) == ([1], 1, [7, 8])
+
+
+def test_dataclasses_stay_dataclasses() -> None:
+    before = made("""
+        import dataclasses
+        @dataclasses.dataclass
+        class Point:
+            x: int = 0
+            tags: list = dataclasses.field(default_factory=list)
+            def tag(self, name):
+                self.tags.append(name)
+        point = Point()
+        """)
+    after = copy_of(before)
+    exec("point.tag('a'); same = point == Point(0, ['a']); names = [f.name for f in dataclasses.fields(Point)]", after)
+    assert after["same"] and after["names"] == ["x", "tags"] and before["point"].tags == []
+
+
+def test_what_cannot_be_copied_is_shared_and_what_holds_it_is_not() -> None:
+    before = made("""
+        import threading
+        inner = [threading.Lock()]
+        table = {"lock": inner[0], "names": [], "inner": inner}
+        class Guarded:
+            def __init__(self):
+                self.lock, self.names = inner[0], []
+        guarded = Guarded()
+        """)
+    after = copy_of(before)
+    after["table"]["names"].append(1)
+    after["guarded"].names.append(1)
+    after["inner"].append(1)
+    assert before["table"]["names"] == [] and before["guarded"].names == [] and len(before["inner"]) == 1
+    assert after["table"]["lock"] is before["table"]["lock"] is after["guarded"].lock
+    assert after["table"]["inner"] is after["inner"] and len(after["inner"]) == 2
+
+
+def test_a_ring_of_values_is_copied_as_a_ring() -> None:
+    before = made("ring = []; pair = (ring, 1); ring.append(pair); table = {}; table['self'] = table")
+    after = copy_of(before)
+    assert after["ring"][0] is after["pair"] and after["pair"][0] is after["ring"] is not before["ring"]
+    assert after["table"]["self"] is after["table"] is not before["table"]
+
+
+def test_values_with_a_copy_of_their_own_are_asked_for_it() -> None:
+    before = made("""
+        import datetime, decimal, collections, enum, numpy, re
+        class Mood(enum.Enum):
+            GOOD = 1
+        values = [datetime.date(2024, 1, 2), decimal.Decimal("1.5"), Mood.GOOD, re.compile("a"), {1, 2}, b"x"]
+        counts, queue = collections.Counter("aab"), collections.deque([1], maxlen=2)
+        table, grouped = numpy.zeros(2), collections.defaultdict(list, a=[1])
+        """)
+    after = copy_of(before)
+    assert after["values"] == before["values"] and after["values"][2] is before["Mood"].GOOD
+    exec("counts['a'] += 1; queue.append(2); table[0] = 1; grouped['a'].append(2); grouped['b'].append(1)", after)
+    assert before["counts"]["a"] == 2 and list(before["queue"]) == [1] and before["table"][0] == 0
+    assert before["grouped"] == {"a": [1]} and after["grouped"] == {"a": [1, 2], "b": [1]} and after["queue"].maxlen == 2
+
+
+@pytest.mark.parametrize("loop", ["rows", "enumerate(rows)", "zip(rows, [1, 2])", "map(str, rows)"], ids=str)
+def test_a_loop_over_a_generator_of_the_callers_cannot_be_in_two_places(loop: str) -> None:
+    rows = (each for each in "abc")
+    before = made("", {"rows": rows})
+    before["#1"] = iter(eval(loop, before))
+    with pytest.raises(NotCopied):
+        copy_of(before, rows)
+
+
+def test_an_item_that_cannot_be_copied_and_was_left_behind_is_shared() -> None:
+    before = made("import threading")
+    before["#item"] = lock = before["threading"].Lock()
+    assert copy_of(before)["#item"] is lock
+
+
+def test_what_is_nested_too_deeply_is_said() -> None:
+    before = made("deep = []\nfor _ in range(100_000):\n    deep = [deep]")
+    with pytest.raises(NotCopied) as caught:
+        copy_of(before)
+    assert caught.value.name == "deep"
 
 
 def test_what_cannot_be_copied_is_shared() -> None:

@@ -10,7 +10,8 @@ import lmql_lite as lq
 from lmql_lite.errors import Span
 from lmql_lite.lang.keywords import DECODERS_NOT_YET
 from lmql_lite.program.decoding import HOLE_OPTIONS, INSTEAD, NUMBERS, OPTIONS
-from lmql_lite.runtime.settings import BEAM_WIDTH, STEP_BUDGET, Settings, checked
+from lmql_lite.runtime.settings import BEAM_WIDTH, Settings, checked
+from lmql_lite.runtime.steps import STEP_BUDGET
 from lmql_lite.tokens import Sampling
 
 PLACE = Span("q.lq", "[sample(n=2) X]", 1, 12)

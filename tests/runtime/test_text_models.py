@@ -116,7 +116,7 @@ def test_a_token_that_does_not_fit_gives_way_to_the_best_that_the_server_told(se
 
 def test_without_alternatives_the_error_says_what_the_server_said(session: lq.Session) -> None:
     model = served("Colour: red\n")
-    with pytest.raises(lq.ConstraintError, match=r"\[C\] cannot go on after ' ': there served/scripted says 'r'"):
+    with pytest.raises(lq.ModelError, match=r"\[C\] cannot go on after ' ': there served/scripted says 'r'"):
         lq.run_sync('"Colour:[C]" where not "r" in C and len(C) < 6', model=model, session=session)
 
 
@@ -250,7 +250,7 @@ def test_a_chat_gets_the_text_as_a_turn_and_holes_as_answers_S29(continues: bool
 
 def test_end_of_text_that_comes_too_early_is_no_value(session: lq.Session) -> None:
     model = served("Say: a")
-    with pytest.raises(lq.ConstraintError, match="ends the text, which its condition forbids"):
+    with pytest.raises(lq.ModelError, match="ends the text, which its condition forbids"):
         lq.run_sync('"Say:[A]" where len(A) > 4', model=model, session=session)
 
 
@@ -404,3 +404,40 @@ def test_a_model_without_turns_says_so(session: lq.Session) -> None:
     with pytest.raises(lq.ModelError, match=r"is not asked in turns, so that \{:user\} means nothing") as caught:
         lq.run_sync('"{:user}a[B]"', session=session)
     assert caught.value.span is not None
+
+
+COLOURS = "Colour: red\nShade: dark\nColour: blue\n"
+FREELY = '"Colour:[C]" where STOPS_AT(C, "\\n")'
+NO_RED = '"Colour:[C]" where STOPS_AT(C, "\\n") and not "r" in C and len(C) < 6'
+
+
+@pytest.mark.parametrize("able", [{"alternatives": 5}, {"takes_bans": True}], ids=["alternatives", "numbers"])
+@pytest.mark.parametrize(
+    "decoder", [{}, {"decoder": "sample", "seed": 3, "temperature": 0.3}], ids=["argmax", "sample"]
+)
+def test_another_process_with_another_condition_decides_by_what_the_server_told_the_first_S1(
+    able: dict[str, Any], decoder: dict[str, Any], tmp_path: Path
+) -> None:
+    """What might have come instead, and the numbers of tokens, are facts like the text itself: law 1."""
+    file, cold, first = str(tmp_path / "x.tokens"), served(COLOURS, **able), served(COLOURS, **able)
+    alone = lq.run_sync(NO_RED, model=cold, session=lq.Session(), **decoder)
+    lq.run_sync(FREELY, model=first, session=lq.Session(), cache=file, **decoder)
+    model = served(COLOURS, **able)
+    second = lq.run_sync(NO_RED, model=model, session=lq.Session(), cache=file, **decoder)
+    assert second.prompt == alone.prompt and "r" not in second["C"]
+    if not decoder:
+        assert model.requests < cold.requests, "only what comes after the other token is asked for"
+    asked = model.requests
+    assert lq.run_sync(NO_RED, model=model, session=lq.Session(), cache=file, **decoder).prompt == alone.prompt
+    assert model.requests == asked
+
+
+def test_what_was_said_freely_elsewhere_changes_nothing_under_a_grammar_law_1(session: lq.Session) -> None:
+    def red(**able: Any) -> ScoredCompleter:
+        return ScoredCompleter(lq.ScriptedModel(COLOURS, words=(b" red",)), **able)
+
+    source = '"Colour:[C]!" where not "d" in C and len(C) == 6'
+    alone = lq.run_sync(source, model=red(takes_languages=True), session=lq.Session())
+    lq.run_sync(FREELY, model=red(), session=session)
+    after = lq.run_sync(source, model=red(takes_languages=True), session=session)
+    assert (after.prompt, after.endings) == (alone.prompt, alone.endings)

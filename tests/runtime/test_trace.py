@@ -120,6 +120,15 @@ def test_a_run_that_fails_has_its_certificate_without_keys(session: lq.Session) 
     assert "sk-0123456789abc" not in written and "pass@" not in written and "abc says" not in written
 
 
+def test_a_key_that_a_query_says_is_hidden_in_its_certificate_and_not_in_its_result(session: lq.Session) -> None:
+    key = "sk-0123456789abc"
+    query = '"Use {key}.[A]" where len(A) == 2\nreturn {"api_key": key, "said": A}'
+    found = lq.run_sync(query, {"key": key}, model=lq.ScriptedModel("ab"), session=session, trace="run.json")
+    assert found.value["api_key"] == key and key in found.prompt
+    assert key not in Path("run.json").read_text("utf-8")
+    assert certificate()["result"]["value"] == {"api_key": "[hidden]", "said": found["A"]}
+
+
 def test_a_run_that_is_cancelled_leaves_what_it_did(session: lq.Session) -> None:
     async def cancelled() -> None:
         query = lq.compile("import asyncio\n" + QUERY + "\nawait asyncio.sleep(60)")
@@ -241,6 +250,7 @@ def test_an_error_of_the_querys_own_with_files_is_its_own(session: lq.Session) -
         ("Authorization: Bearer abc.def", "Authorization: Bearer [hidden]"),
         ("the key sk-proj-0123456789 is wrong", "the key [hidden] is wrong"),
         ("a risk-free task", "a risk-free task"),
+        ("the standard bearer of the town", "the standard bearer of the town"),
         ("write to a@b.example", "write to a@b.example"),
         ("is x=1 & token=2?", "is x=1 & token=2?"),
     ],

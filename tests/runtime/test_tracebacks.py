@@ -69,6 +69,9 @@ def test_so_does_that_of_an_async_caller(file: Path) -> None:
         ("with broken():\n    'a'", 1),
         ("for x in broken():\n    'a'", 1),
         ("'{broken()}'", 1),
+        ("'a'\n'{1:zz}'", 2),
+        ("'a'\n'{value}'", 2),
+        ("'a'\n'{value!r:>9}'", 2),
         ("'a[X]' where X in broken()", 1),
         ("'a[@broken X]' where len(X) == 1", 1),
         ("'a[X: broken()]'", 1),
@@ -83,12 +86,25 @@ def test_every_piece_of_python_points_at_its_line(statement: str, line: int, tmp
     def broken(*_: Any) -> Any:
         raise LookupError("mine")
 
+    class Unspoken:
+        __str__ = __repr__ = broken
+
     file = tmp_path / "query.lq"
     file.write_text(statement)
-    with pytest.raises(LookupError, match="mine") as caught:
-        lq.run_sync(file, {"broken": broken}, model=lq.ScriptedModel("abc"), session=lq.Session())
-    if "@broken" not in statement:  # that is called by the run
-        places = [
-            frame.lineno for frame in traceback.extract_tb(caught.value.__traceback__) if "query.lq" in frame.filename
-        ]
-        assert places == [line]
+    query = lq.compile(file)
+    given = {name: {"broken": broken, "value": Unspoken()}[name] for name in query.inputs}
+    with pytest.raises((LookupError, ValueError), match="mine|format code") as caught:
+        query.run_sync(given, model=lq.ScriptedModel("abc"), session=lq.Session())
+    places = [
+        frame.lineno for frame in traceback.extract_tb(caught.value.__traceback__) if "query.lq" in frame.filename
+    ]
+    assert places == [line]
+
+
+def test_nothing_stands_between_the_querys_line_and_what_it_calls(tmp_path: Path) -> None:
+    file = tmp_path / "query.lq"
+    file.write_text("def loud(value):\n    return value + 1\n'a[@loud X]' where len(X) == 1\n")
+    with pytest.raises(TypeError) as caught:
+        lq.run_sync(file, model=lq.ScriptedModel("abc"), session=lq.Session())
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [(frame.filename, frame.lineno) for frame in frames[-2:]] == [(str(file), 3), (str(file), 2)]

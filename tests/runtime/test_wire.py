@@ -78,6 +78,7 @@ RECORDS = st.one_of(
     st.builds(events.Notice, TEXTS),
     st.builds(events.Text, TEXTS, st.none() | NAMES, STATES),
     st.builds(events.TokenMoved, TOKENS, COUNTS, COUNTS, STATES),
+    st.builds(events.Guessed, TOKENS, COUNTS, COUNTS, STATES),
     st.builds(events.HoleClosed, NAMES, TEXTS, ENDINGS, STATES),
     st.builds(events.Forked, STATES, st.lists(STATES, max_size=4).map(tuple)),
     st.builds(events.Pruned, STATES),

@@ -51,7 +51,11 @@ class Answer:
         self._check_route()
         self._check_fields()
         self.is_scoring = bool(body.get("echo")) or "prompt_logprobs" in body
-        self.prompts = [voice.encode(text) for text in self._texts()]
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+            self.prompts = [tuple(prompt)]
+        else:
+            self.prompts = [voice.encode(text) for text in self._texts()]
         self.limit: int = next(
             (body[name] for name in ("max_completion_tokens", "max_tokens", "n_predict") if name in body), 16
         )
@@ -214,7 +218,7 @@ class Answer:
         else:
             choice["text"] = chunk.text
         said = [one for one in chunk.said if one.data is not None or self.config.kind == "vllm"]
-        if said and self.body.get("logprobs") not in (None, False):
+        if (said or not self.chat) and self.body.get("logprobs") not in (None, False):
             choice["logprobs"] = self._chat_scores(said) if self.chat else self._scores(said)
         if self.body.get("return_token_ids"):
             choice["token_ids"] = [one.token for one in chunk.said]

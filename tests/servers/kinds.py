@@ -23,6 +23,7 @@ _COMMON: Fields = {
     "logit_bias": (dict,),
     "presence_penalty": _NUMBER,
     "frequency_penalty": _NUMBER,
+    "user": (str,),
 }
 _TEXT: Fields = {**_COMMON, "prompt": (str, list), "max_tokens": (int,), "logprobs": (int,), "echo": (bool,)}
 _CHAT: Fields = {
@@ -58,7 +59,7 @@ _NATIVE: Fields = {
     **_LLAMA,
     **{name: _COMMON[name] for name in ("model", "stream", "temperature", "top_p", "seed", "stop")},
     "logit_bias": (list,),
-    "prompt": (str,),
+    "prompt": (str, list),
     "n_predict": (int,),
     "n_probs": (int,),
     "return_tokens": (bool,),

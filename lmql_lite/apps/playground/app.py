@@ -19,7 +19,7 @@ from lmql_lite import __version__
 from lmql_lite.apps.playground.files import Files
 from lmql_lite.apps.playground.limits import Limits
 from lmql_lite.apps.playground.memory import IS_BOUNDED
-from lmql_lite.apps.playground.page import BUILD, Page, examples
+from lmql_lite.apps.playground.page import Page, examples
 from lmql_lite.apps.playground.questions import Questions
 from lmql_lite.apps.playground.replies import Refused, reply
 from lmql_lite.apps.playground.runs import Run, Runs
@@ -93,8 +93,8 @@ class Playground:
         return reply(
             {
                 "version": __version__,
-                "bundled": self.page.is_bundled,
-                "build": None if self.page.is_bundled else BUILD,
+                "bundled": self.page.build is None,
+                "build": self.page.build,
                 "models": [{"id": model, "demo": model == "demo"} for model in self.models],
                 "cache": {"name": self.cache_name, "session": self.cache_name == SESSION},
                 "start": {"file": only} if only else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from lmql_lite.models.registry import Access
 
 
-@click.command()
+@click.command(short_help="Write and run queries in the browser.")
 @click.argument("path", metavar="[FILE|DIR]", required=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="0, unless told: one that is free.")
 @click.option("--no-open", is_flag=True, help="Opens no browser.")
@@ -56,7 +57,7 @@ def playground(
         if cache is not None and not cache.endswith(".tokens"):
             raise InputError(f"--cache names a .tokens file, and {cache!r} is none", hint="--cache play.tokens")
         from lmql_lite.apps.playground.files import Files
-        from lmql_lite.apps.playground.page import BUILD, Page
+        from lmql_lite.apps.playground.page import Page
         from lmql_lite.apps.playground.serving import Wishes, listening, open_browser, serve
 
         files = None if path is None else Files.of(Path(path))
@@ -65,11 +66,11 @@ def playground(
 
         def ready(address: str) -> None:
             write(f"Playground ready: {address}\n")
-            if not Page.find().is_bundled:
-                note(f"the page works without its bundle; {BUILD}")
+            if (build := Page.find().build) is not None:
+                note(f"the page works without its bundle; {build}")
             note("Ctrl-C ends it")
             if not no_open:
-                open_browser(address)
+                threading.Thread(target=open_browser, args=(address,), daemon=True).start()  # it may wait for it
 
         serve(wishes, listening(port), ready)
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ MOST_FILES = 1000
 DEEPEST = 6
 
 _PART = re.compile(r"(?!\.)[^\0-\x1f/\\:*?\"<>|]{1,200}(?<![. ])")
-"""Of a path: nothing hidden, no `..`, no drive, no other separator."""
+"""Nothing hidden, no `..`, no drive, no other separator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,20 @@ class Files:
         if path.suffix not in SUFFIXES:
             raise InputError(f"'{path}' is neither a folder nor a .lq file", hint="name one of them, or nothing")
         Source.from_file(path)
-        return Files(path.resolve().parent, path.resolve().name)
+        place = path.resolve()
+        if not _is_part(place.name):
+            raise InputError(f"the page has no way to name '{path}'", hint="give it a name of letters and digits")
+        return Files(place.parent, place.name)
 
     def names(self) -> list[str]:
         return [self.only] if self.only else sorted(self._below(self.root, DEEPEST))[:MOST_FILES]
 
     def size(self, name: str) -> int:
-        return (self.root / name).stat().st_size
+        """0 where it is gone by now."""
+        try:
+            return (self.root / name).stat().st_size
+        except OSError:
+            return 0
 
     def _below(self, folder: Path, depth: int) -> Iterator[str]:
         try:
@@ -53,7 +61,7 @@ class Files:
         except OSError:
             return
         for entry in entries:
-            if not _PART.fullmatch(entry.name):
+            if not _is_part(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False) and depth and entry.name != "node_modules":
                 yield from self._below(Path(entry.path), depth - 1)
@@ -93,6 +101,8 @@ class Files:
         try:
             with open(aside, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
                 file.write(data)
+            if old is not None:
+                os.chmod(aside, mode)
             os.replace(aside, place)
         except OSError as error:
             aside.unlink(missing_ok=True)
@@ -101,7 +111,7 @@ class Files:
 
     def _place(self, name: str) -> Path:
         parts = name.split("/")
-        if not all(map(_PART.fullmatch, parts)) or not name.endswith(SUFFIXES) or len(parts) > DEEPEST + 1:
+        if not all(map(_is_part, parts)) or not name.endswith(SUFFIXES) or len(parts) > DEEPEST + 1:
             raise Refused(422, f"{name!r} is no name of a query file", "such as joke.lq, or jokes/dad.lq")
         if self.only not in (None, name):
             raise Refused(404, f"the playground was started with {self.only!r} alone", "start it with a folder")
@@ -112,13 +122,21 @@ class Files:
 
     def _data(self, place: Path) -> bytes | None:
         try:
-            if place.stat().st_size > MOST_BYTES:
+            found = place.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise Refused(422, f"{place.name!r} is no file")  # a pipe would be waited for
+            if found.st_size > MOST_BYTES:
                 raise Refused(422, f"{place.name!r} is larger than {MOST_BYTES:,} bytes")
             return place.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise Refused(422, f"{place.name!r} cannot be read: {error.strerror or error}") from None
+
+
+def _is_part(name: str) -> bool:
+    """Of a path. What is not printable may show as another name."""
+    return name.isprintable() and _PART.fullmatch(name) is not None
 
 
 def _version(data: bytes) -> str:

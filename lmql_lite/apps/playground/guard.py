@@ -52,6 +52,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update({"Content-Security-Policy": policy(nonce), **FIXED})
+                if message["status"] == 401:
+                    headers["WWW-Authenticate"] = "Bearer"
             await send(message)
 
         try:
@@ -83,4 +85,4 @@ class Guard:
         if flooded:
             raise Refused(429, "there were too many wrong tokens in the last minute", "open the address it printed")
         sentence = "the token is not that of this server" if given else "there is no token in this request"
-        raise Refused(403, sentence, "open the address that `lq playground` printed; each start has a new token")
+        raise Refused(401, sentence, "open the address that `lq playground` printed; each start has a new token")

@@ -11,7 +11,7 @@ from lmql_lite.runtime.redaction import HIDDEN
 SHORTEST = 8
 """Characters of a secret that is looked for in texts: "1234" stands in many of them."""
 
-_NAME = re.compile(r"(?:^|_)\w*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.I)
+_NAME = re.compile(r"(?:^|_)\w*(?:KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?|CREDENTIALS?)(?:_|$)", re.I)
 
 
 def secrets_of(environment: Mapping[str, str]) -> Mapping[str, str]:

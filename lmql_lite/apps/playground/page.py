@@ -11,7 +11,9 @@ from starlette.responses import Response
 from lmql_lite.apps.playground.replies import Refused
 from lmql_lite.assets import folder
 
-BUILD = "for colours, completion and the tree: npm ci && npm run build, in playground/"
+HOW_TO_BUILD = "for colours, completion and the tree: npm ci && npm run build, in playground/"
+"""In a checkout. An installed package has nothing to build it from."""
+HOW_TO_INSTALL = "for colours, completion and the tree: install the package anew where npm is, from its sources"
 
 TYPES = {
     ".html": "text/html",
@@ -31,13 +33,15 @@ TYPES = {
 @dataclass(frozen=True, slots=True)
 class Page:
     root: Path
-    is_bundled: bool
+    build: str | None
+    """How the bundle is made, where it is not there."""
 
     @staticmethod
     def find() -> Page:
         home = folder("playground")
-        is_bundled = (home / "dist" / "index.html").is_file()
-        return Page((home / "dist" if is_bundled else home).resolve(), is_bundled)
+        if (home / "dist" / "index.html").is_file():
+            return Page((home / "dist").resolve(), None)
+        return Page(home.resolve(), HOW_TO_BUILD if (home / "package.json").is_file() else HOW_TO_INSTALL)
 
     def file(self, path: str, nonce: str) -> Response:
         """Raises Refused for what is not there, and for what is not for the browser."""

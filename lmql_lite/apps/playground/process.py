@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
-import secrets
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lmql_lite.apps.playground.orphans import MARK, end, marked
+
 LONGEST_LINE = 2**26
-MARK = "LMQL_LITE_WORKER"
-"""A variable that all descendants of a worker inherit: some leave its process group."""
 BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop());"
     "from lmql_lite.apps.playground.worker import main; main()"
 )
 """The child finds modules where this process does; -P keeps those in its folder from being taken for them."""
+
+
+class TooLong(Exception):
+    """An answer of more than LONGEST_LINE bytes."""
 
 
 class Worker:
@@ -31,7 +36,7 @@ class Worker:
 
     @staticmethod
     async def start(offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) -> Worker:
-        mark = secrets.token_hex(8)
+        own = marked(environment)
         paths = json.dumps([os.path.abspath(path) for path in sys.path])
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-c", BOOT, paths),
@@ -39,11 +44,11 @@ class Worker:
             stdout=PIPE,
             stderr=PIPE,
             cwd=folder,
-            env={**environment, MARK: mark},
+            env=own,
             limit=LONGEST_LINE,
             start_new_session=True,
         )
-        worker = Worker(process, mark)
+        worker = Worker(process, own[MARK])
         await worker.send(offer)
         return worker
 
@@ -64,13 +69,15 @@ class Worker:
             await self._process.stdin.drain()
 
     async def answer(self) -> Mapping[str, Any] | None:
-        """The next one; None where there will be no more. What is no answer is passed over."""
+        """The next one; None where there will be no more. What is no answer is passed over.
+
+        Raises TooLong, after which there is none."""
         assert self._process.stdout is not None
         while True:
             try:
                 line = await self._process.stdout.readline()
-            except ValueError:  # longer than all that we read
-                return None
+            except ValueError:
+                raise TooLong from None
             if not line.endswith(b"\n"):
                 return None
             with suppress(ValueError, RecursionError):
@@ -89,50 +96,27 @@ class Worker:
             with suppress(ProcessLookupError):
                 self._process.terminate()
 
-    def kill_at_once(self) -> None:
-        """It alone."""
-        if not self.has_ended:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-
     async def kill(self, *, patience: float = 0) -> int:
         """Ends it and all that it has started. Gives how it ended, as `subprocess` says it: -N is signal N.
 
         One that is about to end by itself has so many seconds to do so."""
-        if patience:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), patience)
-        self.kill_at_once()
-        code = await self._process.wait()
-        await asyncio.to_thread(_kill_rest, self._process.pid, f"{MARK}={self._mark}".encode())
-        return code
+        await self._exit(patience)
+        if not self.has_ended:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+        await self._exit(math.inf)
+        await asyncio.to_thread(_end_rest, self._process.pid, self._mark)
+        return self._process.returncode or 0
+
+    async def _exit(self, seconds: float) -> None:
+        """Waits for it, so long. `Process.wait` of some Pythons waits for others that have its pipes, too."""
+        last = time.monotonic() + seconds
+        while not self.has_ended and time.monotonic() < last:
+            await asyncio.sleep(0.005)
 
 
-def _kill_rest(group: int, mark: bytes) -> None:
-    """Who forks while we look is found the next time."""
-    if sys.platform == "win32":
-        return
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-    for _ in range(20):
-        rest = [process for process in _processes() if _bears(process, mark)]
-        if not rest:
-            return
-        for process in rest:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
-
-
-def _processes() -> list[int]:
-    """Of this machine, where they can be listed."""
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []
-
-
-def _bears(process: int, mark: bytes) -> bool:
-    try:
-        return mark in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def _end_rest(group: int, mark: str) -> None:
+    if sys.platform != "win32":
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+        end(mark)

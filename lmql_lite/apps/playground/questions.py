@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.apps.playground.process import Worker
+from lmql_lite.apps.playground.process import TooLong, Worker
 from lmql_lite.apps.playground.replies import Refused
 
 
@@ -27,7 +27,10 @@ class Questions:
         """Raises Refused where there is no answer."""
         async with self._turn:
             if self._worker is None:
-                self._worker = await Worker.start(self._offer, self._folder, self._environment)
+                try:
+                    self._worker = await Worker.start(self._offer, self._folder, self._environment)
+                except OSError as error:
+                    raise Refused(503, f"no process can be started to read it: {error.strerror or error}") from None
                 self._hearing = asyncio.create_task(_hear(self._worker))
             try:
                 answer = await asyncio.wait_for(self._worker.ask(job), self._seconds)
@@ -35,6 +38,8 @@ class Questions:
                 await self._end()
                 if isinstance(error, TimeoutError):
                     raise Refused(422, f"this query cannot be read within {self._seconds:.0f} seconds") from None
+                if isinstance(error, TooLong):
+                    raise Refused(422, "there is more to be said of this query than can be told") from None
                 raise
             if answer is None:
                 await self._end()

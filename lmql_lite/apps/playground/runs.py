@@ -14,7 +14,7 @@ from typing import Any, Literal
 from lmql_lite.apps.playground.journal import Journal
 from lmql_lite.apps.playground.keys import Scrub
 from lmql_lite.apps.playground.limits import Limits
-from lmql_lite.apps.playground.process import Worker
+from lmql_lite.apps.playground.process import LONGEST_LINE, TooLong, Worker
 from lmql_lite.runtime.events import Failed
 from lmql_lite.runtime.failures import STOPPED
 from lmql_lite.runtime.redaction import redacted
@@ -43,6 +43,7 @@ class Run:
         self._worker: Worker | None = None
         self._why: Failed | None = None
         """Why it has to end, once somebody or a limit has said so."""
+        self._killing: asyncio.Task[int] | None = None
 
     def stop(self) -> None:
         self._end(Failed(STOPPED, "the run was stopped"))
@@ -63,6 +64,9 @@ class Run:
                     last = found
                 elif isinstance(found.get("type"), str):
                     self._add(found)
+        except TooLong:
+            sentence = f"an event of the run has more than the {LONGEST_LINE:,} bytes that it may have"
+            self._end(Failed("BudgetError", sentence, "let it return less"))
         finally:
             clock.cancel()
             code = await worker.kill(patience=1 if last is None else 0)
@@ -86,7 +90,8 @@ class Run:
         if self._why is None and self._worker is not None:
             self._why = why
             self._worker.interrupt()
-            asyncio.get_running_loop().call_later(self._limits.grace_seconds, self._worker.kill_at_once)
+            # with all that it has started: they may hold what it tells us through
+            self._killing = asyncio.create_task(self._worker.kill(patience=self._limits.grace_seconds))
 
     async def _listen(self, worker: Worker) -> None:
         """What it prints becomes lines, up to a bound; what is beyond is counted."""
@@ -120,7 +125,7 @@ class Run:
 
 
 class Runs:
-    """All of one server. A worker waits for the next run, so that it begins at once."""
+    """All of one server. One worker beside them makes itself ready for the next, so that it begins at once."""
 
     def __init__(
         self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], limits: Limits, scrub: Scrub
@@ -131,7 +136,7 @@ class Runs:
         self._environment = environment
         self._limits = limits
         self._scrub = scrub
-        self._spare: Worker | None = None
+        self._spare: asyncio.Task[Worker] | None = None
         self._driving: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
@@ -142,11 +147,13 @@ class Runs:
     async def worker(self) -> Worker:
         """For one run: the one that waits, or a new one."""
         spare, self._spare = self._spare, None
-        return spare if spare is not None and not spare.has_ended else await self._new()
+        if spare is not None and not (worker := await spare).has_ended:
+            return worker
+        return await self._new()
 
-    async def prepare(self) -> None:
-        if self._spare is None:
-            self._spare = await self._new()
+    def prepare(self) -> None:
+        if self._spare is None and not self._is_closing:
+            self._spare = asyncio.create_task(self._new())
 
     async def start(self, job: Mapping[str, Any]) -> Run:
         """Whether there is room for it is asked before. Raises OSError where there can be no process for it."""
@@ -158,9 +165,10 @@ class Runs:
         except BaseException:
             del self.known[run.id]
             raise
-        task = asyncio.create_task(self._drive(run, worker, job))
+        task = asyncio.create_task(run.drive(worker, job))
         self._driving.add(task)
         task.add_done_callback(self._driving.discard)
+        self.prepare()
         return run
 
     async def close(self) -> None:
@@ -174,16 +182,11 @@ class Runs:
             task.cancel()
         await asyncio.gather(*self._driving, return_exceptions=True)
         if self._spare is not None:
-            await self._spare.kill()
+            with suppress(OSError):
+                await (await self._spare).kill()
 
     async def _new(self) -> Worker:
         return await Worker.start({**self._offer, "ready": True}, self._folder, self._environment)
-
-    async def _drive(self, run: Run, worker: Worker, job: Mapping[str, Any]) -> None:
-        await run.drive(worker, job)
-        if not self.under_way and not self._is_closing:
-            with suppress(OSError):
-                await self.prepare()
 
     def _forget(self) -> None:
         """The oldest ones that have ended, where there are too many."""

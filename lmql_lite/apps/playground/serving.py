@@ -23,6 +23,7 @@ from lmql_lite.apps.playground.files import Files
 from lmql_lite.apps.playground.guard import Guard
 from lmql_lite.apps.playground.keys import Scrub, secrets_of
 from lmql_lite.apps.playground.limits import Limits
+from lmql_lite.apps.playground.orphans import MARK, marked, watched
 from lmql_lite.apps.playground.questions import Questions
 from lmql_lite.apps.playground.runs import Runs
 from lmql_lite.errors import InputError
@@ -65,16 +66,19 @@ def listening(port: int) -> socket.socket:
 
 def serve(wishes: Wishes, here: socket.socket, ready: Ready) -> None:
     """Until somebody ends it; then no run is left. `ready` is told the address of the page, with the token in it."""
-    with tempfile.TemporaryDirectory(prefix="lq-playground-") as own:
-        _Server(wishes, here, Path(own), ready).run(sockets=[here])
+    environment = marked(os.environ)
+    with tempfile.TemporaryDirectory(prefix="lq-playground-") as own, watched(environment[MARK]):
+        _Server(wishes, here, Path(own), environment, ready).run(sockets=[here])
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, wishes: Wishes, here: socket.socket, own: Path, ready: Ready) -> None:
+    def __init__(
+        self, wishes: Wishes, here: socket.socket, own: Path, environment: Mapping[str, str], ready: Ready
+    ) -> None:
         port, token = here.getsockname()[1], secrets.token_urlsafe(32)
         self._address = f"http://{HOST}:{port}/#token={token}"
         self._ready = ready
-        self._playground = playground_of(wishes, own, token, os.environ)
+        self._playground = playground_of(wishes, own, token, environment)
         config = uvicorn.Config(
             Guard(self._playground.app(), token, port),
             http="h11",
@@ -91,7 +95,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        await self._playground.runs.prepare()
+        self._playground.runs.prepare()
         self._ready(self._address)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

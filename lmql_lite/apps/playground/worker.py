@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 from lmql_lite.apps.playground.answers import check, plan, query_of
 from lmql_lite.apps.playground.memory import limit, without_core_dumps
 from lmql_lite.apps.playground.offer import Offered
+from lmql_lite.apps.playground.told import told
 from lmql_lite.runtime import events
 from lmql_lite.runtime.asking import NoMoreInput
 from lmql_lite.runtime.failures import failed
@@ -43,15 +44,23 @@ def main() -> None:
     with suppress(KeyboardInterrupt):
         offer = json.loads(jobs.readline())
         session = Offered(offer["models"], offer["first"], offer["memory_bytes"])
-        if offer["ready"] and offer["first"] == "demo":  # others take their time, and memory
-            session.model(None)
+        if offer["ready"]:
+            _make_ready(session, offer["first"])
         for line in jobs:
             job = json.loads(line)
             if job["kind"] == "run":
                 threading.Thread(target=_end_with, args=(jobs,), daemon=True).start()
                 run(job, session, tell)
                 return
+            limit(session.memory_bytes)
             tell(check(job["text"]) if job["kind"] == "check" else plan(job, session))
+
+
+def _make_ready(session: Offered, first: str) -> None:
+    """What every run needs, while nobody waits: the grammars, and the model if it is small."""
+    query_of({"name": "ready.lq", "text": '"[X]" where len(X) < 2'})
+    if first == "demo":
+        session.model(None)
 
 
 def run(job: Mapping[str, Any], session: Offered, tell: Tell) -> None:
@@ -71,7 +80,7 @@ async def _told(job: Mapping[str, Any], session: Offered, tell: Tell) -> None:
         async for event in stream:
             if isinstance(event, events.Finished):
                 _flush()
-            tell(as_object(event))
+            tell(told(event))
 
 
 def _ended(error: BaseException, memory_bytes: int) -> events.Failed:

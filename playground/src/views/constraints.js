@@ -1,5 +1,6 @@
 // The conditions of each hole, clause by clause, as far as the plan and the run tell of them.
 import { make, visible } from "../dom.js";
+import { times } from "./card.js";
 
 export class ConstraintsView {
   constructor(root, onPlace) {
@@ -8,31 +9,44 @@ export class ConstraintsView {
     this._drawn = null;
   }
 
-  draw(scene, plan) {
-    const stamp = [scene.holes.length, scene.holes.at(-1)?.ending, scene.end?.type, plan];
+  /** `plan` says what the clauses are; `isAsked`: it is on its way. */
+  draw(scene, plan, isAsked) {
+    const stamp = [scene.holes.length, scene.holes.at(-1)?.ending, scene.end?.type, plan, isAsked];
     if (this._scene === scene && stamp.every((each, at) => each === this._drawn?.[at])) return;
     this._scene = scene;
     this._drawn = stamp;
     const names = new Set([...(plan?.holes ?? []).map((hole) => hole.name), ...scene.holes.map((hole) => hole.name)]);
     if (!names.size) {
-      this._root.replaceChildren(make("p", { class: "empty" }, "Run the query, or ask for its plan (Mod+Shift+Enter)."));
+      this._root.replaceChildren(make("p", { class: "empty" }, "Run the query, or ask for its plan: then every clause of its holes stands here, how it guides the model, and whether it is met."));
       return;
     }
-    this._root.replaceChildren(...[...names].map((name) => this._hole(name, scene, plan)));
+    this._root.replaceChildren(...[...names].map((name) => this._hole(name, scene, plan, isAsked)));
   }
 
-  _hole(name, scene, plan) {
+  _hole(name, scene, plan, isAsked) {
     const planned = plan?.holes.filter((hole) => hole.name === name) ?? [];
     const filled = scene.holes.filter((hole) => hole.name === name);
     const span = filled[0]?.span ?? planned[0];
     const title = make("h3", {}, `[${visible(name)}] `, span
       ? make("button", { type: "button", class: "link", onclick: () => this._onPlace(span) }, `line ${span.line}`)
       : null);
-    return make("section", { class: "clauses" }, title, clauses(planned, filled, scene), ...fillings(filled));
+    const choices = scene.choices.get(name);
+    const table = plan ? clauses(planned, filled, scene, choices?.overruled) : make("p", { class: "empty" }, isAsked ? "The clauses are being looked up." : "Only the plan knows the clauses, and a recording has none.");
+    return make("section", { class: "clauses" }, title, table, ...narrowed(choices), ...fillings(filled));
   }
 }
 
-function clauses(planned, filled, scene) {
+/** How much the conditions left the model to choose from. */
+function* narrowed(choices) {
+  if (!choices) return;
+  const mean = Math.round(choices.allowed / choices.times).toLocaleString("en");
+  const overruled = [...choices.overruled.values()].reduce((sum, each) => sum + each, 0);
+  yield make("p", {}, `${choices.times === 1 ? "One token was" : `${choices.times} tokens were`} chosen, `
+    + `from ${mean} of ${choices.vocabulary.toLocaleString("en")} tokens that were allowed${choices.times === 1 ? "" : ", on average"}. `
+    + (overruled ? `What the model liked best was forbidden ${times(overruled)}.` : "What the model liked best was never forbidden."));
+}
+
+function clauses(planned, filled, scene, overruled) {
   const rows = [];
   for (const hole of planned) {
     const later = new Set(hole.later);
@@ -41,11 +55,12 @@ function clauses(planned, filled, scene) {
     for (const clause of later) if (!hole.conditions.includes(clause)) rows.push([clause, "known only in the run"]);
     rows.push([`ends ${hole.ends.join(", or ")}`, hole.most_tokens === null ? "" : `at most ${hole.most_tokens} tokens`]);
   }
-  if (!rows.length) return make("p", { class: "empty" }, "The clauses are in the plan, and a recording has none.");
+  if (!rows.length) return make("p", { class: "empty" }, "It has no conditions.");
   const state = stateOf(filled, scene);
-  const head = make("tr", {}, ...["clause", "how", "state"].map((each) => make("th", { scope: "col" }, each)));
+  const head = make("tr", {}, ...["clause", "how", "forbade the favourite", "state"].map((each) => make("th", { scope: "col" }, each)));
   const body = rows.map(([clause, how]) =>
     make("tr", {}, make("td", {}, make("code", {}, visible(clause.split(/\s+/).join(" ")))), make("td", {}, how),
+      make("td", {}, overruled?.has(clause) ? times(overruled.get(clause)) : "–"),
       make("td", { class: `state ${state.kind}` }, state.says)));
   return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
 }
@@ -67,7 +82,7 @@ const SHOWN = 20;
 function* fillings(filled) {
   if (!filled.length) return;
   const items = filled.slice(0, SHOWN).map((hole) =>
-    make("li", {}, hole.value === null ? "open" : make("code", {}, visible(JSON.stringify(hole.value))), hole.ending ? ` ended by ${hole.ending}` : ""));
+    make("li", {}, hole.value === null ? "open" : make("code", {}, visible(JSON.stringify(hole.value))), hole.ending ? ` ended by ${visible(hole.ending)}` : ""));
   yield make("ol", { class: "fillings" }, ...items);
   if (filled.length > SHOWN) yield make("p", { class: "empty" }, `and ${filled.length - SHOWN} more`);
 }

@@ -1,5 +1,6 @@
 // What the run cost, and what it saved; every number says how it was found.
 import { make } from "../dom.js";
+import { MARKS } from "../kinds.js";
 import { tally } from "../scene.js";
 import { percent } from "./tokens.js";
 
@@ -37,7 +38,7 @@ export class LedgerView {
     this._stamp = stamp;
     this._notBefore = now + 120;
     if (!hypothesis && !usage) {
-      this._root.replaceChildren(make("p", { class: "empty" }, "The ledger of a run stands here."));
+      this._root.replaceChildren(make("p", { class: "empty" }, "After a run: where its tokens came from, and what the cache saved."));
       return false;
     }
     const counts = usage ?? soFar(hypothesis);
@@ -49,15 +50,17 @@ export class LedgerView {
     const parts = ["tokens_from_cache", "tokens_from_model", "draft_accepted", "tokens_forced"].map((name) => counts[name] ?? 0);
     const kept = parts.reduce((sum, each) => sum + each, 0);
     const [cache, model, draft, forced] = parts;
+    if (kept) yield shares({ cache, model, draft, forced }, kept);
     yield make("p", { class: "sum" }, make("strong", {}, `${kept} tokens of output`),
       ` = ${cache} cache + ${model} model + ${draft} guessed + ${forced} forced`);
     const share = kept ? cache / kept : 0;
     yield make("p", { class: "sum saved" },
       make("strong", { id: "saved" }, `saved ${cache} of ${kept} tokens${kept ? ` (${percent(share)})` : ""}`), " versus no cache ",
-      this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would be asked for each of these ${cache} tokens.`));
+      this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would be asked for each of these ${cache} tokens.`),
+      scene.end?.type === "done" && kept && !cache ? make("span", { class: "hint" }, " Run it again: the model is not asked for what it has said.") : null);
     const cost = scene.end?.cost;
     if (cost) yield make("p", { class: "sum" }, `cost ${cost.told ? "" : "at most "}${cost.amount.toFixed(6)}`);
-    else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, "cost: free, the model runs in this process");
+    else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, `cost: free; the model runs in this process, and was asked in ${counts.forward_passes} passes`);
     else if (counts.requests) yield make("p", { class: "sum" }, "cost: no price known");
   }
 
@@ -78,6 +81,16 @@ export class LedgerView {
     if (event.target.open) this._open.add(name);
     else this._open.delete(name);
   }
+}
+
+/** The sources as lengths. */
+function shares(counts, kept) {
+  const parts = Object.entries(counts).filter(([, count]) => count).map(([kind, count]) => {
+    const part = make("span", { class: `share ${kind}`, title: `${count} ${kind}` }, `${MARKS[kind] ?? ""} ${kind === "draft" ? "guessed" : kind} ${count}`.trim());
+    part.style.flexGrow = String(count / kept);
+    return part;
+  });
+  return make("div", { class: "shares", "aria-hidden": "true" }, ...parts);
 }
 
 /** Counts of a run that is under way, as far as its lines tell. */

@@ -1,6 +1,7 @@
 // The text as the model saw it; every hole is a box with its name. Blocks of a bounded size, so that a long text is
 // laid out piece by piece.
 import { make, visible } from "../dom.js";
+import { MARKS } from "../kinds.js";
 
 const SOFT = 4_000; // characters of a block: it ends with the next line feed
 const HARD = 8_000; // it ends here
@@ -60,8 +61,14 @@ export class OutputView {
 
   _close(piece) {
     if (this._box?.dataset.hole !== piece.name) return;
-    for (const box of this._root.querySelectorAll(".hole.open")) box.classList.remove("open");
-    this._label.append(make("small", {}, ` ${piece.ending}`));
+    const said = Object.entries(piece.counts).filter(([kind, count]) => count && kind !== "prompt" && kind !== "dropped");
+    for (const box of this._root.querySelectorAll(".hole.open")) {
+      box.classList.remove("open");
+      dress(box, said);
+    }
+    const marks = said.filter(([kind]) => MARKS[kind]).map(([kind, count]) => ` ${MARKS[kind]}${count}`);
+    this._label.append(make("small", {}, ` ${visible(piece.ending)}`), ...marks.map((mark) => make("small", { class: "marks" }, mark)));
+    this._label.title = `${said.map(([kind, count]) => `${count} ${kind}`).join(", ")}; ended by ${piece.ending}`;
     this._box = null;
   }
 
@@ -80,4 +87,19 @@ export class OutputView {
     this._size = 0;
     if (this._box) this._box = this._newBox(this._box.dataset.hole, true);
   }
+}
+
+/** A box has the colours of where its tokens came from, as wide as they are many. */
+function dress(box, said) {
+  const all = said.reduce((sum, [, count]) => sum + count, 0);
+  if (!all) return;
+  let at = 0;
+  const parts = said.map(([kind, count]) => {
+    const from = at;
+    at += (100 * count) / all;
+    return `var(--${kind}-fill) ${from}% ${at}%`;
+  });
+  const [[most]] = said.toSorted((a, b) => b[1] - a[1]);
+  box.style.background = `linear-gradient(90deg, ${parts.join(", ")})`;
+  box.style.outlineColor = `var(--${most})`;
 }

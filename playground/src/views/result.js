@@ -37,7 +37,7 @@ function* done(line) {
   if (names.length) {
     const rows = names.map((name) =>
       make("tr", {}, make("th", { scope: "row" }, visible(name)), make("td", {}, said(name, line.vars[name])),
-        make("td", {}, line.endings[name] ?? "")),
+        make("td", {}, visible(line.endings[name] ?? ""))),
     );
     const head = make("tr", {}, ...["hole", "last value", "ended by"].map((each) => make("th", { scope: "col" }, each)));
     yield make("table", { class: "values" }, make("thead", {}, head), make("tbody", {}, ...rows));
@@ -46,7 +46,7 @@ function* done(line) {
 }
 
 function said(name, value) {
-  if (!name.startsWith("P(")) return make("pre", {}, shown(value));
+  if (!name.startsWith("P(") || !Array.isArray(value)) return make("pre", {}, shown(value));
   return make("ul", { class: "weights" }, ...value.map(([option, share]) =>
     make("li", {}, make("meter", { value: String(share), "aria-label": `probability of ${option}` }),
       ` ${share.toFixed(4)} `, make("q", {}, visible(String(option))))));

@@ -195,5 +195,6 @@ function described(token) {
 }
 
 export function percent(share) {
+  if (share === 0) return "0 %";
   return share >= 0.0995 ? `${Math.round(100 * share)} %` : `${(100 * share).toPrecision(2)} %`;
 }

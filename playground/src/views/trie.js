@@ -73,7 +73,7 @@ export class TrieView {
     }
     const follows = this._root.scrollLeft + this._root.clientWidth >= this._root.scrollWidth - 40;
     const shown = svg("svg", { width: width + 2 * PADDING, height: height + PADDING, role: "tree", "aria-label": "what was said" }, ...edges, ...nodes);
-    this._root.replaceChildren(drawn.length ? shown : make("p", { class: "empty" }, "Nothing was said yet."));
+    this._root.replaceChildren(drawn.length ? shown : make("p", { class: "empty" }, "Nothing was said yet. A run grows from left to right here."));
     const again = focused && drawn.find((run) => run.tokens[0] === focused);
     (again ?? drawn[0])?.element.setAttribute("tabindex", "0");
     again?.element.focus({ preventScroll: true });
@@ -83,6 +83,7 @@ export class TrieView {
   _node(run, isLatest) {
     const text = run.tokens.map((token) => token.text).join("");
     const mark = MARKS[run.kind] ? `${MARKS[run.kind]} ` : "";
+    const shownLabel = mark + label(text); // a name has to begin with what is to be seen
     const node = svg(
       "g",
       {
@@ -91,11 +92,12 @@ export class TrieView {
         tabindex: "-1",
         "aria-level": run.depth,
         "aria-selected": "false",
-        "aria-label": `${visible(shortened(text, 200))}: ${described(run)}`,
+        "aria-label": `${shownLabel}: ${described(run)}`,
         transform: `translate(${run.x + PADDING} ${run.row * ROW + PADDING})`,
       },
       svg("rect", { width: run.width, height: ROW - 10, rx: 5 }),
-      svg("text", { x: PADDING, y: 16.5 }, mark + label(text)),
+      svg("text", { x: PADDING, y: 16.5 }, shownLabel),
+      svg("title", {}, visible(shortened(text, 300))),
     );
     if (run.hidden) node.append(svg("text", { class: "more", x: run.width + 6, y: 16.5 }, `+${run.hidden} more`));
     return node;
@@ -109,7 +111,7 @@ export class TrieView {
         { class: run.kind },
         make("td", {}, make("code", {}, onOneLine(shortened(run.tokens.map((token) => token.text).join(""), 300)))),
         make("td", {}, run.tokens[0].source),
-        make("td", {}, run.hole ?? "–"),
+        make("td", {}, run.hole === null ? "–" : visible(run.hole)),
         make("td", { class: "number" }, String(run.tokens.length)),
         make("td", { class: "number" }, String(run.passes)),
         make("td", {}, FATES[run.fate]),
@@ -164,7 +166,7 @@ function label(text) {
 
 function described(run) {
   const fate = run.kind === "dropped" ? `, ${FATES[run.fate]}` : "";
-  const hole = run.hole === null ? "" : `, in ${run.hole}`;
+  const hole = run.hole === null ? "" : `, in ${visible(run.hole)}`;
   return `${SOURCES[run.tokens[0].source]}${fate}${hole}, ${run.tokens.length} tokens, come by ${times(run.passes)}`;
 }
 

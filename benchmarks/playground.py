@@ -1,0 +1,239 @@
+"""What a person waits for on the playground's page: the first token, a stop, and frames while 50,000 tokens come.
+
+    python benchmarks/playground.py [--runs 7] [--only first|frames|size]
+
+A real `lq playground` in a process of its own, and Chromium without a window, driven by Playwright, over loopback. A
+frame is what lies between two calls of requestAnimationFrame; long tasks are those that the browser itself reports
+(50 ms and more). Medians, with the least and the greatest of n runs. The machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import http.server
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from playwright.sync_api import Browser, sync_playwright  # noqa: E402
+
+from tests.browser.conftest import PLAYGROUND, Server, Tab, build  # noqa: E402
+from tests.browser.recordings import lines, long_run  # noqa: E402
+
+EXAMPLE = (ROOT / "examples" / "01_packing_list.lq").read_text("utf-8")
+ENDLESS = "while True:\n    pass\n"
+TOKENS = 50_000
+VIEWS = ("output", "trie", "tokens", "log")
+MOST_BYTES, MOST_FIRST_MS, MOST_FRAME_MS = 250_000, 1500, 100
+
+FIRST = """() => new Promise((done) => {
+    const began = performance.now();
+    const look = () => {
+        const hole = document.querySelector("#output .hole");
+        const said = hole && hole.textContent.replace(/^[A-Z]+/, "").trim();
+        if (said) requestAnimationFrame(() => done(performance.now() - began));
+        else requestAnimationFrame(look);
+    };
+    document.getElementById("run").click();
+    requestAnimationFrame(look);
+})"""
+"""From the click to the frame behind the one that has a token of a hole."""
+
+STOP = """() => new Promise((done) => {
+    const began = performance.now();
+    const look = () => document.getElementById("state").dataset.state === "stopped"
+        ? done(performance.now() - began) : requestAnimationFrame(look);
+    document.getElementById("stop").click();
+    look();
+})"""
+
+WATCH = """() => {
+    window.frames_ms = [];
+    window.tasks_ms = [];
+    let before = performance.now();
+    const frame = () => {
+        const now = performance.now();
+        frames_ms.push(now - before);
+        before = now;
+        requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    new PerformanceObserver((list) => tasks_ms.push(...list.getEntries().map((each) => each.duration)))
+        .observe({ type: "longtask" });
+}"""
+FORGET = "() => { frames_ms.length = 0; tasks_ms.length = 0; }"
+WORST = "() => ({ frame: Math.max(...frames_ms), task: Math.max(0, ...tasks_ms), frames: frames_ms.length })"
+IS_DONE = "document.getElementById('state').dataset.state === 'done'"
+IS_DRAWN = "document.getElementById('panels').getAttribute('aria-busy') === 'false'"
+
+
+@contextmanager
+def playground() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def tab_of(browser: Browser, address: str) -> Iterator[Tab]:
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    tab = Tab(context.new_page())
+    tab.open(address)
+    yield tab
+    context.close()
+
+
+def told(what: str, values: list[float], most: float | None = None) -> None:
+    middle = statistics.median(values)
+    line = f"{what:<58} {middle:8.0f} ms   {min(values):6.0f} .. {max(values):6.0f}   n={len(values)}"
+    if most is not None:
+        line += f"   {'holds' if max(values) <= most else 'MISSED'}: at most {most:.0f}"
+    print(line, flush=True)
+
+
+def first(browser: Browser, runs: int) -> None:
+    """The wait for the first token of a run in a process that has to be started, and for the end of one."""
+    firsts, again, stops = [], [], []
+    for _ in range(runs):
+        with playground() as server, tab_of(browser, server.address) as tab:
+            tab.write(EXAMPLE)
+            tab.page.wait_for_timeout(1000)
+            firsts.append(tab.page.evaluate(FIRST))
+            tab.wait("done")
+            tab.write(f"{EXAMPLE}\n")
+            tab.page.wait_for_timeout(1000)
+            tab.page.reload()
+            tab.page.wait_for_selector("html[data-ready]")
+            tab.page.evaluate("document.getElementById('output').replaceChildren()")
+            tab.page.wait_for_timeout(500)
+            again.append(tab.page.evaluate(FIRST.replace("#output .hole", "#output .hole.open, #output .hole")))
+            tab.wait("done")
+            tab.write(ENDLESS)
+            tab.page.click("#run")
+            tab.page.wait_for_selector("#state[data-state=running]")
+            tab.page.wait_for_timeout(1500)
+            stops.append(tab.page.evaluate(STOP))
+    told("click to the first painted token, first run of a server", firsts, MOST_FIRST_MS)
+    told("click to the first painted token, second run, from cache", again, MOST_FIRST_MS)
+    told("click on Stop until it says that the run is stopped", stops, 1000)
+
+
+def frames(browser: Browser, runs: int) -> None:
+    """The longest frame while 50,000 tokens are shown: read from a recording, and as they come from a server."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "long.lqrun"
+        place.write_text("".join(lines(long_run(TOKENS))), "utf-8")
+        with playground() as server:
+            recorded(browser, server, place, runs)
+            live(browser, server, place.read_bytes(), runs)
+
+
+def recorded(browser: Browser, server: Server, place: Path, runs: int) -> None:
+    for view in VIEWS:
+
+        def show(tab: Tab, view: str = view) -> None:
+            tab.page.click(f"#tab-{view}")
+            tab.page.click("#share")
+            tab.page.evaluate(FORGET)
+            tab.page.set_input_files("#open-lqrun", place)
+
+        measure(browser, server, f"a recording of {TOKENS:,} tokens, {view}", show, runs)
+
+
+def live(browser: Browser, server: Server, data: bytes, runs: int) -> None:
+    """The lines of a run come from the page's own server's place, as fast as the page reads them."""
+    with streaming(data) as origin:
+        for view in VIEWS:
+
+            def show(tab: Tab, view: str = view) -> None:
+                tab.page.route("**/api/runs", lambda route: route.fulfill(status=201, json={"run": "r1"}))
+                tab.page.route("**/api/runs/r1/events*", lambda route: route.continue_(url=f"{origin}/"))
+                tab.page.click(f"#tab-{view}")
+                tab.page.evaluate(FORGET)
+                tab.page.click("#run")
+
+            measure(browser, server, f"{TOKENS:,} tokens as they come, {view}", show, runs)
+
+
+@contextmanager
+def streaming(data: bytes) -> Iterator[str]:
+    """A server that says nothing but these lines, a hundred at a time."""
+
+    class Lines(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-ndjson")
+            self.end_headers()
+            said = data.splitlines(keepends=True)
+            for at in range(0, len(said), 100):
+                self.wfile.write(b"".join(said[at : at + 100]))
+                self.wfile.flush()
+                time.sleep(0.002)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lines)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def measure(browser: Browser, server: Server, what: str, show: Callable[[Tab], None], runs: int) -> None:
+    worst, tasks, whole = [], [], []
+    for _ in range(runs):
+        with tab_of(browser, server.address) as tab:
+            tab.page.evaluate(WATCH)
+            began = time.perf_counter()
+            show(tab)
+            tab.until(IS_DONE, seconds=120)
+            tab.until(IS_DRAWN, seconds=120)
+            tab.page.wait_for_timeout(300)
+            whole.append(1000 * (time.perf_counter() - began) - 300)
+            found = tab.page.evaluate(WORST)
+            worst.append(found["frame"])
+            tasks.append(found["task"])
+    told(f"longest frame, {what}", worst, MOST_FRAME_MS)
+    print(f"{'':<10}longest task {max(tasks):.0f} ms, all of it shown after {statistics.median(whole) / 1000:.1f} s")
+
+
+def size() -> None:
+    """The JavaScript that a browser reads, compressed as a server would."""
+    found = sum(len(gzip.compress(path.read_bytes(), 9)) for path in (PLAYGROUND / "dist").rglob("*.js"))
+    print(f"JavaScript, compressed: {found:,} bytes   {'holds' if found <= MOST_BYTES else 'MISSED'}: {MOST_BYTES:,}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--only", choices=["first", "frames", "size"])
+    arguments = parser.parse_args()
+    build()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        print(f"Chromium {browser.version}, Python {platform.python_version()}, {platform.machine()}")
+        if arguments.only in (None, "size"):
+            size()
+        if arguments.only in (None, "first"):
+            first(browser, arguments.runs)
+        if arguments.only in (None, "frames"):
+            frames(browser, arguments.runs)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

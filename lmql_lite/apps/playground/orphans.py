@@ -1,0 +1,75 @@
+"""Every process that a run starts inherits a mark, and is found by it: some leave the process group of their run.
+
+Beside the server one process waits for it to be gone, however that comes about, and ends what is left of its runs: a
+worker in the middle of code that is not Python cannot see that nobody waits for it. Only Linux tells the marks.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MARK = "LMQL_LITE_RUNS"
+"""A variable. The marks of all below a process begin with its own."""
+
+_BOOT = "from lmql_lite.apps.playground.orphans import wait_and_end; wait_and_end()"
+
+
+def marked(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process whose descendants can be found."""
+    return {**environment, MARK: f"{environment.get(MARK, '')}{secrets.token_hex(8)}."}
+
+
+def end(mark: str) -> None:
+    """Kills all that bear it, but not who asks. Whoever forks while we look is found the next time."""
+    sought = f"{MARK}={mark}".encode()
+    for _ in range(20):
+        rest = [process for process in _others() if _bears(process, sought)]
+        if not rest:
+            return
+        for process in rest:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+
+
+@contextmanager
+def watched(mark: str) -> Iterator[None]:
+    """Of what bears it nothing outlives this for long, even if this process is killed."""
+    if sys.platform != "linux":
+        yield
+        return
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _BOOT, mark],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        start_new_session=True,  # Ctrl-C in a terminal is not for it
+    ):
+        yield  # then its stdin is closed, as it is when this process dies
+
+
+def wait_and_end() -> None:
+    sys.stdin.buffer.read()
+    end(sys.argv[1])
+
+
+def _others() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    except OSError:
+        return []
+
+
+def _bears(process: int, sought: bytes) -> bool:
+    try:
+        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(variable.startswith(sought) for variable in variables)
