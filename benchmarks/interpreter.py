@@ -18,10 +18,18 @@ from dataclasses import dataclass
 
 import lmql_lite as lq
 from lmql_lite.cache.tree import Node
+from lmql_lite.cache.trie import Trie
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile as compile_program
-from lmql_lite.runtime.variables import copied
+from lmql_lite.runtime.backends import TokenBackend
+from lmql_lite.runtime.environment import environment_of
+from lmql_lite.runtime.frames import Frame, own
+from lmql_lite.runtime.hypothesis import Hypothesis
+from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.settings import Settings
+from lmql_lite.runtime.steps import Steps
+from lmql_lite.tokens import Sampling
 
 TOKENS = 2000
 STATEMENTS = 3000
@@ -66,10 +74,12 @@ class Row:
 def rows() -> list[Row]:
     session = lq.Session()
     model = lq.ScriptedModel("go:" + "x" * 2 * TOKENS)
+    first = hypothesis(model)
+    (forked,) = forks(first, 1)
+    shared = [value for name, value in forked.frames[0].environment.items() if name != "items"]
     free = lq.compile('"go:[A]"')
     loop = lq.compile(LOOP)
     source = Source("sixty.lq", sixty_lines())
-    table = {"items": [{"n": at} for at in range(ITEMS)]}
 
     def tokens() -> None:
         result = free.run_sync(model=model, max_tokens=TOKENS, session=session)
@@ -81,9 +91,25 @@ def rows() -> list[Row]:
         Row("a token that is known", "token", TOKENS, tokens),
         Row("a statement", "statement", STATEMENTS, lambda: loop.run_sync(model=model, session=session)),
         Row(f"parse and compile {LINES} lines", "query", 1, lambda: compile_program(parse(source))),
-        Row(f"{FORKS} forks of a list of {ITEMS}", "fork", FORKS, lambda: [dict(table) for _ in range(FORKS)]),
-        Row("and the copy when one writes", "copy", 1, lambda: copied([table], ())),
+        Row(f"{FORKS} forks of a list of {ITEMS}", "fork", FORKS, lambda: forks(first, FORKS)),
+        Row("and the copy when one writes", "copy", 1, lambda: own(forked.frames, shared)),
     ]
+
+
+def hypothesis(model: lq.ScriptedModel) -> Hypothesis:
+    """One with a list of dicts among its variables."""
+    program = lq.compile('"go"').program
+    environment = environment_of(program, {}) | {"items": [{"n": at} for at in range(ITEMS)]}
+    desk = TokenBackend(model).desk(Trie(), speculate=False, replay=False)
+    writer = desk.writer(Ledger(1), Sampling(), isolated=False)
+    return Hypothesis(Frame(program, environment, Settings(), Sampling()), writer, Steps())
+
+
+def forks(hypothesis: Hypothesis, many: int) -> list[Hypothesis]:
+    found = [hypothesis.fork() for _ in range(many)]
+    items = hypothesis.frames[0].environment["items"]
+    assert all(fork.frames[0].environment["items"] is items for fork in found), "nothing is copied"
+    return found
 
 
 async def _step() -> Node:

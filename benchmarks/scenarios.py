@@ -141,7 +141,7 @@ def options(table: Table, house: House, runs: int) -> None:
     both = (ELSEWHERE, CHOSEN)
     beside(table, house, "as it is", choosing(TELLING, *both), lmql.OPTIONS, runs)
     compare(table, house, "grammar", choosing(GRAMMAR, *both), OPTIONS, runs, requests=1, tokens=19)
-    compare(table, house, "log-probabilities", choosing(TELLING, *both), OPTIONS, runs, requests=2, tokens=19)
+    compare(table, house, "log-probabilities", choosing(TELLING, *both), OPTIONS, runs, requests=2)
 
 
 def tools(table: Table, house: House, runs: int) -> None:

@@ -159,6 +159,7 @@ def in_memory(table: Table, tree: Shape, part: Shape, rows: list[Scores]) -> Non
     heads = LoggedHeads(heads_of(nodes), VOCABULARY)
     with table.time(f"tree: attach {many:,} heads as columns", many, "s"):
         trie.attach(nodes, heads)
+    trie.guess(int(nodes[-1]), 1, skip=False)  # the table for guesses is made when the first one is wanted
     table.add("tree: structure", trie.structure_nbytes / len(trie), "bytes/node", at_most=48)
     with table.time(f"tree: load the same {many:,} nodes again", many, "s"):
         trie.extend_many(tree.parents, tree.tokens, logged=True)

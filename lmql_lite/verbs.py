@@ -265,11 +265,11 @@ class Query:
 
 
 async def answers_of(stream: AsyncGenerator[events.Event, None]) -> Answers:
-    """What a run gives at its end: one result, or several, best first."""
+    """What a run gives at its end: one result, or a list of them, best first, where more than one was asked for."""
     async with aclosing(stream):
         async for event in stream:
             if isinstance(event, events.Finished):
-                return list(event.results) if len(event.results) > 1 else event.result
+                return list(event.results) if event.results else event.result
     raise AssertionError("a run ends with Finished or raises")
 
 

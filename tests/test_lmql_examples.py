@@ -107,6 +107,27 @@ def test_each_says_in_its_first_line_what_it_shows_and_has_its_expected_output()
         assert re.match(r'(# |""")[A-Z`].+[.:]', path.read_text("utf-8")), path
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        'argmax "Hi[X]" from "demo" where len(X) < 5',
+        'ARGMAX "Hi[X]" FROM "demo" WHERE len(X) < 5',
+        'argmax "Hi[X]" where len(X) < 5 from "demo"',
+        '  sample(temperature=0.5, seed=1) "Hi[X]" from "demo" where len(X) < 5',
+        'argmax\n    "Hi[X]" from "demo"\nwhere len(X) < 5',
+        'argmax "Hi[X]" from "demo" \\\n    where len(X) < 5',
+    ],
+)
+def test_clauses_may_stand_on_the_line_of_the_prompt(source: str, session: lq.Session) -> None:
+    query = lq.compile(source)
+    assert query.program.model is not None and len(query.run_sync(session=session)["X"]) < 5
+
+
+def test_a_line_below_clauses_on_the_line_of_the_prompt_is_refused_at_its_place() -> None:
+    with pytest.raises(lq.QueryError, match=r":2:1: this line comes after the clauses"):
+        lq.compile('argmax "Hi[X]" from "demo"\n"more"')
+
+
 # Where LMQL gave something else --------------------------------------------------------------------------------------
 
 
@@ -140,6 +161,13 @@ def test_a_condition_of_lmql_that_is_not_here_says_so(name: str) -> None:
     with pytest.raises(lq.QueryError, match=f"{name} is not available") as caught:
         lq.compile(f'"Say [X]" where {name}(X)')
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["Person", "int"])
+def test_a_type_in_where_is_refused_before_a_model_is_asked(kind: str) -> None:
+    with pytest.raises(lq.QueryError, match="the type of a hole stands at the hole") as caught:
+        lq.compile(f'"Say [X]" where type(X) is {kind}')
+    assert caught.value.hint == f"write [X: {kind}] in the prompt"
 
 
 @pytest.mark.parametrize(

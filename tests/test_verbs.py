@@ -207,7 +207,7 @@ def test_leaving_several_samples_whose_events_wait_for_a_reader_ends_them_all() 
             for _ in range(100):
                 await asyncio.sleep(0)
         await asyncio.wait_for(stream.aclose(), 60)
-        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        return asyncio.all_tasks() - {asyncio.current_task()}
 
     assert asyncio.run(leave()) == set()
 

@@ -113,7 +113,7 @@ class Head:
         size, first = heat.size, heat.size if unknown.is_behind else int(np.count_nonzero(heat > highest))
         outside = unknown.count
         if sampling.top_k is not None:
-            outside = min(outside, max(sampling.top_k - first, 0))
+            outside = min(outside, max(max(sampling.top_k, 1) - first, 0))
         rest = self._rest_bound(outside, sampling.temperature)
         if outside and unknown.penalised.size and not np.isneginf(highest):
             penalised = (unknown.penalised / np.float32(sampling.temperature)).astype(np.float64)

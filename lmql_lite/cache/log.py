@@ -128,7 +128,7 @@ class Numbers:
 
     def admit(self, frame: Frame) -> Model | Batch | Lost:
         """What the next frame of the log says, or what is lost with it. NumberClash where it cannot follow."""
-        if frame.first + frame.count - self.stop(frame.model) > MAX_LOST:
+        if self._is_far(frame):
             self.give_up(frame.model)
         if frame.payload is None or frame.model in self._given_up:
             return self._lose(frame)
@@ -184,8 +184,11 @@ class Numbers:
         bound = model.vocabulary_size or 2**31
         return all(not len(tokens) or int(tokens.max()) < bound for tokens in columns)
 
+    def _is_far(self, frame: Frame) -> bool:
+        return frame.first + frame.count - self.stop(frame.model) > MAX_LOST
+
     def _lose(self, frame: Frame) -> Lost:
-        if frame.model in self._given_up:
+        if self._is_far(frame):
             return Lost(frame.model, self.stop(frame.model), 0)
         if frame.count:
             self._stops[frame.model] = max(self.stop(frame.model), frame.first + frame.count)

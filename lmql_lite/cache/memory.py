@@ -105,9 +105,7 @@ class Memory:
     def make_room(self, newest: Node | None = None) -> None:
         self.drop_spare()
         if self.nbytes > self.max_bytes and self._whole:  # all at once, so that this is not done for every row
-            for node in self.facts:
-                if node not in self._pins and node != newest:
-                    self._cool(node)
+            self.cool_all(newest)
 
     def drop_spare(self) -> None:
         """As much of what no run stands on as there is no room for."""
@@ -119,10 +117,10 @@ class Memory:
                 del self._spare[node]
                 self._drop(node)
 
-    def cool_all(self) -> None:
-        """Makes all rows their heads but those that a run asks for."""
+    def cool_all(self, newest: Node | None = None) -> None:
+        """Makes all rows their heads but the newest, and those that a run asks for."""
         for node in self.facts:
-            if node not in self._pins:
+            if node not in self._pins and node != newest:
                 self._cool(node)
 
     def _keep(self, node: Node) -> None:

@@ -20,7 +20,7 @@ ROOT: Node = 0
 _PARENT_FACTOR = 668_265_263
 _TOKEN_FACTOR = 374_761_393
 _LOW_BITS = 13
-_ROOM = 1.43
+_ROOM = 1.55
 """Places of the table for a node at least; and it grows by a quarter, so that there are seldom many more."""
 
 _USED, _LOGGED = 1, 2
@@ -33,7 +33,7 @@ class Nodes:
     """Parent, token, first child, next and previous sibling (int32), the hash of the path (uint64) and marks of each
     node: 29 bytes, and up to 2 that are reserved for the next nodes.
 
-    The table adds 6 to 7: an open-addressed hash table of node numbers (linear probing, at most 7 in 10 places taken, 0
+    The table adds 6 to 8: an open-addressed hash table of node numbers (linear probing, at most 2 in 3 places taken, 0
     is free since the root is nobody's child), which finds the child by a token in about two looks however many siblings
     it has, and many children in a few numpy steps. The chains list children.
 

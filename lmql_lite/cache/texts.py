@@ -86,16 +86,14 @@ class Said:
     """A token of a server, or what is left of one: its bytes, b"" for end-of-text.
 
     `logprob` is None where it was not told; `run` as in `Fact`. `inside`: the server said it as the end of a longer
-    token, and was never asked what comes after the text so far. `token` is the server's own number of it. `others` is
-    None where it is not known (any more) what the server told beside it.
+    token, and was never asked what comes after the text so far. `manner`: what it answers, for `Texts.beside`.
     """
 
     data: bytes
     logprob: float | None
     run: int
     inside: bool = False
-    token: int | None = None
-    others: Alternatives | None = None
+    manner: Manner = Manner()
 
     @property
     def ends(self) -> bool:
@@ -149,7 +147,8 @@ class Texts:
 
     def _note(self, node: Node, manner: Manner, token: int | None, others: Alternatives) -> None:
         if others or token is not None:
-            self._notes.setdefault((self.tree.path_hash(node), manner), (token, others))
+            as_kept = tuple((data, float(np.float32(score))) for data, score in others)
+            self._notes.setdefault((self.tree.path_hash(node), manner), (token, as_kept))
             if len(self._notes) > NOTES_KEPT:
                 self._notes.popitem(last=False)
 
@@ -159,7 +158,7 @@ class Texts:
             first = answer = self._answer(node, manner)
             if first is None or answer is None:
                 continue
-            begin, data = node, bytearray()
+            data = bytearray()
             while answer is not None and answer.token != END:
                 data.append(answer.token)
                 node = self.tree.extend(node, answer.token)
@@ -167,12 +166,15 @@ class Texts:
                 if answer is None or answer.logprob != INSIDE:
                     break
             logprob = None if first.logprob in (UNTOLD, INSIDE) else first.logprob
-            token, others = self._beside(begin, manner)
-            return Said(bytes(data), logprob, first.run, first.logprob == INSIDE, token, others)
+            return Said(bytes(data), logprob, first.run, first.logprob == INSIDE, manner)
         return None
 
-    def _beside(self, node: Node, manner: Manner) -> tuple[int | None, Alternatives | None]:
-        """The number of the token after `node`, and what might have come instead."""
+    def beside(self, node: Node, said: Said) -> tuple[int | None, Alternatives | None]:
+        """Of what was said after `node` the server's own number, and what might have come instead.
+
+        None where that is not known (any more).
+        """
+        manner = said.manner
         if manner.question is not None:
             token, others = self._notes.get((self.tree.path_hash(node), manner), (None, None))
             number = self.tree.verdict(node, manner.of_numbers) if manner.numbered and token is None else None

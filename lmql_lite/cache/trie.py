@@ -26,7 +26,7 @@ NODE_BYTES = 48
 """What a node takes of memory at most, with its places in the tables."""
 LOOKS = 16
 """So many nodes are looked at for one that is added when there are too many: at least every other one of those that
-were looked at twice can go, where it is not needed."""
+were looked at twice can go, where it is not needed. Among n that a log holds, n/16 too many may wait for the hand."""
 
 
 class Trie:

@@ -41,6 +41,10 @@ MISTAKEN = {
     "=<": "write <=",
     "===": "write ==",
     "<>": "write !=",
+    **dict.fromkeys(
+        ("where", "distribution"),
+        "it stands behind a prompt; a string in a function is none, unless it is the docstring of a @query",
+    ),
 }
 
 

@@ -102,6 +102,12 @@ class Lowering:
             case ast.UnaryOp(ast.Not(), operand):
                 self._refuse_stops(operand)
                 return negated(self.condition(operand))
+            case ast.Compare(ast.Call(ast.Name("type"), [text], []), _, [kind]) if self._is_hole(text):
+                raise QueryError(
+                    "the type of a hole stands at the hole",
+                    span=span,
+                    hint=f"write [{self._hole}: {ast.unparse(kind)}] in the prompt",
+                )
             case ast.Compare(left, operators, comparators):
                 sides = [left, *comparators]
                 pairs = tuple(

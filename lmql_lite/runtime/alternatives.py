@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.scores import Mask
@@ -34,8 +35,7 @@ class Alternative:
     clause: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Choosable:
+class Choosable(NamedTuple):
     """Where a token was chosen: behind `node`, in the hole `op`, from those that `mask` allows. `matcher` and `held` as
     in `Matcher.allowed`. `term` is the hole's condition, None as long as nobody has said it."""
 

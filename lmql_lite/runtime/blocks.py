@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from types import CodeType
-from typing import Any, Protocol, TypeGuard
+from typing import Any
 
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import (
@@ -90,17 +90,17 @@ class Returned:
 class Final:
     """A `finally`, and what goes on behind it; None for what comes next in the program."""
 
-    onward: Left | Returned | BaseException | None
+    onward: Left | BaseException | None
 
 
-class Returning(Protocol):
-    """A `Final` behind which the query returns."""
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """A `finally` behind which the query returns."""
 
-    @property
-    def onward(self) -> Returned: ...
+    onward: Returned
 
 
-Block = Loop | With | Guard | Handled | Final
+Block = Loop | With | Guard | Handled | Final | Returning
 
 
 class Blocks:
@@ -134,19 +134,22 @@ class Blocks:
     @property
     def returned(self) -> tuple[Any, ...]:
         """What the query returns when its `finally` is done, outermost first."""
-        return tuple(block.onward.value for block in self._stack if _is_returning(block))
+        return tuple(block.onward.value for block in self._stack if isinstance(block, Returning))
 
     def give_back(self, values: Sequence[Any]) -> None:
         """It returns these instead."""
         left = iter(values)
         self._stack = tuple(
-            Final(replace(block.onward, value=next(left))) if _is_returning(block) else block for block in self._stack
+            Returning(replace(block.onward, value=next(left))) if isinstance(block, Returning) else block
+            for block in self._stack
         )
 
     @property
     def is_guarded(self) -> bool:
         """Whether an exception may be dealt with here."""
-        return any(isinstance(block, With) or (isinstance(block, Guard) and not block.always) for block in self._stack)
+        return bool(self._stack) and any(
+            isinstance(block, With) or (isinstance(block, Guard) and not block.always) for block in self._stack
+        )
 
     def refuse_cancelled(self) -> None:
         """Raises the cancellation that is on its way: what runs in any case asks no model any more."""
@@ -181,7 +184,7 @@ class Blocks:
                 raise environment[ERROR]
             case EndFinally():
                 final = self._pop(environment)
-                assert isinstance(final, Final), "a `finally` ends where it began"
+                assert isinstance(final, Final | Returning), "a `finally` ends where it began"
                 if isinstance(final.onward, BaseException):
                     raise final.onward
                 return await self.leave(final.onward, environment) if final.onward else pc + 1
@@ -197,7 +200,7 @@ class Blocks:
                 case With() as block:
                     await self._exit(block, None, environment)
                 case Guard(target, always=True):
-                    self._push(Final(onward), environment)
+                    self._push(Returning(onward) if isinstance(onward, Returned) else Final(onward), environment)
                     return target
         return onward.target if isinstance(onward, Left) else onward
 
@@ -306,10 +309,6 @@ def _protocol(manager: Any, *, is_async: bool) -> tuple[Callable[[], Any], Calla
     if end is None:
         raise TypeError(f"{sentence} (missed {prefix}exit__ method)")
     return lambda: begin(manager), lambda *what: end(manager, *what)
-
-
-def _is_returning(block: Block) -> TypeGuard[Returning]:
-    return isinstance(block, Final) and isinstance(block.onward, Returned)
 
 
 def _error_of(block: Block) -> BaseException | None:

@@ -220,7 +220,7 @@ class TokenWeighing:
                 state = self._path.take(state, answer.token)
             else:
                 source = self._ledger.source(state.node, answer.run)
-                state = self._path.choose(state, answer.token, self._hole, source, answer.logprob)
+                state = self._path.choose(state, answer.token, self._hole, source, answer.logprob, state.matcher)
         return state
 
 

@@ -7,9 +7,9 @@ again with the next index. What was executed before is never undone.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,8 +35,7 @@ SHOWN = 60
 """Characters of an unfinished value that an error quotes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crossroads:
+class Crossroads(NamedTuple):
     """A choice that could have been another: `untried` are the allowed tokens that were not taken yet."""
 
     state: State
@@ -46,8 +45,7 @@ class Crossroads:
     penalties: Penalties
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """A token that may come next at a crossroads; `choice` is None where the hole ends there, at its bound."""
 
     crossroads: Crossroads
@@ -159,7 +157,8 @@ class Fill:
         return self._noted(crossroads.state, self._take(crossroads, choice))
 
     def _noted(self, before: State, after: State) -> State:
-        self._made += steps_since(before, after)
+        if after.history is not before.history:
+            self._made += steps_since(before, after)
         return after
 
     async def ways(self, state: State, matcher: Matcher, most: int) -> list[Way]:
@@ -196,7 +195,7 @@ class Fill:
         if choice is None:
             return replace(crossroads.state, matcher=crossroads.matcher.end("bound"))
         if self._op.may_reject:
-            crossroads = replace(crossroads, untried=crossroads.untried.copy())
+            crossroads = crossroads._replace(untried=crossroads.untried.copy())
             if self._sampling.temperature <= 0:
                 self._crossroads.append(crossroads)
         return self._noted(crossroads.state, self._take(crossroads, choice))
@@ -227,7 +226,9 @@ class Fill:
         data = self._engine.vocabulary.tokens[token] or b""
         if len(data) <= len(crossroads.held):
             return self._path.take(state, token, choice.logprob)
-        state = self._path.choose(state, token, self._op.name, choice.source, choice.logprob)
+        # a token that begins with held text belongs to whom that belongs to (S15)
+        after = matcher.advance(data[len(crossroads.held) :], tokens=0 if crossroads.held else 1)
+        state = self._path.choose(state, token, self._op.name, choice.source, choice.logprob, after)
         self._ledger.choosable[state.node] = Choosable(
             self._frontier.tree,
             crossroads.state.node,
@@ -237,9 +238,7 @@ class Fill:
             crossroads.held,
             crossroads.untried,
         )
-        # a token that begins with held text belongs to whom that belongs to (S15)
-        tokens = 0 if crossroads.held else 1
-        return replace(state, matcher=matcher.advance(data[len(crossroads.held) :], tokens))
+        return state
 
     def _dead_end(self, state: State, matcher: Matcher, held: bytes, room: int) -> ConstraintError | ModelError:
         model, name = self._frontier.scorer, self._op.name

@@ -157,6 +157,8 @@ class Frontier:
         scores = fact.scores
         if token is None or isinstance(scores, Head):
             return
+        if sampling.temperature <= 0 and not penalties and scores.head().ids[0] == token:  # it says so at first sight
+            return
         if isinstance(pick(scores.head(), mask, sampling, self.tree.path_hash(node), penalties), Miss):
             answer = Answer(token, scores.logprob(token), fact.run)
             if sampling.temperature <= 0:

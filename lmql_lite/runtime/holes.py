@@ -168,13 +168,15 @@ class Holes:
 
     async def _look(self, hole: OpenHole) -> None:
         """What the open hole says by now is shown and judged: it may have to go back, and it may have its value."""
-        here = self._standing
+        here, may_reject = self._standing, hole.op.may_reject
         while True:
-            self._tell()
+            here.tell(hole.term)
             matcher = self.matcher
             await self._show(hole, matcher)
-            if hole.op.may_reject:
+            if may_reject:
                 here.own()
+            elif matcher.ending is None:
+                return
             broken = await hole.judge.objects(matcher, here.frame.environment)
             if broken is None:
                 break
@@ -254,4 +256,3 @@ class Holes:
             return text_term(op, term) if at == here else text_term(later, frame.bind(at, self._standing.now))
 
         return outlook_of(frame.program.ops, here, text_at, schema_of(op, term))
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from lmql_lite.constraints.terms import Term
 from lmql_lite.runtime import events
@@ -14,7 +13,7 @@ def moves(ledger: Ledger, term: Term | None) -> Iterator[events.Event]:
     """Tokens that joined or left the path, then those that were guessed. `term` is the condition of the open hole."""
     for step in ledger.news:
         chosen = ledger.choosable.get(step.node) if step.token.fate == "kept" else None
-        choosable = replace(chosen, term=term) if chosen else None
+        choosable = chosen._replace(term=term) if chosen else None
         yield events.TokenMoved(step.token, step.node, step.parent, choosable=choosable)
     for step in ledger.guesses:
         yield events.Guessed(step.token, step.node, step.parent)

@@ -15,7 +15,7 @@ from lmql_lite.runtime.judge import Objection
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.settings import Settings
-from lmql_lite.runtime.state import Piece, State, cut_off, data_of, join, steps_since
+from lmql_lite.runtime.state import Piece, State, Step, cut_off, data_of, join, steps_since
 
 MOST_DEEP = 100
 """So many queries may be under way inside each other: a query that calls itself for ever is told so."""
@@ -81,16 +81,17 @@ def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger
     """What was said between the two states leaves the path, and an answer comes in its place.
 
     Text that was pending when it began is only said anew. Tokens that ran past the end of the hole before it are cut
-    there, if that has not been done yet (S14).
+    there, if it was settled meanwhile what becomes of them (S14).
     """
-    hanging = () if before.overhang is None else tuple(step.node for step in before.overhang.steps)
-    before = cut_off(before)
+    hanging: tuple[Step, ...] = ()
+    if before.overhang is not None and after.overhang is not before.overhang:
+        hanging, before = before.overhang.steps, cut_off(before)
     steps = steps_since(before, after)
-    was_kept = any(step.node in hanging and step.token.fate == "kept" for step in steps)
+    not_cut = {id(step) for step in steps}.intersection(map(id, hanging))
     history = before.history
-    waiting = 0 if was_kept else len(data_of(before.held)) + len(data_of(before.pending))
+    waiting = 0 if not_cut else len(data_of(before.held)) + len(data_of(before.pending))
     for step in steps:
-        if step.token.fate == "kept" and step.node in hanging:
+        if id(step) in not_cut:
             ledger.drop(step, "cut")
             step = replace(step, token=replace(step.token, fate="cut"))
         elif step.token.fate == "kept":

@@ -82,7 +82,7 @@ class Path:
         if state.pending and state.pending[0].hole == UNREAD:  # then nothing was read with it
             white, left = begun(state.pending, 0)
             before = self._tree.path(state.node)[-1:] or (NONE,)
-            state = self._add(replace(state, pending=left), self._record(before[0], white), state.node)
+            state = self._add(replace(state, pending=left), self._record(before[0], white), state.node, state.depth)
         return replace(state, held=state.pending, pending=())
 
     def _ambiguous(self, ids: tuple[int, ...], *, first: bool) -> int:
@@ -113,8 +113,9 @@ class Path:
         `logprob` is set where the model was let choose, and chose what was held.
         """
         spelled, left = begun(state.held or state.pending, len(self._data(token)))
-        state = replace(state, held=left) if state.held else replace(state, pending=left)
-        return self._put(replace(state, score=state.score + (logprob or 0.0)), token, spelled, logprob)
+        held, pending = (left, state.pending) if state.held else ((), left)
+        state = replace(state, held=held, pending=pending, score=state.score + (logprob or 0.0))
+        return self._put(state, token, spelled, logprob)
 
     # Turns of a chat ---------------------------------------------------------------------------------------------
 
@@ -191,7 +192,7 @@ class Path:
         node, told = self._tree.extend(state.node, token), shown(spelled)
         if told:
             record = replace(self._record(token, told), logprob=logprob)
-            return replace(self._add(state, record, node), depth=state.depth + 1)
+            return self._add(state, record, node, state.depth + 1)
         return replace(state, node=node, depth=state.depth + 1)
 
     def _record(self, token: int, told: tuple[Piece, ...]) -> Token:
@@ -201,11 +202,15 @@ class Path:
 
     # Holes -------------------------------------------------------------------------------------------------------
 
-    def choose(self, state: State, token: int, hole: str, source: Source, logprob: float) -> State:
-        """Puts a token that was chosen for a hole on the path; it covers `held` and goes beyond."""
+    def choose(
+        self, state: State, token: int, hole: str, source: Source, logprob: float, matcher: Matcher | None
+    ) -> State:
+        """Puts a token that was chosen for a hole on the path; it covers `held` and goes beyond. The hole then stands
+        at `matcher`."""
         record = Token(token, self._data(token), hole, source, "kept", logprob)
-        state = replace(state, held=(), score=state.score + logprob, depth=state.depth + 1)
-        return self._add(state, record, self._tree.extend(state.node, token))
+        step = Step(record, state.node, self._tree.extend(state.node, token), state.history)
+        self._ledger.add(step)
+        return state.chosen(step, logprob, matcher)
 
     def force(self, state: State, data: bytes, hole: str) -> State:
         """Text that a constraint leaves no choice about: pending, like the program's own."""
@@ -280,12 +285,11 @@ class Path:
         # their score stays: it was what the end of the hole cost
         return replace(state, node=dropped[0].parent, depth=state.depth - len(dropped), history=history)
 
-    def _add(self, state: State, token: Token, node: Node) -> State:
+    def _add(self, state: State, token: Token, node: Node, depth: int) -> State:
         """A token goes on record; it leads to `node`."""
         step = Step(token, state.node, node, state.history)
         self._ledger.add(step)
-        used = state.used + (token.hole is not None and token.hole == state.hole)
-        return replace(state, node=node, history=step, used=used)
+        return replace(state, node=node, history=step, depth=depth, used=state.used + step.is_of(state.hole))
 
     def _data(self, token: int) -> bytes:
         data = self._vocabulary.tokens[token]

@@ -10,13 +10,32 @@ from itertools import groupby
 from lmql_lite.runtime import events
 from lmql_lite.runtime.drawing import STYLE, ledger, legend, shown, text_of
 from lmql_lite.runtime.plain import plain
-from lmql_lite.runtime.result import Result
+from lmql_lite.runtime.result import Result, Usage
 from lmql_lite.tokens import Token
 
 LONGEST = 200
 """Characters of a text that a line of the list of events shows."""
 WIDTH = 100
 """Characters of a value that stand on one line."""
+STYLE_OF_PAGE = (
+    "html{color-scheme:light dark;background:Canvas}body.lq{max-width:60rem;margin:0 auto;padding:1.5em 1em}"
+    "h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:1.6em 0 .4em}"
+)
+SAID: dict[type[events.Record], str] = {
+    events.Started: "started",
+    events.Notice: "notice",
+    events.Text: "text",
+    events.TokenMoved: "tokens",
+    events.Guessed: "guesses",
+    events.HoleOpened: "hole opened",
+    events.HoleClosed: "hole closed",
+    events.Forked: "forked",
+    events.Pruned: "given up",
+    events.ToolCalled: "tool",
+    events.Bound: "value",
+    events.Finished: "done",
+    events.Failed: "failed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +68,7 @@ def report(moments: Sequence[Moment]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
-        f"<title>{shown(title)}</title><style>html{{color-scheme:light dark}}body{{margin:0}}{STYLE}</style></head>"
+        f"<title>{shown(title)}</title><style>{STYLE}{STYLE_OF_PAGE}</style></head>"
         f'<body class="lq">{"".join(parts)}</body></html>\n'
     )
 
@@ -68,10 +87,21 @@ def _result(result: Result, number: str) -> Iterator[str]:
     dropped = [token for token in result.tokens if token.fate != "kept"]
     if dropped:
         yield f"<h2>Thrown away{number}</h2>{text_of(dropped)}"
-    yield f"<h2>Ledger{number}</h2>{ledger(result.usage.as_dict())}"
+    yield f"<h2>Ledger{number}</h2><p>{shown(saved(result.usage))}</p>{ledger(result.usage.as_dict())}"
     if result.usage.cost is not None:
         yield f"<p>cost {'' if result.usage.cost.is_told else 'at most '}{result.usage.cost.amount:.6f}</p>"
     yield from (f"<p>note: {shown(notice)}</p>" for notice in result.notices)
+
+
+def saved(usage: Usage) -> str:
+    """Where the output came from, and what that saved: each token from the cache is one that nobody was asked for."""
+    known, forced, guessed = usage.tokens_from_cache or 0, usage.tokens_forced or 0, usage.draft_accepted or 0
+    kept = known + (usage.tokens_from_model or 0) + guessed + forced
+    share = f" ({known / kept:.0%})" if kept else ""
+    return (
+        f"{kept} tokens of output = {known} cache + {usage.tokens_from_model or 0} model + {guessed} guessed"
+        f" + {forced} forced; saved {known} of {kept}{share} versus no cache"
+    )
 
 
 def _left(records: Sequence[events.Record]) -> list[Token]:
@@ -113,9 +143,9 @@ def _rows(moments: Sequence[Moment]) -> Iterator[str]:
     for kind, run in groupby(moments, key=lambda moment: type(moment.record)):
         together = list(run)
         if kind in (events.TokenMoved, events.Guessed, events.Text):
-            yield _row(together[0].ms, f"{len(together)} × {kind.__name__}", "".join(map(_said, together)))
+            yield _row(together[0].ms, f"{len(together)} × {SAID[kind]}", "".join(map(_said, together)))
         else:
-            yield from (_row(moment.ms, kind.__name__, _said(moment)) for moment in together)
+            yield from (_row(moment.ms, SAID[kind], _said(moment)) for moment in together)
 
 
 def _row(ms: int, what: str, said: str) -> str:

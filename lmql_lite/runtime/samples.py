@@ -15,16 +15,15 @@ AHEAD = 64
 """So many events of one run wait for their reader before it goes on."""
 
 
-async def together(runs: Sequence[Run], *, at_once: bool = True) -> AsyncGenerator[events.Event, None]:
+def together(runs: Sequence[Run], *, at_once: bool = True) -> AsyncGenerator[events.Event, None]:
     """All events of the runs, numbered by `state`, as they come; the last one has all results, best first.
 
     What one of them raises ends them all. Not `at_once`: one after the other.
     """
-    if len(runs) == 1:
-        async with aclosing(runs[0].stream()) as stream:
-            async for event in stream:
-                yield event
-        return
+    return runs[0].stream() if len(runs) == 1 else _several(runs, at_once=at_once)
+
+
+async def _several(runs: Sequence[Run], *, at_once: bool) -> AsyncGenerator[events.Event, None]:
     news: asyncio.Queue[events.Event | None] = asyncio.Queue(AHEAD + len(runs))
     results: list[Result] = []
     turns = asyncio.Semaphore(len(runs) if at_once else 1)

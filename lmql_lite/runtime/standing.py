@@ -61,6 +61,9 @@ class Standing:
         fork.keep()
         return fork
 
+    def __deepcopy__(self, memo: Any) -> Standing:
+        return self  # where `context.score` leads is no variable of the query's
+
     @property
     def frame(self) -> Frame:
         """The query under way that goes on next."""
@@ -125,11 +128,11 @@ class Standing:
 
     def say(self, text: events.Text) -> None:
         """Text that is told as soon as it is known to stay."""
-        holding = [frame.unsaid for frame in self.frames if frame.unsaid is not None]
-        if holding:
-            holding[-1].append(text)
-        else:
-            self.news.append(text)
+        for frame in reversed(self.frames):
+            if frame.unsaid is not None:
+                frame.unsaid.append(text)
+                return
+        self.news.append(text)
 
     def tell(self, term: Term | None = None) -> None:
         """Tokens that joined or left the path; `term` is the condition of the open hole."""

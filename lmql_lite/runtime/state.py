@@ -28,6 +28,10 @@ class Step:
     node: Node
     before: Step | None
 
+    def is_of(self, hole: str | None) -> bool:
+        """Whether the token is one of that hole's."""
+        return hole is not None and self.token.hole == hole
+
 
 @dataclass(frozen=True, slots=True)
 class Overhang:
@@ -74,6 +78,26 @@ class State:
     def say(self, text: str) -> State:
         """The program's own text."""
         return replace(self, text=self.text + text, pending=join(self.pending, Piece(text.encode(), None, "prompt")))
+
+    def chosen(self, step: Step, logprob: float, matcher: Matcher | None) -> State:
+        """Behind a token that was chosen; the open hole then stands at `matcher`. Spelled out, since a run does this
+        for each token, and `replace` takes four times as long."""
+        return State(
+            self.pc,
+            step.node,
+            self.pending,
+            (),
+            self.overhang,
+            self.hole,
+            matcher,
+            step,
+            self.depth + 1,
+            self.used + step.is_of(self.hole),
+            self.entry,
+            self.score + logprob,
+            self.text,
+            self.turn,
+        )
 
     def tokens(self) -> tuple[Token, ...]:
         tokens = []

@@ -98,7 +98,7 @@ class TextFill:
                 return state
             said = await self._instead(state, matcher, said, left)
         elif self._op.may_reject:
-            self._crossroads.append(Crossroads(state, matcher, fitting(said.others or (), said, matcher)))
+            self._crossroads.append(Crossroads(state, matcher, self._heard(state, matcher, said)))
         return self._take(state, matcher, said)
 
     def _told(self, state: State, matcher: Matcher, forced: bytes) -> bytes:
@@ -172,11 +172,16 @@ class TextFill:
         Of a draw that was not heard but read it is not known. The scores are those of the place, however it was drawn
         from: the plain answer there is kept with them, or is asked for, one token.
         """
-        others, wishes = said.others, self._wishes
+        texts, wishes = self._frontier.texts, self._wishes
+        _, others = texts.beside(state.node, said)
         if others is None and wishes.draws and not said.inside and self._frontier.endpoint.alternatives:
             plain = await self._read(state, wishes.one_token(), left)
-            others = ((plain.data, plain.logprob or 0.0), *(plain.others or ()))
+            others = ((plain.data, plain.logprob or 0.0), *(texts.beside(state.node, plain)[1] or ()))
         return fitting(others or (), said, matcher)
+
+    def _heard(self, state: State, matcher: Matcher, said: Said) -> Alternatives:
+        """The same, as far as it is known."""
+        return fitting(self._frontier.texts.beside(state.node, said)[1] or (), said, matcher)
 
     async def _instead(self, state: State, matcher: Matcher, said: Said, left: int) -> Said:
         """What may stand where what was said does not fit; kept as the server's answer under this condition.
@@ -194,14 +199,15 @@ class TextFill:
             return self._decided(state, replace(said, data=begins))
         banned: list[int] = []
         while len(banned) < BANNED:
-            if said.token is not None and said.token not in banned and self._frontier.endpoint.takes_bans:
-                banned.append(said.token)
+            token, _ = self._frontier.texts.beside(state.node, said)
+            if token is not None and token not in banned and self._frontier.endpoint.takes_bans:
+                banned.append(token)
             elif banned or not (said.inside or self._wishes.segment.language):
                 break
             said = await self._read(state, self._wishes.anew(tuple(banned)), left)
             if fits(said.data, matcher):
                 return self._decided(state, said)
-            others = fitting(said.others or (), said, matcher)
+            others = self._heard(state, matcher, said)
             if others:
                 return self._decided(state, Said(*others[0], self._ledger.run))
             if not banned:

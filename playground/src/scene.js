@@ -1,6 +1,10 @@
 // What a run looks like after its first lines. Views read it; they remember how far they have drawn, since pieces and
 // tokens are only ever added, and what changed is put down in `changed`.
 
+import { shortened } from "./dom.js";
+
+const LONGEST = 2_000; // characters of a value in the log
+
 /** One hypothesis: what it says, token by token and as text. */
 class Hypothesis {
   constructor(state, pieces = [], tokens = [], places = new Map()) {
@@ -53,7 +57,7 @@ export class Scene {
     this.hypotheses = new Map();
     this.latest = 0; // the hypothesis that the last line was of
     this.trie = new Trie();
-    this._before = null;
+    this.winner = null; // the hypothesis that became the result
   }
 
   hypothesis(state) {
@@ -68,13 +72,6 @@ export class Scene {
     const take = TAKES[line.type];
     if (take) take(this, line);
     if (!QUIET.has(line.type)) this._note(line);
-  }
-
-  /** The hypothesis that became the result; null while there is none. */
-  get winner() {
-    if (this.end?.type !== "done") return null;
-    const left = [...this.hypotheses.values()].filter((each) => !each.isPruned);
-    return left.find((each) => each.text === this.end.prompt) ?? left[0] ?? null;
   }
 
   _note(line) {
@@ -128,7 +125,11 @@ const TAKES = {
     scene.trie.count(hypothesis.leaf, -1);
   },
   tool: (scene, line) => void scene.hypothesis(line.state).pieces.push({ kind: "tool", name: line.name }),
-  done: (scene, line) => void (scene.end = line),
+  done: (scene, line) => {
+    scene.end = line;
+    const left = [...scene.hypotheses.values()].filter((each) => !each.isPruned);
+    scene.winner = (left.length > 1 && left.find((each) => each.text === line.prompt)) || left[0] || null;
+  },
   error: (scene, line) => void (scene.end = line),
 };
 
@@ -137,11 +138,11 @@ const NOTES = {
   notice: (line) => line.message,
   log: (line) => line.text,
   "hole.opened": (line) => `[${line.name}] in line ${line.span.line}`,
-  "hole.closed": (line) => `[${line.name}] = ${JSON.stringify(line.value)}, ended by ${line.ending}`,
+  "hole.closed": (line) => `[${line.name}] = ${JSON.stringify(shortened(line.value, LONGEST))}, ended by ${line.ending}`,
   forked: (line) => `hypothesis ${line.parent} became ${line.children.join(", ")}`,
   pruned: (line) => `hypothesis ${line.state} was given up`,
   tool: (line) => `${line.name}(${line.arguments}) → ${line.output}`,
-  bound: (line) => `${line.name} = ${JSON.stringify(line.value)}`,
+  bound: (line) => `${line.name} = ${shortened(JSON.stringify(line.value), LONGEST)}`,
   done: () => "the run has ended",
   error: (line) => `${line.kind}: ${line.message}`,
 };

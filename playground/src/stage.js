@@ -1,5 +1,5 @@
 // The views of a run beside each other, and the slider that goes through it.
-import { byId, make } from "./dom.js";
+import { byId, make, shortened } from "./dom.js";
 import { MARKS, SOURCES } from "./kinds.js";
 import { Card } from "./views/card.js";
 import { ConstraintsView } from "./views/constraints.js";
@@ -10,6 +10,7 @@ import { ResultView } from "./views/result.js";
 import { TokensView } from "./views/tokens.js";
 import { TrieView } from "./views/trie.js";
 
+const SPOKEN = 300; // characters of a value
 const MOST_BEFORE = 20; // runs on this page that the tree remembers
 
 export class Stage {
@@ -71,7 +72,7 @@ export class Stage {
       say(scene.end.type === "done" ? "the run is done" : `the run has ended: ${scene.end.message}`);
     } else if (!scene.end && closed && this._told !== closed) {
       this._told = closed;
-      say(`hole completed: ${closed.name} = ${closed.value}`);
+      say(`hole completed: ${closed.name} = ${shortened(closed.value, SPOKEN)}`);
     }
   }
 
@@ -145,6 +146,7 @@ export class Stage {
     byId("trie-as-list").addEventListener("change", (event) => {
       byId("trie").hidden = event.target.checked;
       byId("trie-list-box").hidden = !event.target.checked;
+      this.player.wake();
     });
   }
 }

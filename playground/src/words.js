@@ -45,7 +45,9 @@ export const WORDS = {
   ],
   "provided": [
     "context",
-    "re"
+    "re",
+    "lq",
+    "lmql"
   ],
   "python": [
     "and",

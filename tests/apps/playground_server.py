@@ -6,15 +6,35 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 Line = dict[str, Any]
+
+API = (
+    ("GET", "/api/about"),
+    ("GET", "/api/examples"),
+    ("GET", "/api/files"),
+    ("GET", "/api/files/q.lq"),
+    ("PUT", "/api/files/q.lq"),
+    ("POST", "/api/check"),
+    ("POST", "/api/plan"),
+    ("GET", "/api/runs"),
+    ("POST", "/api/runs"),
+    ("DELETE", "/api/runs/x"),
+    ("GET", "/api/runs/x/events"),
+    ("GET", "/api/runs/x/report"),
+    ("GET", "/api/none"),
+)
+STATIC = (("GET", "/"), ("GET", "/style.css"), ("GET", "/none.js"), ("GET", "/../pyproject.toml"))
+"""Its routes, as somebody might ask for them."""
 
 SCRIPT = """
 import json, sys
@@ -120,3 +140,27 @@ def is_alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def runs(server: Server) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.page().http.get("/api/runs").json()["runs"]
+    return found
+
+
+def send(port: int, text: str) -> tuple[int, str]:
+    """Bytes as they are. Gives the status (0: none) and all of the answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(text.encode("latin-1"))
+        data = b""
+        with suppress(ConnectionResetError):  # it need not have read all that it refuses
+            while chunk := connection.recv(65536):
+                data += chunk
+    found = re.match(rb"HTTP/1\.1 (\d+) ", data)
+    return int(found[1]) if found else 0, data.decode("latin-1")
+
+
+def ask(server: Server, method: str, path: str, *headers: str, version: str = "1.1", body: str = "{}") -> int:
+    """With the right token, and only these headers beside it."""
+    own = (f"Authorization: Bearer {server.token}", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    lines = [f"{method} {path} HTTP/{version}", *headers, *own, "Connection: close", "", body]
+    return send(server.port, "\r\n".join(lines))[0]

@@ -81,7 +81,7 @@ def test_the_demo_model_holds_the_example(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\nWhat colour is snow?\n\n"))
     main(["chat", str(EXAMPLE)])
     out, err = answers(capsys)
-    assert out == ["Paris", "white", "2 questions answered"]
+    assert out == ["Paris", "white", "questions answered: 2"]
     assert err.startswith("2 answers · tokens 4 (4 model, 0 draft, 0 cache, 0 forced) · ")
 
 

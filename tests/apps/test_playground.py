@@ -299,16 +299,18 @@ def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["none.lq"], "there is no file 'none.lq'"),
+        (["x\u202e.lq"], "the page has no way to name 'x\\u202e.lq'"),
         (["notes.txt"], "'notes.txt' is neither a folder nor a .lq file"),
         (["--model", "gpt"], "no model is called 'gpt'"),
         (["--base-url", "http://localhost:1"], "--base-url says where a model is, and none is named"),
         (["--cache", "x.db"], "--cache names a .tokens file"),
         (["--max-cost", "1"], "--max-cost needs --prices"),
     ],
-    ids=["no file", "no query", "no model", "url alone", "no token file", "no prices"],
+    ids=["no file", "odd name", "no query", "no model", "url alone", "no token file", "no prices"],
 )
 def test_what_is_wrong_on_the_command_line_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("notes")
+    for name in ("notes.txt", "x\u202e.lq"):
+        (tmp_path / name).write_text("notes")
     done = lq("playground", "--no-open", *arguments, folder=tmp_path)
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
 
@@ -329,3 +331,35 @@ def test_the_command_prints_its_address_and_needs_neither_display_nor_browser(tm
     server.send_signal(signal.SIGINT)
     assert server.wait(30) == 0 and found[2] not in server.communicate()[1]
     assert (tmp_path / "kept.tokens").is_file()
+
+
+def test_a_browser_that_does_not_return_keeps_nobody_waiting(tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(
+        '#!/bin/sh\necho "$1" > asked.tmp\nmv asked.tmp asked\nwhile [ ! -e closed ]; do sleep 0.1; done\n'
+    )
+    browser.chmod(0o700)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "lmql_lite", "playground"],
+        cwd=tmp_path,
+        env={**os.environ, "DISPLAY": ":0", "BROWSER": f"{browser} %s"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().removeprefix("Playground ready: ").strip()
+        page = Page(*address.split("/#token="))
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert (tmp_path / "asked").read_text().strip() == address
+        assert page.http.get("/api/about").status_code == 200
+        page.http.close()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0
+    finally:
+        (tmp_path / "closed").touch()
+        server.kill()
+        server.communicate()

@@ -291,7 +291,7 @@ def test_a_dry_run_says_what_a_server_cost_that_had_to_be_asked(shell: Shell) ->
     with serving(OPENAI_CHAT, SAYS) as server:
         ended = shell("run", "q.lq", *at(server), "--dry-run")
         assert server.completion_tokens == 1
-    assert "what the server can do was found out with 1 request" in ended.out
+    assert "what the server can do was found out with 2 requests" in ended.out
 
 
 def test_a_dry_run_fails_as_a_run_would(shell: Shell) -> None:

@@ -84,6 +84,7 @@ def test_hostile_text_stays_text_in_every_view(tab: Tab, tmp_path: Path) -> None
     tab.page.locator("#trie .run").last.click()
     harmless(tab, "card of the tree")
     tab.page.check("#trie-as-list")
+    tab.settle()
     harmless(tab, "list")
     assert "⟨U+202E⟩" in tab.page.inner_text("#trie-list")
     tab.show("tokens")

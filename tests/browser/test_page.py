@@ -93,6 +93,7 @@ def test_what_was_taken_back_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab
     dash = tab.page.locator("#trie .edge.dropped").first.evaluate("edge => getComputedStyle(edge).strokeDasharray")
     assert dash != "none"
     tab.page.check("#trie-as-list")
+    tab.settle()
     rows = tab.page.locator("#trie-list tr.dropped").all_inner_texts()
     assert any("Beach ball" in row and "taken back" in row for row in rows)
     tab.show("tokens")
@@ -106,6 +107,7 @@ def test_a_guess_that_missed_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab
     assert missed and int(tab.count("draft_accepted")), "the query has become one that tells nothing"
     tab.show("trie")
     tab.page.check("#trie-as-list")
+    tab.settle()
     rows = tab.page.locator("#trie-list tr.dropped", has_text="the run did not come by")
     told = [int(row.split("\t")[3]) for row in rows.all_inner_texts()]
     assert sum(told) == missed
@@ -143,6 +145,7 @@ def test_of_beams_the_result_is_shown_and_those_given_up_are_ghosts(tab: Tab) ->
     given_up = [each for each in tab.page.locator("#hypothesis option").all_inner_texts() if "given up" in each]
     tab.show("trie")
     tab.page.check("#trie-as-list")
+    tab.settle()
     ghosts = tab.page.locator("#trie-list tr.dropped", has_text="of a hypothesis that was given up").count()
     assert bool(given_up) == bool(ghosts)
 

@@ -25,8 +25,9 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(f"processes {os.getpid()} {child.pid}.")
 """
 MODEL_AT_WORK = WITH_CHILD + 'while True:\n    "A list of things:[X]\\n" where STOPS_BEFORE(X, "\\n")\n'
-PYTHON_AT_WORK = WITH_CHILD + '"text"\nwhile True:\n    pass\n'
-DEAF = WITH_CHILD + 'import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"text"\nwhile True:\n    pass\n'
+SPIN = '"text"\ndef spin():\n    while True:\n        pass\n\nspin()\n'
+PYTHON_AT_WORK = WITH_CHILD + SPIN
+DEAF = WITH_CHILD + "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SPIN
 
 
 def is_alive(process: int) -> bool:

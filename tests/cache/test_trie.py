@@ -211,6 +211,17 @@ def test_a_node_takes_at_most_48_bytes(shape: str) -> None:
     assert nodes.nbytes <= 48 * len(nodes)
 
 
+@pytest.mark.parametrize("many", [2**16 - 10, 2**16 + 1, 81_000, 90_000, 100_000])
+def test_a_node_takes_at_most_48_bytes_with_what_guesses_and_what_finds_stored_heads(many: int) -> None:
+    tree, random = Trie(), np.random.default_rng(7)
+    entries = np.arange(many)
+    above = np.where(entries % 50 > 0, entries - 1, (random.random(many) * np.maximum(entries, 1)).astype(np.int64))
+    nodes = tree.extend_many(np.where(entries > 0, ~above, 0), random.integers(0, 4096, many), logged=True)
+    tree.attach(nodes, Store([None] * len(nodes)))
+    tree.guess(int(nodes[-1]), 4, skip=True)
+    assert tree.structure_nbytes <= 48 * len(tree)
+
+
 # facts
 
 

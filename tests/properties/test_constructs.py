@@ -139,7 +139,7 @@ async def seen(query: lq.Query, model: lq.ScriptedModel, session: lq.Session, **
     ]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     source=queries(),
     options=st.sampled_from(OPTIONS),
@@ -170,7 +170,7 @@ def test_every_construct_is_the_same_with_every_cache_and_a_second_process_asks_
         asyncio.run(ways(Path(folder)))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(source=queries(), seed=st.integers(0, 3), certainty=st.sampled_from([0.0, 3.0, 6.0]))
 def test_one_beam_is_argmax_whatever_the_program_does_S24(source: str, seed: int, certainty: float) -> None:
     query, model = lq.compile(source), lq.ScriptedModel(SCRIPT, seed=seed, certainty=certainty, words=WORDS)

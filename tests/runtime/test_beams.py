@@ -247,6 +247,66 @@ def test_a_loop_without_end_meets_its_budget_at_its_line() -> None:
     assert caught.value.span is not None and caught.value.span.line in (2, 3)
 
 
+def test_more_than_one_is_a_list_even_if_only_one_is_found() -> None:
+    options: dict[str, Any] = {"model": noisy(), "session": lq.Session()}
+    assert isinstance(lq.run_sync('"[A]" where A in ["a"]', decoder="beam", n=4, **options), list)
+    assert isinstance(lq.run_sync('"[A]" where A in ["a"]', decoder="beam", n=1, **options), lq.Result)
+
+
+def test_a_decorator_of_one_hypothesis_is_not_that_of_another_S23() -> None:
+    source = """
+class Heard:
+    def __init__(self):
+        self.values = []
+    def post(self, value):
+        self.values.append(value)
+        return value
+heard = Heard()
+"Say:[@heard A]" where REGEX(A, r"[abc]{2}")
+return heard.values
+"""
+    results = run(source)
+    assert len(results) == 4
+    for result in results:
+        assert result.value == [result["A"]]
+
+
+def test_what_a_query_returns_behind_a_finally_is_its_own_in_each_S23() -> None:
+    source = 'said = []\ntry:\n    return said\nfinally:\n    "Say:[A]" where REGEX(A, r"[abc]")\n    said.append(A)'
+    for result in run(source, n=3):
+        assert result.value == [result["A"]]
+
+
+UNEVEN = """
+said = []
+def note(value):
+    said.append(value)
+    return value
+for item in ["a", "b"]:
+    "[@note H0]" where len(H0) == 2 and H0.upper() != "AA" and sum(H0.encode()) % 3 != 0
+    match len(said) % 3:
+        case 0:
+            " the[argmax H1] the" where len(H1) == 2 and H1.upper() != "AA" and sum(H1.encode()) % 3 != 0
+            "c12[@note H2]c12" where STOPS_BEFORE(H2, "\\n")
+        case other:
+            "\\n[argmax H3]\\n" where REGEX(H3, r"[a-c]+|é?[0-9][0-9]")
+            "c12[H4: int]" where len(H4) < 4
+"b[H5]" distribution H5 in ["a", "ab"]
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_has_to_wait_for_the_model_is_not_judged_otherwise_than_who_has_not(seed: int) -> None:
+    """Some hypotheses ask in a step, others do not: what was forced has to count from the same round on (law 1)."""
+    model, session = lq.ScriptedModel("a\n- Option A.\nthe end?", seed=seed, certainty=3.0), lq.Session()
+    options: dict[str, Any] = {"model": model, "session": session, "n": 3, "max_tokens": 8, "max_backtracks": 6}
+    cold = [(result.prompt, result.score) for result in run(UNEVEN, **options)]
+    calls = model.calls
+    warm = [(result.prompt, result.score) for result in run(UNEVEN, **options)]
+    assert warm == cold
+    assert model.calls == calls
+
+
 def test_what_runs_in_any_case_runs_when_the_budget_is_spent() -> None:
     log: list[str] = []
     source = 'try:\n    while True:\n        "a"\nexcept BaseException:\n    log.append("caught")\nfinally:\n'

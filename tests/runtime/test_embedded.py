@@ -87,3 +87,10 @@ def test_a_plain_docstring_under_another_decorator_is_no_query() -> None:
 def test_it_sees_the_variables_as_they_are_when_it_is_called() -> None:
     source = '@query\ndef f():\n    """lq\n    "{n}"\n    """\nfor n in range(3):\n    "[X: f()]"'
     assert run(source).prompt == "012"
+
+
+def test_a_prompt_with_a_condition_inside_a_function_says_what_to_do_instead() -> None:
+    with pytest.raises(lq.QueryError, match="'where' is not expected here") as caught:
+        lq.compile('def ask():\n    y = 1\n    "say [X]" where len(X) < 3\nask()')
+    assert caught.value.span is not None and caught.value.span.line == 3
+    assert "@query" in (caught.value.hint or "")

@@ -258,7 +258,9 @@ def test_values_with_a_copy_of_their_own_are_asked_for_it() -> None:
     assert after["values"] == before["values"] and after["values"][2] is before["Mood"].GOOD
     exec("counts['a'] += 1; queue.append(2); table[0] = 1; grouped['a'].append(2); grouped['b'].append(1)", after)
     assert before["counts"]["a"] == 2 and list(before["queue"]) == [1] and before["table"][0] == 0
-    assert before["grouped"] == {"a": [1]} and after["grouped"] == {"a": [1, 2], "b": [1]} and after["queue"].maxlen == 2
+    assert (
+        before["grouped"] == {"a": [1]} and after["grouped"] == {"a": [1, 2], "b": [1]} and after["queue"].maxlen == 2
+    )
 
 
 @pytest.mark.parametrize("loop", ["rows", "enumerate(rows)", "zip(rows, [1, 2])", "map(str, rows)"], ids=str)

@@ -276,3 +276,30 @@ def test_what_it_returns_is_as_its_annotation_says(session: lq.Session) -> None:
         '"[X: number]"\nreturn X', {"number": number}, model=speaking(("number: ", "4.")), session=session
     )
     assert isinstance(result.value, float)
+
+
+@pytest.mark.parametrize("hole", ["X: remark()", "@shout X", "@broken X"], ids=["query", "decorator", "error"])
+def test_a_value_that_takes_the_place_of_text_behind_a_token_that_runs_on_S14(session: lq.Session, hole: str) -> None:
+    """The token `\\n-` ends A and runs past its end. It is cut there before the next hole begins, and only once."""
+    source = f"""
+@query
+def remark():
+    '''lq
+    "zz[B]" where len(B) == 1
+    '''
+def shout(value):
+    return value, value.upper() + "!"
+def broken(value):
+    raise ValueError(value)
+try:
+    "[A]" where STOPS_AT(A, "\\n")
+    "[{hole}]" where len(X) == 2
+except Exception as error:
+    "{{type(error).__name__}}"
+" end"
+"""
+    result = lq.run_sync(source, model=lq.ScriptedModel("a\n- bcdef"), session=session)
+    said = {"X: remark()": "ConstraintError", "@shout X": result.variables.get("X", "").upper() + "!"}
+    assert result.prompt == f"a\n{said.get(hole, 'ValueError')} end"
+    assert [token.data for token in result.tokens if token.fate == "cut"] == [b"\n-"]
+    result.check_ledger()

@@ -93,7 +93,7 @@ def test_every_piece_of_python_points_at_its_line(statement: str, line: int, tmp
     file.write_text(statement)
     query = lq.compile(file)
     given = {name: {"broken": broken, "value": Unspoken()}[name] for name in query.inputs}
-    with pytest.raises((LookupError, ValueError), match="mine|format code") as caught:
+    with pytest.raises((LookupError, ValueError), match=r"mine|format code") as caught:
         query.run_sync(given, model=lq.ScriptedModel("abc"), session=lq.Session())
     places = [
         frame.lineno for frame in traceback.extract_tb(caught.value.__traceback__) if "query.lq" in frame.filename

@@ -15,6 +15,10 @@ QUIET_SECONDS = 10
 """So long nothing is said before an empty line shows that the connection stands."""
 
 
+MOST_AT_ONCE = 1000
+"""Lines; a long run is not held in memory once more for each of its readers."""
+
+
 class Journal:
     """Written in one place, read in any number."""
 
@@ -52,7 +56,7 @@ class Journal:
         while True:
             news = self._news
             if sent < len(self.lines):
-                lines = self.lines[sent:]
+                lines = self.lines[sent : sent + MOST_AT_ONCE]
                 sent += len(lines)
                 yield b"".join(lines)
             elif self.is_over:

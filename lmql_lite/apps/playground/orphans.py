@@ -1,13 +1,15 @@
 """Every process that a run starts inherits a mark, and is found by it: some leave the process group of their run.
 
 Beside the server one process waits for it to be gone, however that comes about, and ends what is left of its runs: a
-worker in the middle of code that is not Python cannot see that nobody waits for it. Only Linux tells the marks.
+worker in the middle of code that is not Python cannot see that nobody waits for it. It also removes the server's own
+folder. Only Linux tells the marks.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,13 +41,13 @@ def end(mark: str) -> None:
 
 
 @contextmanager
-def watched(mark: str) -> Iterator[None]:
-    """Of what bears it nothing outlives this for long, even if this process is killed."""
+def watched(mark: str, folder: str) -> Iterator[None]:
+    """Nothing that bears the mark outlives this for long, nor does the folder, even if this process is killed."""
     if sys.platform != "linux":
         yield
         return
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", _BOOT, mark],
+        [sys.executable, "-P", "-c", _BOOT, mark, folder],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -58,6 +60,7 @@ def watched(mark: str) -> Iterator[None]:
 def wait_and_end() -> None:
     sys.stdin.buffer.read()
     end(sys.argv[1])
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
 
 
 def _others() -> list[int]:

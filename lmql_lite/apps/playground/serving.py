@@ -67,7 +67,7 @@ def listening(port: int) -> socket.socket:
 def serve(wishes: Wishes, here: socket.socket, ready: Ready) -> None:
     """Until somebody ends it; then no run is left. `ready` is told the address of the page, with the token in it."""
     environment = marked(os.environ)
-    with tempfile.TemporaryDirectory(prefix="lq-playground-") as own, watched(environment[MARK]):
+    with tempfile.TemporaryDirectory(prefix="lq-playground-") as own, watched(environment[MARK], own):
         _Server(wishes, here, Path(own), environment, ready).run(sockets=[here])
 
 

@@ -1,5 +1,5 @@
 // The conditions of each hole, clause by clause, as far as the plan and the run tell of them.
-import { make, visible } from "../dom.js";
+import { make, shortened, visible } from "../dom.js";
 import { times } from "./card.js";
 
 export class ConstraintsView {
@@ -78,11 +78,12 @@ function stateOf(filled, scene) {
 }
 
 const SHOWN = 20;
+const LONGEST = 400; // characters of a value
 
 function* fillings(filled) {
   if (!filled.length) return;
   const items = filled.slice(0, SHOWN).map((hole) =>
-    make("li", {}, hole.value === null ? "open" : make("code", {}, visible(JSON.stringify(hole.value))), hole.ending ? ` ended by ${visible(hole.ending)}` : ""));
+    make("li", {}, hole.value === null ? "open" : make("code", {}, visible(JSON.stringify(shortened(hole.value, LONGEST)))), hole.ending ? ` ended by ${visible(hole.ending)}` : ""));
   yield make("ol", { class: "fillings" }, ...items);
   if (filled.length > SHOWN) yield make("p", { class: "empty" }, `and ${filled.length - SHOWN} more`);
 }

@@ -1,5 +1,7 @@
 // How a run ended: its value, its holes, or what went wrong.
-import { make, visible } from "../dom.js";
+import { make, shortened, visible } from "../dom.js";
+
+const LONGEST = 4_000; // characters of a value
 
 export class ResultView {
   constructor(root, onPlace) {
@@ -52,6 +54,8 @@ function said(name, value) {
       ` ${share.toFixed(4)} `, make("q", {}, visible(String(option))))));
 }
 
+/** A long one is cut off here: it stands in the text above, and laying it out twice would hold up the page. */
 function shown(value) {
-  return visible(typeof value === "string" ? value : JSON.stringify(value, null, 2));
+  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  return visible(shortened(text, LONGEST));
 }

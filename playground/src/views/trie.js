@@ -5,8 +5,7 @@ import { FATES, MARKS, SOURCES } from "../kinds.js";
 import { Trie } from "../scene.js";
 import { times } from "./card.js";
 
-const MOST_RUNS = 600; // drawn at once
-const MOST_ROWS = 600; // of the list
+const MOST_RUNS = 300; // drawn at once
 const LABEL = 26; // characters
 const CHARACTER = 7.3;
 const ROW = 34;
@@ -38,7 +37,8 @@ export class TrieView {
   }
 
   draw(scene) {
-    const stamp = `${scene.count} ${this._scope.value} ${this._others.length}`;
+    const isList = !this._list.closest("[hidden]");
+    const stamp = `${scene.count} ${this._scope.value} ${this._others.length} ${isList}`;
     if (this._scene === scene && this._drawn === stamp) return false;
     const began = performance.now();
     if (this._scene === scene && began < this._notBefore) return true;
@@ -46,10 +46,12 @@ export class TrieView {
     this._drawn = stamp;
     const trie = this._scope.value === "page" ? joined([...this._others, scene]) : scene.trie;
     const { top, drawn } = trie.runs(MOST_RUNS);
-    this._tidyRows(top);
-    place(top);
-    this._paint(drawn, scene.end ? null : trie.latest);
-    this._tabulate(drawn);
+    if (isList) this._tabulate(drawn);
+    else {
+      this._tidyRows(top);
+      place(top);
+      this._paint(drawn, scene.end ? null : trie.latest);
+    }
     const now = performance.now();
     this._notBefore = now + REST * (now - began);
     return false;
@@ -97,7 +99,6 @@ export class TrieView {
       },
       svg("rect", { width: run.width, height: ROW - 10, rx: 5 }),
       svg("text", { x: PADDING, y: 16.5 }, shownLabel),
-      svg("title", {}, visible(shortened(text, 300))),
     );
     if (run.hidden) node.append(svg("text", { class: "more", x: run.width + 6, y: 16.5 }, `+${run.hidden} more`));
     return node;
@@ -105,7 +106,7 @@ export class TrieView {
 
   _tabulate(drawn) {
     const head = make("tr", {}, ...["text", "from", "hole", "tokens", "times", "what became of it"].map((name) => make("th", { scope: "col" }, name)));
-    const rows = drawn.slice(0, MOST_ROWS).map((run) =>
+    const rows = drawn.map((run) =>
       make(
         "tr",
         { class: run.kind },

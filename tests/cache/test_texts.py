@@ -1,0 +1,51 @@
+"""What a server told beside its text is kept with it: its number of a token, and what might have come instead (S1)."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmql_lite.cache.texts import Manner, Texts
+from lmql_lite.cache.trie import Trie
+from lmql_lite.tokens import Sampling
+
+SCORES = st.floats(-50, -1, width=32)
+DRAWN = Manner.of(b"", Sampling(temperature=1.0, seed=3))
+
+
+@given(
+    said=st.binary(min_size=1, max_size=9),
+    token=st.none() | st.integers(0, 2**27 - 1),
+    others=st.lists(st.tuples(st.binary(min_size=1, max_size=20), SCORES), max_size=6),
+)
+def test_what_was_told_beside_an_answer_is_read_as_it_was_told(
+    said: bytes, token: int | None, others: list[tuple[bytes, float]]
+) -> None:
+    told = tuple(sorted(others, key=lambda one: -one[1]))
+    for manner in (Manner(), DRAWN):
+        texts = Texts(Trie())
+        node = texts.walk(texts.tree.root, b"Say:")
+        texts.write(node, said, -0.5, manner, 1, token, told)
+        found = texts.read(node, (manner,))
+        assert found is not None and (found.data, found.logprob) == (said, -0.5)
+        expected = (token, told) if token is not None or told or manner == Manner() else (None, None)
+        assert texts.beside(node, found) == expected
+
+
+def test_what_is_likelier_than_what_was_said_greedily_is_not_told_instead() -> None:
+    """Such a server goes by other scores than it tells, and heads are best first."""
+    texts = Texts(Trie())
+    texts.write(texts.tree.root, b"a", -2.0, Manner(), 1, None, ((b"b", -1.0), (b"c", -3.0)))
+    found = texts.read(texts.tree.root, (Manner(),))
+    assert found is not None
+    assert texts.beside(texts.tree.root, found) == (None, ((b"c", float(np.float32(-3.0))),))
+
+
+def test_what_was_told_beside_a_draw_is_not_known_any_more_by_whoever_did_not_hear_it() -> None:
+    tree = Trie()
+    Texts(tree).write(tree.root, b"a", -2.0, DRAWN, 1, 7, ((b"b", -1.0),))
+    others = Texts(tree)
+    found = others.read(tree.root, (DRAWN,))
+    assert found is not None and found.data == b"a"
+    assert others.beside(tree.root, found) == (None, None)
