@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from lmql_lite.constraints.hole import Engine
@@ -58,7 +57,7 @@ class Ahead:
         hole = Hole(span, "ahead", All(span, ()))
         fill = Fill(hole, path, self._frontier, self._engine, self._ledger, self._sampling, MOST)
         matcher: Matcher = self._engine.matcher(Constant(True), b"", MOST, hole.name, span)
-        state = fill.open(replace(state, matcher=None, hole=None, used=0), matcher)
+        state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
         while matcher.ending is None:
             before, state = state, await fill.step(state, matcher)
             asked = (step.parent for step in steps_since(before, state) if step.token.logprob is not None)

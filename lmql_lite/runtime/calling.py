@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from lmql_lite.cache.sampling import mix
@@ -72,7 +71,7 @@ class Calling:
             await self._answer(caller, value)
             return
         text = here.state.text[len(caller.before.text) :]  # it stays, and is the value
-        here.state = replace(here.state, pc=caller.before.pc)
+        here.state = here.state._replace(pc=caller.before.pc)
         for event in frame.unsaid or ():
             here.say(event)
         await self._holes.check(caller.op, caller.objects(text), text, "the query")

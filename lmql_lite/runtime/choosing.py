@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from lmql_lite.cache.tree import Answer
@@ -119,14 +119,14 @@ class Choosing:
         if len(left) == 1:  # nothing to decide, nothing to ask
             text, _, value = left[0]
             state = self._weighing.force(state, text)
-            return Chosen(replace(state, text=state.text + text), text, value, [(value, 1.0)])
+            return Chosen(state._replace(text=state.text + text), text, value, [(value, 1.0)])
         logprobs = await self._weigh(state, left)
         at = picked(logprobs, self._sampling, self._weighing.path_hash(state))
         chosen = left[at]
         state = self._weighing.insert(state, at, chosen.text)
         values = [candidate.value for candidate in left]
         distribution = list(zip(values, probabilities(logprobs), strict=True))
-        return Chosen(replace(state, text=state.text + chosen.text), chosen.text, chosen.value, distribution)
+        return Chosen(state._replace(text=state.text + chosen.text), chosen.text, chosen.value, distribution)
 
     async def _possible(self, state: State, texts: tuple[str, ...], matcher: Matcher) -> list[Candidate]:
         """The options that type, conditions and predicates let the hole be; nothing is asked for this."""

@@ -91,7 +91,7 @@ class Fill:
 
     def open(self, state: State, matcher: Matcher) -> State:
         """The state in which the hole is filled; in a segment the token before it may have said some of it (S14)."""
-        state = replace(state, hole=self._op.name, matcher=matcher)
+        state = state._replace(hole=self._op.name, matcher=matcher)
         if not self._op.continues_segment:
             state = self._path.resolve(state)
         elif matcher.ending is None:  # a hole that can only be empty leaves the surplus to what follows it
@@ -112,7 +112,7 @@ class Fill:
         forced = matcher.forced()
         if forced:
             state = self._path.force(state, forced, self._op.name)
-            return replace(state, matcher=matcher.advance(forced, tokens=0))
+            return state._replace(matcher=matcher.advance(forced, tokens=0))
         way, *_ = await self.ways(self.settle(state), matcher, 1)
         return self.take(way)
 
@@ -193,7 +193,7 @@ class Fill:
         """The state at the end of the way."""
         crossroads, choice = way.crossroads, way.choice
         if choice is None:
-            return replace(crossroads.state, matcher=crossroads.matcher.end("bound"))
+            return crossroads.state._replace(matcher=crossroads.matcher.end("bound"))
         if self._op.may_reject:
             crossroads = crossroads._replace(untried=crossroads.untried.copy())
             if self._sampling.temperature <= 0:
@@ -222,7 +222,7 @@ class Fill:
         if self._op.may_reject:
             self._cross_out(crossroads.untried, token)
         if token in self._frontier.scorer.tokenizer.eos:
-            return replace(state, matcher=matcher.end("end-of-text"), score=state.score + choice.logprob)
+            return state._replace(matcher=matcher.end("end-of-text"), score=state.score + choice.logprob)
         data = self._engine.vocabulary.tokens[token] or b""
         if len(data) <= len(crossroads.held):
             return self._path.take(state, token, choice.logprob)

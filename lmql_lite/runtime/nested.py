@@ -103,4 +103,4 @@ def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger
             step = replace(step, token=replace(step.token, fate="removed"))
         history = replace(step, before=history)
     pending = join(before.pending, Piece(answer.encode(), hole, "forced"))
-    return replace(before, history=history, pending=pending, text=before.text + answer)
+    return before._replace(history=history, pending=pending, text=before.text + answer)

@@ -72,7 +72,7 @@ class Path:
         if not state.pending and not last:
             return state
         # what an earlier hole left held, when it ended before its first token, is text like any other
-        return self._spell(replace(state, pending=joined(state.held, state.pending), held=()), last=last)
+        return self._spell(state._replace(pending=joined(state.held, state.pending), held=()), last=last)
 
     def _spell(self, state: State, *, last: bool) -> State:
         ids = self._tokenizer.encode(read(state.pending))
@@ -82,8 +82,8 @@ class Path:
         if state.pending and state.pending[0].hole == UNREAD:  # then nothing was read with it
             white, left = begun(state.pending, 0)
             before = self._tree.path(state.node)[-1:] or (NONE,)
-            state = self._add(replace(state, pending=left), self._record(before[0], white), state.node, state.depth)
-        return replace(state, held=state.pending, pending=())
+            state = self._add(state._replace(pending=left), self._record(before[0], white), state.node, state.depth)
+        return state._replace(held=state.pending, pending=())
 
     def _ambiguous(self, ids: tuple[int, ...], *, first: bool) -> int:
         """How many of the last tokens some token could swallow and go beyond: there the model must have the choice."""
@@ -114,7 +114,7 @@ class Path:
         """
         spelled, left = begun(state.held or state.pending, len(self._data(token)))
         held, pending = (left, state.pending) if state.held else ((), left)
-        state = replace(state, held=held, pending=pending, score=state.score + (logprob or 0.0))
+        state = state._replace(held=held, pending=pending, score=state.score + (logprob or 0.0))
         return self._put(state, token, spelled, logprob)
 
     # Turns of a chat ---------------------------------------------------------------------------------------------
@@ -123,11 +123,11 @@ class Path:
         """A turn begins. Raises ModelError where the model's template has no such turn here."""
         state = self.resolve(state)
         state = self._answering(state, chat, is_asked=False) if state.turn else self._without_turns(state)
-        state = replace(state, pending=joined(state.held, state.pending), held=())
+        state = state._replace(pending=joined(state.held, state.pending), held=())
         opening = chat.opening(state.turn, role)
         if state.turn in chat.strips:
-            state = replace(state, pending=stripped_right(state.pending))
-        return replace(self._say(state, opening), turn=role)
+            state = state._replace(pending=stripped_right(state.pending))
+        return self._say(state, opening)._replace(turn=role)
 
     def _without_turns(self, state: State) -> State:
         """Before the first turn. The template says itself whether there is a bos."""
@@ -137,15 +137,15 @@ class Path:
                 "there is text before the first role tag, which then is in nobody's turn",
                 hint="begin with {:system} or {:user}",
             )
-        return replace(state, node=self._tree.root, depth=0, held=(), pending=(unread(before),) if before else ())
+        return state._replace(node=self._tree.root, depth=0, held=(), pending=(unread(before),) if before else ())
 
     def _answering(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
         """In a turn of the assistant's, where a hole stands or the model is asked; the turn's text has a beginning."""
         answer = first_answer(state.pending)
         if state.turn != "assistant" and (is_asked or answer is not None):
             own = () if answer is None else state.pending[answer:]
-            state = self.begin(replace(state, pending=state.pending[:answer]), "assistant", chat)
-            state = replace(state, pending=joined(state.pending, own))
+            state = self.begin(state._replace(pending=state.pending[:answer]), "assistant", chat)
+            state = state._replace(pending=joined(state.pending, own))
         return self._begun(state, chat, is_asked=is_asked) if self._is_new(state, chat) else state
 
     def _is_new(self, state: State, chat: ChatFormat) -> bool:
@@ -169,22 +169,22 @@ class Path:
         is_said = first is not None and first.hole is None
         if first is None and not is_asked:
             return state
-        state = replace(state, pending=opening)
+        state = state._replace(pending=opening)
         if state.turn == "assistant":
             state = self._say(state, chat.said if is_said else chat.asked)
         if not is_said:  # what the model begins is not read together with what the template says
             state = self._spell(state, last=True)
-        return replace(state, pending=joined(state.pending, text))
+        return state._replace(pending=joined(state.pending, text))
 
     def _say(self, state: State, delimiter: Delimiter) -> State:
         """What the template says: text is encoded together with what stands around it, as the template means it."""
         for part in delimiter:
             if isinstance(part, bytes):
-                state = replace(state, pending=join(state.pending, of_template(part)))
+                state = state._replace(pending=join(state.pending, of_template(part)))
                 continue
             if read(state.pending):
                 state = self._spell(state, last=True)
-            state = self._put(replace(state, pending=()), part, state.pending)
+            state = self._put(state._replace(pending=()), part, state.pending)
         return state
 
     def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
@@ -193,7 +193,7 @@ class Path:
         if told:
             record = replace(self._record(token, told), logprob=logprob)
             return self._add(state, record, node, state.depth + 1)
-        return replace(state, node=node, depth=state.depth + 1)
+        return state._replace(node=node, depth=state.depth + 1)
 
     def _record(self, token: int, told: tuple[Piece, ...]) -> Token:
         whose = next((piece for piece in told if piece.hole != UNREAD), None)
@@ -214,18 +214,18 @@ class Path:
 
     def force(self, state: State, data: bytes, hole: str) -> State:
         """Text that a constraint leaves no choice about: pending, like the program's own."""
-        return replace(state, pending=join(state.pending, Piece(data, hole, "forced")))
+        return state._replace(pending=join(state.pending, Piece(data, hole, "forced")))
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The end of a hole: where its tokens run past the value, they hang over until the next text is known."""
         hole, entry, value = state.hole, state.entry, matcher.value
-        state = replace(state, matcher=None, hole=None, used=0, entry=(), text=state.text + value.decode())
+        state = state._replace(matcher=None, hole=None, used=0, entry=(), text=state.text + value.decode())
         surplus = matcher.text[len(value) :]
         if surplus:  # what a constraint said of it is not on the path yet, and need not be
             waiting = joined(state.held, state.pending)
             pending = until(waiting, len(data_of(waiting)) - len(surplus))
             surplus = surplus[: max(len(surplus) - len(data_of(waiting)), 0)]
-            state = replace(state, held=(), pending=pending)
+            state = state._replace(held=(), pending=pending)
         if not surplus:
             return state
         steps: list[Step] = []
@@ -241,7 +241,7 @@ class Path:
         if len(data_of(before)) < kept:  # the token begins in text that was held back before the hole
             before = join((), Piece(first.data[:kept], hole, first.source))
         before = without(before, len(data_of(before)) - kept)
-        return replace(state, overhang=Overhang(tuple(reversed(steps)), before, surplus))
+        return state._replace(overhang=Overhang(tuple(reversed(steps)), before, surplus))
 
     def resolve(self, state: State) -> State:
         """Keeps the tokens of an overhang that the text since then begins with; takes the others off the path."""
@@ -268,14 +268,14 @@ class Path:
             matcher = begin(beginning, tokens) if beginning else None
             if matcher is not None:
                 entry = joined(overhang.before, state.pending)
-                return replace(self._keep(state, overhang, many), matcher=matcher, used=tokens, entry=entry)
+                return self._keep(state, overhang, many)._replace(matcher=matcher, used=tokens, entry=entry)
         return self.resolve(state)
 
     def _keep(self, state: State, overhang: Overhang, many: int) -> State:
         """The first `many` tokens of an overhang stay, the others leave the path."""
         # what replaces the part before the cut keeps its provenance (S31)
         pending = without(state.pending, overhang.reach(many)) if many else joined(overhang.before, state.pending)
-        state = replace(state, overhang=None, pending=pending)
+        state = state._replace(overhang=None, pending=pending)
         dropped = overhang.steps[many:]
         if not dropped:
             return state
@@ -283,13 +283,13 @@ class Path:
             self._ledger.drop(step, "cut")
         history = _with_fate(state.history, {id(step) for step in dropped})
         # their score stays: it was what the end of the hole cost
-        return replace(state, node=dropped[0].parent, depth=state.depth - len(dropped), history=history)
+        return state._replace(node=dropped[0].parent, depth=state.depth - len(dropped), history=history)
 
     def _add(self, state: State, token: Token, node: Node, depth: int) -> State:
         """A token goes on record; it leads to `node`."""
         step = Step(token, state.node, node, state.history)
         self._ledger.add(step)
-        return replace(state, node=node, history=step, depth=depth, used=state.used + step.is_of(state.hole))
+        return state._replace(node=node, history=step, depth=depth, used=state.used + step.is_of(state.hole))
 
     def _data(self, token: int) -> bytes:
         data = self._vocabulary.tokens[token]

@@ -5,7 +5,6 @@ The query's own Python runs here, in variables that are the hypothesis's own as 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from inspect import isawaitable
 from types import CodeType
 from typing import Any
@@ -79,7 +78,7 @@ class Standing:
 
     def go(self, state: State, target: int | None = None) -> None:
         """To the next op, or to another place in the program."""
-        self.state = replace(state, pc=state.pc + 1 if target is None else target)
+        self.state = state._replace(pc=state.pc + 1 if target is None else target)
 
     def keep(self) -> None:
         """The facts on the way to here stay in memory (S9), and `context` knows the text."""

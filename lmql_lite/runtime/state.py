@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from lmql_lite.cache.tree import Node
 from lmql_lite.constraints.matcher import Matcher
@@ -49,8 +50,7 @@ class Overhang:
         return sum(len(step.token.data) for step in self.steps[:many]) - len(data_of(self.before))
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """`pending` is text said since the path's last token; `held` its end that was taken back for healing (S10)."""
 
     pc: int
@@ -77,26 +77,18 @@ class State:
 
     def say(self, text: str) -> State:
         """The program's own text."""
-        return replace(self, text=self.text + text, pending=join(self.pending, Piece(text.encode(), None, "prompt")))
+        return self._replace(text=self.text + text, pending=join(self.pending, Piece(text.encode(), None, "prompt")))
 
     def chosen(self, step: Step, logprob: float, matcher: Matcher | None) -> State:
-        """Behind a token that was chosen; the open hole then stands at `matcher`. Spelled out, since a run does this
-        for each token, and `replace` takes four times as long."""
-        return State(
-            self.pc,
-            step.node,
-            self.pending,
-            (),
-            self.overhang,
-            self.hole,
-            matcher,
-            step,
-            self.depth + 1,
-            self.used + step.is_of(self.hole),
-            self.entry,
-            self.score + logprob,
-            self.text,
-            self.turn,
+        """Behind a token that was chosen; the open hole then stands at `matcher`."""
+        return self._replace(
+            node=step.node,
+            held=(),
+            matcher=matcher,
+            history=step,
+            depth=self.depth + 1,
+            used=self.used + step.is_of(self.hole),
+            score=self.score + logprob,
         )
 
     def tokens(self) -> tuple[Token, ...]:
@@ -126,13 +118,13 @@ def cut_off(state: State) -> State:
         return state
     first, *_ = overhang.steps
     pending, depth = joined(overhang.before, state.pending), state.depth - len(overhang.steps)
-    return replace(state, overhang=None, pending=pending, node=first.parent, depth=depth, history=first.before)
+    return state._replace(overhang=None, pending=pending, node=first.parent, depth=depth, history=first.before)
 
 
 def noted(state: State, rejected: Iterable[Step]) -> State:
     """With rejected tokens in the history, behind the value that took their place."""
     for step in rejected:
-        state = replace(state, history=replace(step, before=state.history))
+        state = state._replace(history=replace(step, before=state.history))
     return state
 
 

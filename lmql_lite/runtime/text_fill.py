@@ -65,7 +65,7 @@ class TextFill:
 
     def open(self, state: State, matcher: Matcher) -> State:
         """The state in which the hole is filled."""
-        self._opened = replace(self._path.answer(state), hole=self._op.name, matcher=matcher)
+        self._opened = self._path.answer(state)._replace(hole=self._op.name, matcher=matcher)
         return self._opened
 
     async def step(self, state: State, matcher: Matcher) -> State:
@@ -74,7 +74,7 @@ class TextFill:
         told = self._told(state, matcher, forced) if forced else b""
         if told:
             state = self._path.force(state, told, self._op.name)
-            return replace(state, matcher=matcher.advance(told, tokens=0))
+            return state._replace(matcher=matcher.advance(told, tokens=0))
         before, state = state, self._path.settle(state)
         self._made += steps_since(before, state)
         left = self._max_tokens - state.used
@@ -155,11 +155,11 @@ class TextFill:
 
     def _closed_short(self, state: State, matcher: Matcher) -> State:
         self.fell_short = True
-        return replace(state, matcher=matcher.end("bound"))
+        return state._replace(matcher=matcher.end("bound"))
 
     def _take(self, state: State, matcher: Matcher, said: Said) -> State:
         if said.ends:
-            return replace(state, matcher=matcher.end("end-of-text"))
+            return state._replace(matcher=matcher.end("end-of-text"))
         self._insists = False
         after = self._path.choose(state, said, self._op.name, matcher.advance(said.data))
         if self._op.may_reject:

@@ -34,7 +34,7 @@ class TextPath:
     def begin(self, state: State, role: Role) -> State:
         """A turn of the chat begins."""
         state = self.settle(state)
-        return replace(state, node=self._texts.tree.extend(state.node, TURNS[role]), turn=role)
+        return state._replace(node=self._texts.tree.extend(state.node, TURNS[role]), turn=role)
 
     def answer(self, state: State) -> State:
         """Where a hole begins: in a chat it is the assistant that fills it."""
@@ -47,10 +47,10 @@ class TextPath:
         if not state.pending:
             return state
         if self._chat and state.turn is None:
-            state = replace(state, node=self._texts.tree.extend(state.node, TURNS["user"]), turn="user")
+            state = state._replace(node=self._texts.tree.extend(state.node, TURNS["user"]), turn="user")
         for piece in state.pending:
             state = self._add(state, piece.data, Token(UNNUMBERED, piece.data, piece.hole, piece.source, "kept", None))
-        return replace(state, pending=())
+        return state._replace(pending=())
 
     def choose(self, state: State, said: Said, hole: str, matcher: Matcher | None = None) -> State:
         """Puts a token of the server on the path; `matcher` is where the hole stands after it."""
@@ -60,7 +60,7 @@ class TextPath:
 
     def force(self, state: State, data: bytes, hole: str) -> State:
         """Text that a constraint leaves no choice about: pending, like the program's own."""
-        return replace(state, pending=join(state.pending, Piece(data, hole, "forced")))
+        return state._replace(pending=join(state.pending, Piece(data, hole, "forced")))
 
     def close(self, opened: State, state: State, matcher: Matcher) -> State:
         """The end of a hole that began in `opened`: what was said beyond its value leaves the path (S14).
@@ -72,10 +72,10 @@ class TextPath:
         pending = until(state.pending, waiting - surplus)
         surplus -= waiting - len(data_of(pending))
         text = state.text + matcher.value.decode()
-        state = replace(state, pending=pending, matcher=None, hole=None, used=0, text=text)
+        state = state._replace(pending=pending, matcher=None, hole=None, used=0, text=text)
         if surplus <= 0:
             return state
-        state = replace(state, depth=state.depth - surplus)
+        state = state._replace(depth=state.depth - surplus)
         steps = steps_since(opened, state)
         newest = len(steps)
         while surplus > 0:
@@ -85,7 +85,7 @@ class TextPath:
         for step in steps:
             history = replace(step, before=history)
             node = step.node if step.token.fate == "kept" else node
-        return replace(state, node=node, history=history)
+        return state._replace(node=node, history=history)
 
     def _cut(self, step: Step, surplus: int) -> tuple[Step, int]:
         """The step without so many of its last bytes, and how many are left to cut. However few stay, it is one token
@@ -103,8 +103,7 @@ class TextPath:
         node = self._texts.walk(state.node, data)
         step = Step(record, state.node, node, state.history)
         self._ledger.add(step)
-        return replace(
-            state,
+        return state._replace(
             node=node,
             history=step,
             depth=state.depth + len(data),

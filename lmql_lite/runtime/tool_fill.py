@@ -54,8 +54,8 @@ class ToolFill:
     async def step(self, state: State, matcher: Matcher) -> State:
         """The state after the next token, or after a stretch of forced text; where that ends a call it is made."""
         text = _text_of(matcher)
-        state = await self._filling.step(replace(state, matcher=text.piece), text.piece)
-        state = replace(state, matcher=replace(text, piece=_matcher_of(state)))
+        state = await self._filling.step(state._replace(matcher=text.piece), text.piece)
+        state = state._replace(matcher=replace(text, piece=_matcher_of(state)))
         while (text := _text_of(state.matcher)).is_inside and text.piece.ending is not None:
             free, piece = text.free, text.piece
             if isinstance(piece, FreeText):
@@ -68,12 +68,12 @@ class ToolFill:
     async def go_back(self) -> State | None:
         """Within the piece under way: what was called stays called."""
         state = await self._filling.go_back()
-        return state and replace(state, matcher=replace(self._piece, piece=_matcher_of(state)))
+        return state and state._replace(matcher=replace(self._piece, piece=_matcher_of(state)))
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The hole has its value."""
         piece = _text_of(matcher).piece
-        return self._filling.close(replace(state, matcher=piece), piece)
+        return self._filling.close(state._replace(matcher=piece), piece)
 
     def give_up(self, state: State) -> list[Step]:
         """Of the piece under way."""
@@ -101,13 +101,13 @@ class ToolFill:
         self._filling = self._writer.fill(op, state, self._sampling, left, lambda: outlook)
         state = self._filling.open(state, text.piece)
         self._piece = replace(text, piece=_matcher_of(state))
-        return replace(state, matcher=self._piece)
+        return state._replace(matcher=self._piece)
 
     async def _called(self, state: State, text: ToolText, free: FreeText) -> State:
         """Free text has come to a call."""
         assert free.call is not None, "a call ends this piece"
         used = text.used + state.used
-        state = self._filling.close(replace(state, matcher=free), free)
+        state = self._filling.close(state._replace(matcher=free), free)
         text = replace(text, before=text.before + free.value, free=free, used=used)
         if free.call["begun"] is None:
             name, arguments = free.call["name"].decode(), free.call["arguments"].decode()
@@ -122,7 +122,7 @@ class ToolFill:
         call, used = b"", 0
         if not isinstance(text.piece, FreeText):
             call, used = text.piece.value, state.used
-            state = self._filling.close(replace(state, matcher=text.piece), text.piece)
+            state = self._filling.close(state._replace(matcher=text.piece), text.piece)
         # no guessing meanwhile, as for other Python that is awaited: what a tool answers is seldom what was expected
         output = await self._toolbox.output(name, arguments, made=text.calls)
         self._news.append(events.ToolCalled(name, arguments, output.removesuffix("`")))
