@@ -110,10 +110,7 @@ class Texts:
 
     def walk(self, node: Node, data: bytes) -> Node:
         """Where the bytes lead to from `node`."""
-        node, known = self.tree.walk(node, data)
-        for byte in data[known:]:
-            node = self.tree.extend(node, byte)
-        return node
+        return self.tree.lead(node, data)
 
     def write(
         self,

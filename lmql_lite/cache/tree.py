@@ -55,6 +55,10 @@ class TokenTree(Protocol):
         """The child of `node` by `token`; made where it is missing."""
         ...
 
+    def lead(self, node: Node, tokens: Sequence[int]) -> Node:
+        """`extend`, by one token after the other: where they lead to. Nodes on the way are in nobody's hands."""
+        ...
+
     def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
         """From `node` by `tokens` as far as nodes exist: the last one, and how many tokens lead there. Adds none."""
         ...

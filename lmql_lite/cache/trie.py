@@ -77,7 +77,11 @@ class Trie:
 
     def extend(self, node: Node, token: int) -> Node:
         with self._lock:
-            return self._extend(node, token)
+            return self._lead(node, (token,))
+
+    def lead(self, node: Node, tokens: Sequence[int]) -> Node:
+        with self._lock:
+            return self._lead(node, tokens)
 
     def extend_many(self, parents: ArrayLike, tokens: ArrayLike, *, logged: bool = False) -> NDArray[np.int32]:
         """The node of each entry, made where it is missing; entries that say the same get the same node.
@@ -132,16 +136,17 @@ class Trie:
         with self._lock:
             return self._suffixes.guess(node, most, skip)
 
-    def _extend(self, node: Node, token: int) -> Node:
-        child = self._nodes.find(node, token)
-        if child:
-            self._nodes.use(child)
-            return self._holds.hold(child)
-        child = self._holds.hold(self._nodes.add(node, token))
-        self._count(1)
-        if 2 * self._memory.nbytes > self._memory.max_bytes:
-            self._give_way(1)
-        return child
+    def _lead(self, node: Node, tokens: Sequence[int]) -> Node:
+        node, known = self._nodes.walk(node, tokens)
+        self._nodes.use(node)
+        added = len(tokens) - known
+        for token in tokens[known:]:
+            node = self._nodes.add(node, token)
+            self._count(1)
+        node = self._holds.hold(node)  # before others go
+        if added and 2 * self._memory.nbytes > self._memory.max_bytes:
+            self._give_way(added)
+        return node
 
     def _count(self, loose: int) -> None:
         """So many more nodes that no log holds."""
@@ -195,11 +200,12 @@ class Trie:
 
     def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> Node:
         with self._lock:
-            for token, head in way:
-                if self._fact(node) is None:
-                    self._add_fact(node, Fact(head, run))
-                node = self._extend(node, token)
-            return node
+            place = tip = self._lead(node, [token for token, _ in way])  # what leads there cannot go meanwhile
+            for _, head in reversed(way):
+                place = self._nodes.parent(place)
+                if self._fact(place) is None:
+                    self._add_fact(place, Fact(head, run))
+            return tip
 
     def _use(self, node: Node) -> None:
         self._nodes.use(node)
@@ -335,7 +341,7 @@ class Trie:
             way.append(node)
             node = other._nodes.parent(node)
         for below in reversed(way):
-            own[below] = self._extend(own[node], other._nodes.token(below))
+            own[below] = self._lead(own[node], (other._nodes.token(below),))
             node = below
 
     # what is new
