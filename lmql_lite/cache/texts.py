@@ -19,7 +19,7 @@ import numpy as np
 
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.sampling import is_greedy
-from lmql_lite.cache.tree import Answer, Node, TokenTree
+from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
 from lmql_lite.tokens import Sampling
 
 END = 256
@@ -152,19 +152,26 @@ class Texts:
     def read(self, node: Node, manners: Sequence[Manner]) -> Said | None:
         """The token after `node`, as the first of these manners knows it. None where none does."""
         for manner in manners:
-            first = answer = self._answer(node, manner)
-            if first is None or answer is None:
+            answers = self._answers(node, manner)
+            if not answers:
                 continue
-            data = bytearray()
-            while answer is not None and answer.token != END:
-                data.append(answer.token)
-                node = self.tree.extend(node, answer.token)
-                answer = self._answer(node, manner)
-                if answer is None or answer.logprob != INSIDE:
-                    break
+            first = answers[0]
             logprob = None if first.logprob in (UNTOLD, INSIDE) else first.logprob
-            return Said(bytes(data), logprob, first.run, first.logprob == INSIDE, manner)
+            data = bytes(answer.token for answer in answers if answer.token != END)
+            return Said(data, logprob, first.run, first.logprob == INSIDE, manner)
         return None
+
+    def _answers(self, node: Node, manner: Manner) -> list[Answer]:
+        """The bytes of one token, or its end-of-text."""
+        if manner.question is None:
+            return [_plain(fact) for fact in self.tree.hear(node, INSIDE)]
+        answers: list[Answer] = []
+        while (answer := self._answer(node, manner)) is not None and (not answers or answer.logprob == INSIDE):
+            answers.append(answer)
+            if answer.token == END:
+                break
+            node = self.tree.extend(node, answer.token)
+        return answers
 
     def beside(self, node: Node, said: Said) -> tuple[int | None, Alternatives | None]:
         """Of what was said after `node` the server's own number, and what might have come instead.
@@ -187,15 +194,15 @@ class Texts:
             self.tree.add_draw(node, manner.question, manner.seed, manner.index, Answer(byte, logprob, run))
 
     def _answer(self, node: Node, manner: Manner) -> Answer | None:
-        if manner.question is None:
-            fact = self.tree.scores(node)
-            if fact is None:
-                return None
-            assert isinstance(fact.scores, Head), "servers that speak text tell no whole scores"
-            return Answer(int(fact.scores.ids[0]), float(fact.scores.logprobs[0]), fact.run)
+        assert manner.question is not None, "plain answers are scores"
         if manner.seed is None:
             return self.tree.verdict(node, manner.question)
         return self.tree.draw(node, manner.question, manner.seed, manner.index)
+
+
+def _plain(fact: Fact) -> Answer:
+    assert isinstance(fact.scores, Head), "servers that speak text tell no whole scores"
+    return Answer(int(fact.scores.ids[0]), float(fact.scores.logprobs[0]), fact.run)
 
 
 def _head(byte: int, logprob: float, token: int | None = None, others: Alternatives = ()) -> Head:

@@ -100,6 +100,11 @@ class TokenTree(Protocol):
         """`add_scores` of the head at `node`, `extend` by the token beside it, and so on. Gives the last node."""
         ...
 
+    def hear(self, node: Node, goes_on: float) -> list[Fact]:
+        """What `say` has said: the head at `node`, that behind its best token, and so on, as long as the best token of
+        the next has `goes_on` as its log-probability. Nothing where no head is known; whole scores are none."""
+        ...
+
     def forget_scores(self) -> None:
         """Drops all scores; nodes stay, and so do verdicts and draws."""
         ...

@@ -207,6 +207,19 @@ class Trie:
                     self._add_fact(place, Fact(head, run))
             return tip
 
+    def hear(self, node: Node, goes_on: float) -> list[Fact]:
+        heard: list[Fact] = []
+        with self._lock:
+            while (fact := self._fact(node)) is not None and isinstance(fact.scores, Head):
+                if heard and fact.scores.logprobs[0] != goes_on:
+                    break
+                self._use(node)
+                heard.append(fact)
+                node = self._nodes.find(node, int(fact.scores.ids[0]))
+                if not node:
+                    break
+        return heard
+
     def _use(self, node: Node) -> None:
         self._nodes.use(node)
         self._memory.use(node)

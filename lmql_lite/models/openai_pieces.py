@@ -185,10 +185,11 @@ def _known(number: object, vocabulary: Vocabulary) -> bytes | None:
 
 def _spelling(spelling: str, vocabulary: Vocabulary) -> tuple[bytes | None, int | None]:
     """The bytes and the id of a token from its text. Some servers write `bytes:\\xe2\\x80` or `token_id:123`."""
-    if match := _BYTES.fullmatch(spelling):
-        return bytes.fromhex(match[1].replace("\\x", "")), None
-    if match := _ID.fullmatch(spelling):
-        return _known(int(match[1]), vocabulary), int(match[1])
+    if ":" in spelling:
+        if match := _BYTES.fullmatch(spelling):
+            return bytes.fromhex(match[1].replace("\\x", "")), None
+        if match := _ID.fullmatch(spelling):
+            return _known(int(match[1]), vocabulary), int(match[1])
     return None if _LOST in spelling else spelling.encode(), None
 
 

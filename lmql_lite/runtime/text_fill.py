@@ -87,10 +87,12 @@ class TextFill:
             self._wishes = self._wishes.beyond()  # its rules end here, and not the hole: a tool was called
             self._asking = self._wishes.asking()
             return state
-        if not fits(said.data, matcher) and self._wishes.segment.pushed is not None:
+        is_fit = fits(said.data, matcher)
+        if not is_fit and self._wishes.segment.pushed is not None:
             # it was known from elsewhere, where the server spoke freely: what it says when held to this is what counts
             said = await self._read(state, self._wishes.anew(()), left)
-        if not fits(said.data, matcher):
+            is_fit = fits(said.data, matcher)
+        if not is_fit:
             if matcher.may_end and is_full(matcher):
                 return self._closed_short(state, matcher)
             if forced:  # it does not begin as it has to: then that is said for it
