@@ -21,7 +21,8 @@ class MemoryTrees:
         self._trees: dict[str, Trie] = {}
 
     def tree(self, fingerprint: str) -> Trie:
-        return self._trees.setdefault(fingerprint, Trie(self.max_bytes))
+        tree = self._trees.get(fingerprint)
+        return self._trees.setdefault(fingerprint, Trie(self.max_bytes)) if tree is None else tree
 
     async def save(self, fingerprint: str, name: str, vocabulary_size: int) -> bool:
         """As `SavedTrees.save`: memory has it already."""

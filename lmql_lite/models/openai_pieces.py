@@ -119,7 +119,8 @@ def _tokens(choice: Mapping[str, Any], vocabulary: Vocabulary) -> Iterator[Token
         return
     for place, token in enumerate(found):
         if len(ids) == len(found) and token.id is None:
-            token = replace(token, id=ids[place], data=_known(ids[place], vocabulary) or token.data)
+            data = _known(ids[place], vocabulary) or token.data
+            token = Token(data, ids[place], token.logprob, token.alternatives)
         yield token
 
 

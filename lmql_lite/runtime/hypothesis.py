@@ -110,6 +110,8 @@ class Hypothesis:
 
     async def close(self) -> None:
         """Nobody reads on: runs what the query wants to have run in any case, and asks no model."""
+        if self.is_over:
+            return
         try:
             await self._raised(GeneratorExit(), by_handlers=False)
             for _ in range(LAST_STEPS):
