@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -140,6 +141,14 @@ def is_alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def ends(process: int, seconds: float = 10) -> bool:
+    """Whether it is gone soon: a signal takes its moment to arrive."""
+    deadline = time.monotonic() + seconds
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not is_alive(process)
 
 
 def runs(server: Server) -> list[dict[str, Any]]:

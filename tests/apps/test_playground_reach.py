@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from tests.apps.playground_server import API, STATIC, Page, Server, ask, is_alive, runs
+from tests.apps.playground_server import API, STATIC, Page, Server, ask, ends, is_alive, runs
 from tests.models.api import KEY
 from tests.servers.kinds import OPENAI_CHAT, VLLM
 from tests.servers.stub import serving
@@ -212,7 +212,7 @@ def test_a_run_in_the_middle_of_c_code_is_stopped(server: Server, page: Page) ->
     said = page.until(run, lambda line: "processes" in line.get("text", ""))["text"]
     page.http.delete(f"/api/runs/{run}")
     assert list(page.lines(run))[-1]["kind"] == "Stopped"
-    assert not [process for process in said.split()[1:] if is_alive(int(process))]
+    assert not [process for process in said.split()[1:] if not ends(int(process))]
 
 
 def test_old_runs_are_dropped_and_running_ones_are_not() -> None:

@@ -1,6 +1,7 @@
 """A real server, and a real Chromium that looks at it. Tests of which one is missing are skipped, and say why.
 
-The browser lives as long as this folder's tests: while it does, the thread has a running event loop.
+The browser lives as long as the tests of one file: while it does, the thread has a running event loop, and other tests
+cannot have one.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class Tab:
         )
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     driver = pytest.importorskip(
         "playwright.sync_api", reason="the page's tests need playwright (pip install '.[test]')"
@@ -182,7 +183,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def shared_server(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """For tests that do not care what other tests have run."""
     server = Server(tmp_path_factory.mktemp("queries"))

@@ -42,7 +42,7 @@ def long_tab(open_tab: Open, recording: Path) -> Tab:
 
 def test_fifty_thousand_tokens_are_drawn_in_many_frames_and_in_bounded_pieces(long_tab: Tab) -> None:
     page = long_tab.page
-    assert len(page.evaluate("[...frames_drawn]")) > 10
+    assert len(page.evaluate("[...frames_drawn]")) > 3
     assert page.evaluate("document.getElementById('output').textContent.length") > 250_000
     blocks = "[...document.querySelectorAll('#output .block')].map((block) => block.textContent.length)"
     longest = page.evaluate(f"Math.max(...{blocks})")

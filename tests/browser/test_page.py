@@ -48,7 +48,8 @@ def test_the_page_loads_from_its_server_alone_and_complains_of_nothing(tab: Tab,
     }
 
 
-def test_a_first_run_fills_the_output(tab: Tab) -> None:
+def test_a_first_run_fills_the_output(server: Server, open_tab: Open) -> None:
+    tab = open_tab(server)
     tab.page.click("#run")
     tab.until("document.querySelectorAll('#output .hole:not(.open)').length === 4", seconds=5)
     tab.wait("done")
