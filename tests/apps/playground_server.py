@@ -8,8 +8,8 @@ import re
 import signal
 import socket
 import subprocess
-import time
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path

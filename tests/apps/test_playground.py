@@ -282,10 +282,7 @@ def test_no_run_outlives_its_server(how: signal.Signals) -> None:
     found = page.until(page.start(ENDLESS), lambda line: "process" in line.get("text", ""))
     process = int(found["text"].split()[1])
     assert server.end(how) == (-9 if how == signal.SIGKILL else 0)
-    deadline = time.monotonic() + 10
-    while is_alive(process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(process)
+    assert ends(process)
 
 
 def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
