@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.scenario_servers import Served, words
-from lmql_lite.runtime.text_frontier import GO_ON
+from lmql_lite.runtime.texts.frontier import GO_ON
 from tests.servers.kinds import Config
 
 

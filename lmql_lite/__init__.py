@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lmql_lite.runtime.decorated import Decorator
     from lmql_lite.runtime.result import OptionScores, Result, Usage
     from lmql_lite.runtime.session import Session
-    from lmql_lite.runtime.tools import describe
+    from lmql_lite.runtime.tools.offered import describe
     from lmql_lite.tokens import Token
     from lmql_lite.verbs import Options, Query, compile, model, run, run_sync
 
@@ -52,7 +52,7 @@ _HOMES = {
     "TokenCache": "lmql_lite.cache.token_cache",
     "Usage": "lmql_lite.runtime.result",
     "compile": "lmql_lite.verbs",
-    "describe": "lmql_lite.runtime.tools",
+    "describe": "lmql_lite.runtime.tools.offered",
     "generate": "lmql_lite.questions",
     "generate_sync": "lmql_lite.questions",
     "model": "lmql_lite.verbs",

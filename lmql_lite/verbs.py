@@ -25,7 +25,7 @@ from lmql_lite.runtime.blocking import blocking
 from lmql_lite.runtime.environment import value_of
 from lmql_lite.runtime.nested import NestedCall
 from lmql_lite.runtime.plan import Plan
-from lmql_lite.runtime.planning import planned
+from lmql_lite.runtime.planning.planner import planned
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.rows import CONCURRENCY, OnError, Progress, Rows, each, seed_of_row
 from lmql_lite.runtime.session import Session

@@ -39,7 +39,7 @@ def shown(file: str) -> tuple[Finished | Failed | None, str, bool]:
     """How the run ended, None where the recording does not say; its text; whether its query returns a value."""
     from lmql_lite.apps.watcher import watching
     from lmql_lite.runtime import events
-    from lmql_lite.runtime.wire import read
+    from lmql_lite.runtime.shown.wire import read
 
     ended: Finished | Failed | None = None
     said: list[str] = []
@@ -66,7 +66,7 @@ def shown(file: str) -> tuple[Finished | Failed | None, str, bool]:
 
 def report(failed: Failed) -> int:
     """What the run said on stderr; gives its exit code."""
-    from lmql_lite.runtime.failures import STOPPED
+    from lmql_lite.runtime.shown.failures import STOPPED
 
     if failed.kind == STOPPED:
         tell("interrupted")

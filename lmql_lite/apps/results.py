@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.apps.terminal import counted, money
-from lmql_lite.runtime.plain import plain
+from lmql_lite.runtime.shown.plain import plain
 
 if TYPE_CHECKING:
     from lmql_lite.runtime.events import Finished
@@ -29,7 +29,7 @@ def as_text(value: Any) -> str:
 
 def as_object(finished: Finished) -> dict[str, Any]:
     """What the last event line of a run says: of its result, and where there are several of all."""
-    from lmql_lite.runtime.wire import as_object as line_of
+    from lmql_lite.runtime.shown.wire import as_object as line_of
 
     found = line_of(finished)
     del found["type"]

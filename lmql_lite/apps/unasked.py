@@ -13,7 +13,7 @@ from lmql_lite.cache.texts import TURNS
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Completer, Endpoint, Model, Piece, Prompt, Scorer, ScoreRequest, Turn, Wish
 from lmql_lite.runtime.session import Session
-from lmql_lite.runtime.text_frontier import GO_ON
+from lmql_lite.runtime.texts.frontier import GO_ON
 from lmql_lite.tokens import Token
 
 

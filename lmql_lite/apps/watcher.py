@@ -11,8 +11,8 @@ import click
 
 from lmql_lite.apps.terminal import note
 from lmql_lite.runtime import events
-from lmql_lite.runtime.failures import failed
-from lmql_lite.runtime.wire import Lines
+from lmql_lite.runtime.shown.failures import failed
+from lmql_lite.runtime.shown.wire import Lines
 
 PROGRESS_AFTER_S = 0.5
 

@@ -75,8 +75,8 @@ def _local(name: str) -> Scorer:
 
 def _behind_an_api(name: str, access: Access) -> Model:
     _require(f"openai/{name}", ("openai",), "lmql-lite")
-    from lmql_lite.models.openai import OpenAIModel
-    from lmql_lite.models.openai_client import CONCURRENCY, TIMEOUT
+    from lmql_lite.models.openai.client import CONCURRENCY, TIMEOUT
+    from lmql_lite.models.openai.endpoint import OpenAIModel
     from lmql_lite.models.tokenizer import HFTokenizer
 
     tokenizer, timeout, concurrency = access.get("tokenizer"), access.get("timeout"), access.get("concurrency")

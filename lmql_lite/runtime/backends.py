@@ -11,9 +11,9 @@ from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.models.base import Completer, Endpoint, Scorer
 from lmql_lite.runtime.frontier import Frontier
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.pushing import Pushing
-from lmql_lite.runtime.text_frontier import TextFrontier
-from lmql_lite.runtime.text_writer import TextWriter
+from lmql_lite.runtime.texts.frontier import TextFrontier
+from lmql_lite.runtime.texts.pushing import Pushing
+from lmql_lite.runtime.texts.writer import TextWriter
 from lmql_lite.runtime.writer import TokenWriter, Writer
 from lmql_lite.tokens import Sampling
 

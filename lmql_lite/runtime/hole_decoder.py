@@ -11,8 +11,8 @@ from lmql_lite.errors import InputError, Span
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.settings import Settings
 from lmql_lite.runtime.state import State
-from lmql_lite.runtime.tool_fill import ToolFill
-from lmql_lite.runtime.tools import MAX_CALLS, Toolbox
+from lmql_lite.runtime.tools.fill import ToolFill
+from lmql_lite.runtime.tools.offered import MAX_CALLS, Toolbox
 from lmql_lite.runtime.writer import Filling, Outlook, Writer
 from lmql_lite.tokens import Sampling
 

@@ -22,7 +22,7 @@ from lmql_lite.runtime.opening import OpenHole, matcher_of, schema_of, text_term
 from lmql_lite.runtime.outlook import outlook_of
 from lmql_lite.runtime.standing import Standing
 from lmql_lite.runtime.state import Step
-from lmql_lite.runtime.tool_fill import ToolFill
+from lmql_lite.runtime.tools.fill import ToolFill
 from lmql_lite.runtime.writer import Outlook
 
 

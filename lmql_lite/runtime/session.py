@@ -20,7 +20,7 @@ from lmql_lite.errors import CacheError, InputError
 from lmql_lite.models.base import Completer, Model, Spent
 from lmql_lite.models.registry import load
 from lmql_lite.program.ops import Program
-from lmql_lite.runtime import acquaintance, events
+from lmql_lite.runtime import events
 from lmql_lite.runtime.backends import Backend, Desk, TextBackend, TokenBackend
 from lmql_lite.runtime.beams import Beams
 from lmql_lite.runtime.environment import environment_of, evaluate
@@ -31,7 +31,8 @@ from lmql_lite.runtime.nested import NestedCall
 from lmql_lite.runtime.result import Result
 from lmql_lite.runtime.samples import together
 from lmql_lite.runtime.settings import Settings
-from lmql_lite.runtime.trace import Trace, trace_to, traced
+from lmql_lite.runtime.shown.trace import Trace, trace_to, traced
+from lmql_lite.runtime.texts import acquaintance
 
 DEFAULT_MODEL = "demo"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.runtime.wire import read
+from lmql_lite.runtime.shown.wire import read
 from tests.apps.test_cli import Shell
 from tests.apps.test_servers import at
 from tests.models.api import KEY
@@ -232,7 +232,7 @@ def test_a_long_recording_is_not_held_in_memory(shell: Shell) -> None:
         for seq in range(1, 20_000):
             file.write(json.dumps({**line, "seq": seq}) + "\n")
     code = (
-        "import tracemalloc, lmql_lite.runtime.wire as wire\n"
+        "import tracemalloc, lmql_lite.runtime.shown.wire as wire\n"
         "tracemalloc.start()\n"
         "with open('long.lqrun', 'rb') as file:\n"
         "    many = sum(1 for told in wire.read(file, 'long.lqrun'))\n"

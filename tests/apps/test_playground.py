@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.runtime.wire import read
+from lmql_lite.runtime.shown.wire import read
 from tests.apps.playground_server import Page, Server, ends, is_alive, printed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

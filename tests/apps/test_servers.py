@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lmql_lite.apps.terminal import money
-from lmql_lite.models import openai_client
+from lmql_lite.models.openai import client
 from tests.apps.test_cli import Shell
 from tests.models.api import KEY
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, VLLM, Config
@@ -26,7 +26,7 @@ OTHER = "sk-other-9876543210"
 
 @pytest.fixture
 def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.setattr(openai_client, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     shell = Shell(tmp_path, capsys)

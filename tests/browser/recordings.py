@@ -9,7 +9,7 @@ from typing import Any
 from lmql_lite.errors import Span
 from lmql_lite.runtime import events
 from lmql_lite.runtime.result import Result, Usage
-from lmql_lite.runtime.wire import SCHEMA, as_object
+from lmql_lite.runtime.shown.wire import SCHEMA, as_object
 from lmql_lite.tokens import Source, Token
 
 WORDS = (" one", " two", " three", " four", " five", " six", " seven,", " eight.\n")

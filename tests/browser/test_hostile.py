@@ -11,9 +11,9 @@ import pytest
 from lmql_lite.errors import Span
 from lmql_lite.runtime import events
 from lmql_lite.runtime.drawing import fragment
-from lmql_lite.runtime.report import Moment, report
 from lmql_lite.runtime.result import Result, Usage
-from lmql_lite.runtime.wire import as_object
+from lmql_lite.runtime.shown.report import Moment, report
+from lmql_lite.runtime.shown.wire import as_object
 from lmql_lite.tokens import Token
 from tests.browser.conftest import Open, Tab
 from tests.browser.recordings import lines

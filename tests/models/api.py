@@ -11,7 +11,7 @@ import pytest
 
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Piece, Prompt, Turn, Wish
-from lmql_lite.models.openai import OpenAIModel
+from lmql_lite.models.openai.endpoint import OpenAIModel
 from lmql_lite.models.scripted import WORDS
 from lmql_lite.tokens import Sampling
 from tests.servers.kinds import (

@@ -16,7 +16,7 @@ from lmql_lite.constraints.language import LAST, Language, Rule, smallest
 from lmql_lite.constraints.pushdown import pushed
 from lmql_lite.constraints.terms import And, Choice, Lacks, Length, Matches, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.models.dialects import ebnf, gbnf, lark, regex
+from lmql_lite.models.grammars import ebnf, gbnf, lark, regex
 
 Accepts = Callable[[str], bool]
 Reader = Callable[[Language], Accepts | None]

@@ -11,7 +11,7 @@ import pytest
 
 from lmql_lite.models.base import Endpoint, Piece, Prompt, ScoreRequest, Spent, Turn, Wish
 from lmql_lite.models.demo import DemoModel
-from lmql_lite.models.openai_pieces import Assembler, read
+from lmql_lite.models.openai.pieces import Assembler, read
 from lmql_lite.models.scripted import ScriptedModel
 from lmql_lite.tokens import Sampling
 from tests.models.api import (

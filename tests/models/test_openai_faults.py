@@ -19,10 +19,10 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.errors import BrokenOff, ModelError
-from lmql_lite.models import openai_client
 from lmql_lite.models.base import Spent, Turn, Wish
-from lmql_lite.models.openai import OpenAIModel
-from lmql_lite.models.openai_address import Address
+from lmql_lite.models.openai import client
+from lmql_lite.models.openai.address import Address
+from lmql_lite.models.openai.endpoint import OpenAIModel
 from lmql_lite.models.registry import load
 from lmql_lite.runtime.session import Session
 from tests.models.api import (
@@ -91,11 +91,11 @@ def test_patience_ends(fault: Fault, tries: int, sentence: str) -> None:
 
 
 def test_the_pause_is_what_the_server_asks_for() -> None:
-    assert 2.0 <= (openai_client._pause(1, {"retry-after": "2"}) or 0) <= 2.5
+    assert 2.0 <= (client._pause(1, {"retry-after": "2"}) or 0) <= 2.5
     in_ten_seconds = formatdate(time.time() + 10, usegmt=True)
-    assert 8.0 <= (openai_client._pause(1, {"retry-after": in_ten_seconds}) or 0) <= 12.5
-    assert (openai_client._pause(1, {"retry-after": "soon"}) or 0) <= 0.00125
-    assert openai_client._pause(1, {"retry-after": "100"}) is None
+    assert 8.0 <= (client._pause(1, {"retry-after": in_ten_seconds}) or 0) <= 12.5
+    assert (client._pause(1, {"retry-after": "soon"}) or 0) <= 0.00125
+    assert client._pause(1, {"retry-after": "100"}) is None
 
 
 def test_an_answer_that_is_cut_can_be_gone_on_with() -> None:

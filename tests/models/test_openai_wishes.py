@@ -10,8 +10,8 @@ import pytest
 from lmql_lite.constraints.language import Rule, smallest
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import JsonSchema, Piece, Prompt, ScoreRequest, Spent, Turn, Wish
-from lmql_lite.models.openai import OpenAIModel
-from lmql_lite.models.openai_dialects import Server as ServerKind
+from lmql_lite.models.openai.dialects import Server as ServerKind
+from lmql_lite.models.openai.endpoint import OpenAIModel
 from lmql_lite.models.scripted import ScriptedModel
 from lmql_lite.tokens import Sampling
 from tests.models.api import (

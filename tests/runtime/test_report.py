@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import lmql_lite as lq
 from lmql_lite.runtime import events
 from lmql_lite.runtime.drawing import BLOCK, KINDS, fragment, ledger, shown, text_of
-from lmql_lite.runtime.failures import failed
-from lmql_lite.runtime.report import Moment, report
+from lmql_lite.runtime.shown.failures import failed
+from lmql_lite.runtime.shown.report import Moment, report
 from lmql_lite.tokens import Token
 
 EVIL = (

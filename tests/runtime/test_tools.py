@@ -19,7 +19,7 @@ from lmql_lite.constraints.terms import Matches
 from lmql_lite.errors import ConstraintError, InputError
 from lmql_lite.models.scripted import ScriptedCompleter
 from lmql_lite.runtime import events
-from lmql_lite.runtime.tools import MARK, Refused, Tool, Toolbox, literals, written
+from lmql_lite.runtime.tools.offered import MARK, Refused, Tool, Toolbox, literals, written
 
 
 class Place(BaseModel):

@@ -15,8 +15,8 @@ import lmql_lite as lq
 from lmql_lite.models.base import Piece, Prompt, Wish
 from lmql_lite.models.scripted import ScriptedCompleter
 from lmql_lite.runtime import events
-from lmql_lite.runtime.redaction import redacted, without_secrets
-from lmql_lite.runtime.wire import Told, read
+from lmql_lite.runtime.shown.redaction import redacted, without_secrets
+from lmql_lite.runtime.shown.wire import Told, read
 from tests.servers.scored import ScoredCompleter
 
 LIST = "A list:\n- Sun\n- Hat\n"

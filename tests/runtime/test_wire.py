@@ -19,7 +19,7 @@ from lmql_lite.errors import InputError, Span
 from lmql_lite.runtime import events
 from lmql_lite.runtime.budget import Cost
 from lmql_lite.runtime.result import Result, Usage
-from lmql_lite.runtime.wire import Lines, Told, as_object, read, read_line, record_of
+from lmql_lite.runtime.shown.wire import Lines, Told, as_object, read, read_line, record_of
 from lmql_lite.tokens import Fate, Source, Token
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai import OpenAIModel
+from lmql_lite.models.openai.endpoint import OpenAIModel
 from lmql_lite.runtime import events
 from tests.servers.llama import CONTEXT, LlamaServer
 from tests.test_examples import EXAMPLES, INPUTS, TYPED, shown

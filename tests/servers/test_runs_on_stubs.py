@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai import OpenAIModel
+from lmql_lite.models.openai.endpoint import OpenAIModel
 from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, OLLAMA, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
 from tests.servers.stub import Server, serving
 

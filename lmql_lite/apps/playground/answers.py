@@ -12,9 +12,9 @@ from lmql_lite.errors import LmqlLiteError, QueryError
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile as compile_program
-from lmql_lite.runtime.plain import plain
-from lmql_lite.runtime.redaction import redacted
 from lmql_lite.runtime.session import Session
+from lmql_lite.runtime.shown.plain import plain
+from lmql_lite.runtime.shown.redaction import redacted
 from lmql_lite.verbs import Options, Query
 
 _HOLE = re.compile(r"(?<!\[)(?:\[\[)*\[([A-Z][A-Z0-9_]*)\s*[\]:]")

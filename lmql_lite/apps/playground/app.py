@@ -24,8 +24,8 @@ from lmql_lite.apps.playground.questions import Questions
 from lmql_lite.apps.playground.replies import Refused, reply
 from lmql_lite.apps.playground.runs import Run, Runs
 from lmql_lite.apps.playground.words import WORDS
-from lmql_lite.runtime.report import Moment, report
-from lmql_lite.runtime.wire import read
+from lmql_lite.runtime.shown.report import Moment, report
+from lmql_lite.runtime.shown.wire import read
 
 MOST_BYTES = 1_000_000
 LONGEST_NAME = 200

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from lmql_lite.apps.playground.keys import Scrub
-from lmql_lite.runtime.wire import SCHEMA
+from lmql_lite.runtime.shown.wire import SCHEMA
 
 QUIET_SECONDS = 10
 """So long nothing is said before an empty line shows that the connection stands."""

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from lmql_lite.runtime.redaction import HIDDEN
+from lmql_lite.runtime.shown.redaction import HIDDEN
 
 SHORTEST = 8
 """Characters of a secret that is looked for in texts: "1234" stands in many of them."""

@@ -16,9 +16,9 @@ from lmql_lite.apps.playground.keys import Scrub
 from lmql_lite.apps.playground.limits import Limits
 from lmql_lite.apps.playground.process import LONGEST_LINE, TooLong, Worker
 from lmql_lite.runtime.events import Failed
-from lmql_lite.runtime.failures import STOPPED
-from lmql_lite.runtime.redaction import redacted
-from lmql_lite.runtime.wire import as_object
+from lmql_lite.runtime.shown.failures import STOPPED
+from lmql_lite.runtime.shown.redaction import redacted
+from lmql_lite.runtime.shown.wire import as_object
 
 LAST = ("done", "error")
 LONGEST_LOG = 8192

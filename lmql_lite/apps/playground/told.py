@@ -7,7 +7,7 @@ from typing import Any
 
 from lmql_lite.runtime import events
 from lmql_lite.runtime.alternatives import Alternative
-from lmql_lite.runtime.wire import as_object
+from lmql_lite.runtime.shown.wire import as_object
 
 MOST = 8
 """Alternatives of one token."""

@@ -25,8 +25,8 @@ from lmql_lite.apps.playground.offer import Offered
 from lmql_lite.apps.playground.told import told
 from lmql_lite.runtime import events
 from lmql_lite.runtime.asking import NoMoreInput
-from lmql_lite.runtime.failures import failed
-from lmql_lite.runtime.wire import as_object
+from lmql_lite.runtime.shown.failures import failed
+from lmql_lite.runtime.shown.wire import as_object
 from lmql_lite.verbs import Options
 
 MOST_FORKS = 64

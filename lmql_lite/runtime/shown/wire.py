@@ -47,7 +47,8 @@ from typing import Any, BinaryIO, get_args
 from lmql_lite.errors import InputError
 from lmql_lite.runtime import events
 from lmql_lite.runtime.budget import Cost
-from lmql_lite.runtime.fields import (
+from lmql_lite.runtime.result import Result, Usage
+from lmql_lite.runtime.shown.fields import (
     ENDING,
     FLAG,
     FLOAT,
@@ -66,8 +67,7 @@ from lmql_lite.runtime.fields import (
     object_of,
     one_of,
 )
-from lmql_lite.runtime.plain import plain
-from lmql_lite.runtime.result import Result, Usage
+from lmql_lite.runtime.shown.plain import plain
 from lmql_lite.tokens import Fate, Role, Source, Token
 
 SCHEMA = 1

@@ -12,8 +12,8 @@ from lmql_lite.errors import ConstraintError
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime import events
 from lmql_lite.runtime.state import State, Step
-from lmql_lite.runtime.tool_text import FreeText, ToolText
-from lmql_lite.runtime.tools import MARK, Toolbox
+from lmql_lite.runtime.tools.offered import MARK, Toolbox
+from lmql_lite.runtime.tools.text import FreeText, ToolText
 from lmql_lite.runtime.writer import Filling, Outlook, Writer
 from lmql_lite.tokens import Sampling
 

@@ -12,8 +12,8 @@ from lmql_lite.cache.tree import Answer
 from lmql_lite.runtime.choosing import Candidate
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.state import State
-from lmql_lite.runtime.text_frontier import TextFrontier
-from lmql_lite.runtime.text_path import TextPath
+from lmql_lite.runtime.texts.frontier import TextFrontier
+from lmql_lite.runtime.texts.path import TextPath
 
 SCORED = 0
 """The token of an answer that is a score alone."""

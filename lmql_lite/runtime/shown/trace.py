@@ -26,13 +26,13 @@ from typing import IO, Any, Protocol
 from lmql_lite.errors import InputError
 from lmql_lite.runtime import events
 from lmql_lite.runtime.calls import Call, Calls
-from lmql_lite.runtime.failures import failed
-from lmql_lite.runtime.fields import public
-from lmql_lite.runtime.plain import plain
-from lmql_lite.runtime.redaction import without_secrets
-from lmql_lite.runtime.report import Moment, report
 from lmql_lite.runtime.settings import Settings
-from lmql_lite.runtime.wire import SCHEMA, Lines, as_object, result_object
+from lmql_lite.runtime.shown.failures import failed
+from lmql_lite.runtime.shown.fields import public
+from lmql_lite.runtime.shown.plain import plain
+from lmql_lite.runtime.shown.redaction import without_secrets
+from lmql_lite.runtime.shown.report import Moment, report
+from lmql_lite.runtime.shown.wire import SCHEMA, Lines, as_object, result_object
 
 
 class Trace(Protocol):

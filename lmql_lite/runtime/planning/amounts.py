@@ -8,9 +8,9 @@ from math import ceil, inf
 from typing import Literal
 
 from lmql_lite.models.base import Endpoint
-from lmql_lite.runtime.flow import Flow, Loop
 from lmql_lite.runtime.plan import PlannedLoop, Spending
-from lmql_lite.runtime.text_frontier import GO_ON, TURN_TOKENS
+from lmql_lite.runtime.planning.flow import Flow, Loop
+from lmql_lite.runtime.texts.frontier import GO_ON, TURN_TOKENS
 
 Kind = Literal["usual", "most"]
 

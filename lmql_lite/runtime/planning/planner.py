@@ -25,16 +25,16 @@ from lmql_lite.program.options import texts_of
 from lmql_lite.program.schemas import JsonType
 from lmql_lite.program.types import TextType
 from lmql_lite.runtime import nested
-from lmql_lite.runtime.amounts import Amounts, Asked, Kind, times, whole
-from lmql_lite.runtime.flow import Flow
-from lmql_lite.runtime.foreseen import Foreseen, NotForeseen
 from lmql_lite.runtime.outlook import outlook_of
 from lmql_lite.runtime.plan import Plan, PlannedHole, Way
-from lmql_lite.runtime.pushing import Pushing, seen
+from lmql_lite.runtime.planning.amounts import Amounts, Asked, Kind, times, whole
+from lmql_lite.runtime.planning.flow import Flow
+from lmql_lite.runtime.planning.foreseen import Foreseen, NotForeseen
 from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.settings import BEAM_WIDTH, Settings, checked
-from lmql_lite.runtime.text_fill import BANNED
-from lmql_lite.runtime.text_frontier import LEAST_STRIDE, MOST_STRIDE, TURN_TOKENS
+from lmql_lite.runtime.texts.fill import BANNED
+from lmql_lite.runtime.texts.frontier import LEAST_STRIDE, MOST_STRIDE, TURN_TOKENS
+from lmql_lite.runtime.texts.pushing import Pushing, seen
 
 ENDLESS = 2**31
 """More tokens than a hole ever has."""

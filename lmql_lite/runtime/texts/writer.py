@@ -16,15 +16,15 @@ from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.choosing import Choosing, Chosen
 from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.pushing import Pushing, seen
 from lmql_lite.runtime.result import OptionScores, Usage
 from lmql_lite.runtime.score import probabilities
 from lmql_lite.runtime.state import State, Step, data_of
-from lmql_lite.runtime.text_fill import TextFill
-from lmql_lite.runtime.text_frontier import Reader, TextFrontier
-from lmql_lite.runtime.text_path import UNNUMBERED, TextPath
-from lmql_lite.runtime.text_weighing import TextWeighing
-from lmql_lite.runtime.wishes import Segment, Wishes
+from lmql_lite.runtime.texts.fill import TextFill
+from lmql_lite.runtime.texts.frontier import Reader, TextFrontier
+from lmql_lite.runtime.texts.path import UNNUMBERED, TextPath
+from lmql_lite.runtime.texts.pushing import Pushing, seen
+from lmql_lite.runtime.texts.weighing import TextWeighing
+from lmql_lite.runtime.texts.wishes import Segment, Wishes
 from lmql_lite.runtime.writer import Outlook, pinned
 from lmql_lite.tokens import Role, Sampling, Token
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from lmql_lite.errors import BrokenOff, ModelError
-from lmql_lite.models.openai_address import NAME_A_KEY, NO_KEY, SHOWN, Address
+from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, SHOWN, Address
 
 if TYPE_CHECKING:
     import openai

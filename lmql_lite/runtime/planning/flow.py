@@ -9,7 +9,7 @@ from math import inf
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import Enter, Jump, JumpIf, Next, Program, Return
 from lmql_lite.program.ways import ways
-from lmql_lite.runtime.foreseen import Foreseen, NotForeseen
+from lmql_lite.runtime.planning.foreseen import Foreseen, NotForeseen
 
 
 @dataclass(frozen=True, slots=True)

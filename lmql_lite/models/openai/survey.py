@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmql_lite.errors import ModelError, did_you_mean
-from lmql_lite.models.openai_address import Address
-from lmql_lite.models.openai_client import Connection, Refusal
-from lmql_lite.models.openai_dialects import Kind, Server
+from lmql_lite.models.openai.address import Address
+from lmql_lite.models.openai.client import Connection, Refusal
+from lmql_lite.models.openai.dialects import Kind, Server
 
 _PASSING_FACTS = {
     "created", "permission", "permissions", "modified_at", "expires_at", "size_vram", "is_sleeping", "total_slots",

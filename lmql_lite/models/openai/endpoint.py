@@ -1,6 +1,6 @@
 """Models behind the OpenAI protocol: `openai/NAME`, at OpenAI or at any server that speaks it.
 
-What a server can do is found out once, never taken from a model's name: `openai_survey.py` looks at what costs nothing,
+What a server can do is found out once, never taken from a model's name: `survey.py` looks at what costs nothing,
 and where that does not say it, one token is asked for. A field that a server refuses is left out from then on.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 
 from lmql_lite.constraints.language import Language, Rule, smallest
 from lmql_lite.errors import BrokenOff, ModelError
-from lmql_lite.models import openai_scores
 from lmql_lite.models.base import Endpoint, JsonSchema, Piece, Prompt, Spent, Turn, Wish
-from lmql_lite.models.openai_address import Address
-from lmql_lite.models.openai_asking import Asker, Request
-from lmql_lite.models.openai_client import CONCURRENCY, TIMEOUT, Connection, Refusal
-from lmql_lite.models.openai_dialects import Body, Server, is_about_length
-from lmql_lite.models.openai_pieces import Assembler, Delta, read
-from lmql_lite.models.openai_survey import Survey, survey
+from lmql_lite.models.openai import scores
+from lmql_lite.models.openai.address import Address
+from lmql_lite.models.openai.asking import Asker, Request
+from lmql_lite.models.openai.client import CONCURRENCY, TIMEOUT, Connection, Refusal
+from lmql_lite.models.openai.dialects import Body, Server, is_about_length
+from lmql_lite.models.openai.pieces import Assembler, Delta, read
+from lmql_lite.models.openai.survey import Survey, survey
 from lmql_lite.tokens import Sampling, Tokenizer
 
 _TEXT_PROBE: Prompt = (Turn(None, "1 2 3"),)
@@ -114,19 +114,19 @@ class OpenAIModel:
         endpoint = await self.meet()
         chat = prompt[-1].role is not None
         if not endpoint.scores or (chat and self._server.kind != "vllm"):
-            raise openai_scores.refuse(self.name, self._server)
+            raise scores.refuse(self.name, self._server)
         if not any(turn.text for turn in prompt):
             raise ModelError("an empty prompt cannot be gone on with", hint="begin the prompt with some text")
         prompts = [prompt, *(_said(prompt, option) for option in options)]
-        bodies = openai_scores.bodies(self._server, self._model, prompts)
+        bodies = scores.bodies(self._server, self._model, prompts)
         try:
             answers = await _all(self._whole(chat, body) for body in bodies)
-            found = [row for answer in answers for row in openai_scores.rows(self._server, answer)]
+            found = [row for answer in answers for row in scores.rows(self._server, answer)]
         except Refusal as refusal:
             raise self._explained(refusal) from None
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
             raise ModelError(f"the server of {self.name} gives no scores of a prompt that can be read") from None
-        return openai_scores.sums(self.name, found)
+        return scores.sums(self.name, found)
 
     async def _whole(self, chat: bool, body: Body) -> dict[str, Any]:
         async with self._asker.asked(self._server, chat, body) as request, aclosing(request.answer.events) as events:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.errors import Span
-from lmql_lite.runtime.plain import number, plain, whole
+from lmql_lite.runtime.shown.plain import number, plain, whole
 
 Object = Mapping[str, Any]
 

@@ -1,7 +1,7 @@
 """How each kind of server is asked: what the OpenAI protocol leaves open, or a server calls by another name.
 
 All of it is data about kinds of servers, as their sources and documentation have it, never about a model. A field that
-a server refuses nevertheless is left out from then on (`openai_asking.py`).
+a server refuses nevertheless is left out from then on (`asking.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from lmql_lite.constraints.language import Language
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import JsonSchema, Prompt, Wish
-from lmql_lite.models.dialects import ebnf, gbnf
+from lmql_lite.models.grammars import ebnf, gbnf
 from lmql_lite.tokens import Role, Sampling, Tokenizer
 
 Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama", "unknown"]

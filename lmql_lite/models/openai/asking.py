@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from lmql_lite.models.base import Endpoint
-from lmql_lite.models.openai_client import Answer, Connection, Refusal
-from lmql_lite.models.openai_dialects import (
+from lmql_lite.models.openai.client import Answer, Connection, Refusal
+from lmql_lite.models.openai.dialects import (
     LIMITS,
     PUSHED,
     WIDTHS,

@@ -7,7 +7,7 @@ import traceback
 
 from lmql_lite.errors import LmqlLiteError, QueryError, Span
 from lmql_lite.runtime.events import Failed
-from lmql_lite.runtime.redaction import redacted
+from lmql_lite.runtime.shown.redaction import redacted
 
 STOPPED = "Stopped"
 

@@ -10,7 +10,7 @@ from lmql_lite.cache.sampling import is_greedy
 from lmql_lite.cache.texts import Manner
 from lmql_lite.constraints.language import Language, Rule, smallest
 from lmql_lite.models.base import Endpoint, JsonSchema, Wish
-from lmql_lite.runtime.text_frontier import Asking
+from lmql_lite.runtime.texts.frontier import Asking
 from lmql_lite.tokens import Sampling
 
 ALTERNATIVES = 5

@@ -15,9 +15,9 @@ from lmql_lite.errors import BrokenOff, ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.state import State, Step, noted, steps_since
-from lmql_lite.runtime.text_frontier import Asking, Reader, TextFrontier
-from lmql_lite.runtime.text_path import TextPath
-from lmql_lite.runtime.wishes import Wishes
+from lmql_lite.runtime.texts.frontier import Asking, Reader, TextFrontier
+from lmql_lite.runtime.texts.path import TextPath
+from lmql_lite.runtime.texts.wishes import Wishes
 
 SHOWN = 60
 """Characters of an unfinished value that an error quotes."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Prompt
-from lmql_lite.models.openai_dialects import Body, Server
+from lmql_lite.models.openai.dialects import Body, Server
 
 Row = Sequence[tuple[object, float | None]]
 """A text: what identifies each of its tokens, and its log-probability; the first one has none."""

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from lmql_lite.runtime import events
 from lmql_lite.runtime.drawing import STYLE, ledger, legend, shown, text_of
-from lmql_lite.runtime.plain import plain
 from lmql_lite.runtime.result import Result, Usage
+from lmql_lite.runtime.shown.plain import plain
 from lmql_lite.tokens import Token
 
 LONGEST = 200

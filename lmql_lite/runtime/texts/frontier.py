@@ -16,7 +16,7 @@ from lmql_lite.errors import BrokenOff, CacheError, ModelError
 from lmql_lite.models.base import Completer, Endpoint, Piece, Prompt, Turn, Wish
 from lmql_lite.runtime.budget import Bill
 from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.streams import Stream
+from lmql_lite.runtime.texts.streams import Stream
 from lmql_lite.tokens import Role
 
 GO_ON = "Go on exactly where you stopped. Say only what comes next."
