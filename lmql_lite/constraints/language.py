@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 LAST = 0x10FFFF
@@ -41,6 +41,32 @@ class Language:
                 return False
             rule = self.rules[rule.edges[place][2]]
         return rule.accepts
+
+    def after(self, text: str) -> Language | None:
+        """What may be said after the beginning of a text; None where no text begins so."""
+        place = 0
+        for character in text:
+            edges = self.rules[place].edges
+            place = next((after for low, high, after in edges if low <= ord(character) <= high), -1)
+            if place < 0:
+                return None
+        number = {0: place, place: 0}  # the two change places
+        rules = [self.rules[number.get(at, at)] for at in range(len(self.rules))]
+        return smallest([_numbered(rule, lambda after: number.get(after, after)) for rule in rules])
+
+    def begun_by(self, text: str) -> Language:
+        """Its texts with this one before them."""
+        size = len(text)
+        begin = [Rule(((ord(character), ord(character), at + 1),), False) for at, character in enumerate(text)]
+        return Language((*begin, *(_numbered(rule, lambda after: after + size) for rule in self.rules)))
+
+
+def _numbered(rule: Rule, number: Callable[[int], int]) -> Rule:
+    return Rule(tuple((low, high, number(after)) for low, high, after in rule.edges), rule.accepts)
+
+
+ANYTHING = Language((Rule(((0, 0xD7FF, 0), (0xE000, LAST, 0)), True),))
+"""Every text."""
 
 
 def smallest(rules: Sequence[Rule]) -> Language:

@@ -75,7 +75,8 @@ class Wish:
 
     `pushed` is what may be said, as rules or as JSON Schema. `stops` end the text and are part of it: where a server
     leaves them out the Completer adds them again. `banned` are ids of tokens that must not come first. `alternatives`:
-    how many other tokens are wanted with each one. Each is only set where the endpoint takes it.
+    how many other tokens are wanted with each one. `begin`: the answer is to begin with this text, which is no part of
+    what `pushed` speaks of. Each is only set where the endpoint takes it, `begin` where it takes languages.
     """
 
     max_tokens: int
@@ -84,6 +85,7 @@ class Wish:
     sampling: Sampling = Sampling()  # noqa: RUF009  a frozen value
     banned: tuple[int, ...] = ()
     alternatives: int = 0
+    begin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def test_what_the_server_does_not_tell_is_a_question_mark_and_a_bound_law_6(shel
     with serving(replace(VLLM, tells_usage=False), SAYS) as server:
         ended = shell("run", "q.lq", *at(server), "-u", "--max-tokens", "9", "--prices", "1000000,2000000")
         assert ended.err.startswith("1 request · tokens in ? (? cached by the server) out ? · received 7 (0 wasted) · ")
-        most = len("Say:") + 1 + 2 * 9
+        most = len("Say") + 1 + 2 * (1 + 9)  # the colon is said again
         assert f" · cost at most {most} · " in ended.err
         told = json.loads(shell("run", "q.lq", *at(server), "--cache", "off", "--json", "--max-tokens", "9").out)
     unknown = ("prompt_tokens", "completion_tokens", "provider_cached_tokens", "forward_passes")

@@ -140,7 +140,7 @@ def test_a_result_tells_its_cost_and_a_bound_where_the_server_was_left_before_it
         model = lq.model("openai/stub", base_url=server.base_url)
         query = '"Say:[A]" where STOPS_AT(A, "i")\nif A == "no":\n    "[B]"'
         cost = lq.run_sync(query, model=model, session=lq.Session(), prices=prices, max_tokens=50).usage.cost
-        assert cost == Cost(len("Say:") + 1 + 2 * 50, is_told=False)
+        assert cost == Cost(len("Say") + 1 + 2 * (1 + 50), is_told=False), "the colon is said again"
 
 
 def test_a_weighing_of_options_is_a_request_too() -> None:

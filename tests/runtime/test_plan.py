@@ -172,7 +172,7 @@ def test_a_loop_without_a_bound_makes_the_run_unbounded_and_its_pass_is_told() -
     plan = planned('while True:\n    "a[X]" where X in ["b", "c"]\n    if X == "b":\n        break', max_tokens=9)
     assert plan.most == Spending(None, None, None)
     (loop,) = plan.loops
-    assert (loop.passes, loop.each) == (None, Spending(1, 3, 1))
+    assert (loop.passes, loop.each) == (None, Spending(1, 3, 2))
 
 
 def test_of_two_branches_the_dearer_counts() -> None:
@@ -216,9 +216,9 @@ def vars_of(spending: Spending) -> tuple[int | None, ...]:
 
 def test_text_that_is_not_known_leaves_prompts_without_a_bound() -> None:
     source = '"{place}:[X]" where X in ["a", "b"]'
-    assert planned(source).usual == Spending(1, None, 1)
+    assert planned(source).usual == Spending(1, None, 2), "the colon is said again"
     assert planned(source).missing == ("place",)
-    assert planned(source, {"place": "Rome"}).usual == Spending(1, 7, 1)
+    assert planned(source, {"place": "Rome"}).usual == Spending(1, 7, 2)
 
 
 # What a server is asked for ------------------------------------------------------------------------------------------
@@ -343,8 +343,8 @@ def test_the_demo_model_scores_no_more_than_the_plan_of_an_example_says(
 
 def test_prices_make_a_cost_and_none_where_there_is_no_bound() -> None:
     plan = planned('"abc[X]" where X in ["b", "c"]', prices=(1e6, 2e6))
-    assert plan.usual == Spending(1, 5, 1), "abc, a token that begins a text, and the model's own"
-    assert plan.cost(plan.usual) == 5 + 2
+    assert plan.usual == Spending(1, 5, 2), "abc, a token that begins a text; the end of it again, and the model's own"
+    assert plan.cost(plan.usual) == 5 + 2 * 2
     assert planned('"{x}[X]" where X in ["b", "c"]', prices=(1, 1)).cost(plan.usual) is not None
     unknown = planned('"{x}[X]"', prices=(1, 1))
     assert unknown.cost(unknown.usual) is None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.cache.scores import Scores
-from lmql_lite.constraints.language import Language
+from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.models.base import Endpoint, Piece, Prompt, Scorer, ScoreRequest, Spent, Wish
 
 DEAD = -1
@@ -74,10 +74,12 @@ class ScoredCompleter:
         tokenizer, tree_hash = self._scorer.tokenizer, 17
         begun = "".join(turn.text for turn in prompt).encode()
         ids = tokenizer.bos + tokenizer.encode(begun)
-        text, rule = b"", 0
+        text, rule, pushed = b"", 0, wish.pushed
+        if wish.begin:
+            pushed = (wish.pushed if isinstance(wish.pushed, Language) else ANYTHING).begun_by(wish.begin)
         for said in range(wish.max_tokens):
             [[row]] = await self._scorer.score([ScoreRequest(ids)])
-            mask = self._allowed(wish.pushed, rule)
+            mask = self._allowed(pushed, rule)
             mask[list(wish.banned if said == 0 else ())] = False
             if wish.sampling.temperature > 0:
                 token = Scores(row).draw(mask, wish.sampling, hash((ids, tree_hash)) & 2**63 - 1)
@@ -88,7 +90,7 @@ class ScoredCompleter:
                 yield Piece(b"", finish="stop", spent=Spent(len(ids) - said, 0, said))
                 return
             ids, before, text = (*ids, token), len(text), text + data
-            rule = _walked(wish.pushed, rule, data)
+            rule = _walked(pushed, rule, data)
             self.said += 1
             stopped = sorted((at, stop) for stop in wish.stops if (at := text.find(stop.encode(), 0)) >= 0)
             if stopped:

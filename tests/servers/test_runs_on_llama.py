@@ -24,12 +24,7 @@ SAMPLED = "10_sampled_people"
 """The server's own draws are not those of this process (S6)."""
 UNSCORED = "12_distribution"
 """This server scores no given texts."""
-UNHEALED = "a prompt that ends inside a token is not healed on a server: what is forced or known is sent as it is"
-SAME = [
-    pytest.param(path, marks=[pytest.mark.xfail(reason=UNHEALED)] if path.stem[:2] == "08" else [])
-    for path in sorted(EXAMPLES.glob("*.lq"))
-    if path.stem not in (SAMPLED, UNSCORED)
-]
+SAME = [path for path in sorted(EXAMPLES.glob("*.lq")) if path.stem not in (SAMPLED, UNSCORED)]
 
 
 @pytest.fixture(autouse=True)

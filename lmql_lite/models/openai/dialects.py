@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lmql_lite.constraints.language import Language
+from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import JsonSchema, Prompt, Wish
 from lmql_lite.models.grammars import ebnf, gbnf
@@ -179,7 +179,10 @@ class Server:
             body["logit_bias"] = (
                 [[token, False] for token in wish.banned] if native else {str(token): _BAN for token in wish.banned}
             )
-        if wish.pushed is not None:
+        if wish.begin:
+            assert not isinstance(wish.pushed, JsonSchema), "a schema speaks of the whole answer"
+            body |= self._pushed((wish.pushed or ANYTHING).begun_by(wish.begin), chat)
+        elif wish.pushed is not None:
             body |= self._pushed(wish.pushed, chat)
         return body
 

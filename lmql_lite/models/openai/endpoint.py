@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from lmql_lite.constraints.language import Language, Rule, smallest
+from lmql_lite.constraints.language import Language
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import Endpoint, JsonSchema, Piece, Prompt, Spent, Turn, Wish
 from lmql_lite.models.openai import scores
@@ -212,7 +212,7 @@ class OpenAIModel:
             yield replace(last, spent=spent)
             return
         text = said.decode("utf-8", "replace")
-        pushed = _after(wish.pushed, text) if isinstance(wish.pushed, Language) else None
+        pushed = wish.pushed.after(text) if isinstance(wish.pushed, Language) else None
         later = replace(wish, max_tokens=wish.max_tokens - tokens, pushed=pushed, banned=())
         async with aclosing(self._pieces(_said(prompt, text), later, before=said)) as pieces:
             async for piece in pieces:
@@ -356,22 +356,3 @@ def _said(prompt: Prompt, text: str) -> Prompt:
     if last.role in ("system", "user"):
         return (*prompt, Turn("assistant", text))
     return (*before, Turn(last.role, last.text + text))
-
-
-def _after(language: Language, text: str) -> Language | None:
-    """What may be said after `text`; None where the text is not the beginning of anything that may be said."""
-    here = 0
-    for character in text:
-        edges = language.rules[here].edges
-        after = next((after for low, high, after in edges if low <= ord(character) <= high), None)
-        if after is None:
-            return None
-        here = after
-    number = {0: here, here: 0}  # the two change places
-    rules = [language.rules[number.get(place, place)] for place in range(len(language.rules))]
-    return smallest(
-        [
-            Rule(tuple((low, high, number.get(after, after)) for low, high, after in rule.edges), rule.accepts)
-            for rule in rules
-        ]
-    )

@@ -10,12 +10,13 @@ from typing import Any
 
 from lmql_lite.cache.texts import END
 from lmql_lite.constraints.hole import Engine
+from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.constraints.pushdown import pushed
 from lmql_lite.constraints.terms import Length, Term, conjunction
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, InputError, Span
 from lmql_lite.lang.nodes import Expression
-from lmql_lite.models.base import Completer, Endpoint, Model
+from lmql_lite.models.base import Completer, Endpoint, JsonSchema, Model, Wish
 from lmql_lite.models.chat import chat_of
 from lmql_lite.program.conditions import All, Condition
 from lmql_lite.program.decoding import BEAMS
@@ -34,6 +35,7 @@ from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.settings import BEAM_WIDTH, Settings, checked
 from lmql_lite.runtime.texts.fill import BANNED
 from lmql_lite.runtime.texts.frontier import LEAST_STRIDE, MOST_STRIDE, TURN_TOKENS
+from lmql_lite.runtime.texts.healing import forms, tail
 from lmql_lite.runtime.texts.pushing import Pushing, seen
 
 ENDLESS = 2**31
@@ -285,13 +287,29 @@ class _Planner:
         elif course.way == "stops":
             answer = min(answer, most)
         usual = float(begins)
+        more, tried = self._said_again(at, course)
+        answer += more
         term, later = self._known[at]
         if course.way in ("freely", "stops") and not later and not op.may_reject and fits_all(term):
             requests = times(ceil(most / LEAST_STRIDE), 1) if most < inf else inf
         else:  # each token may not fit, and be asked for otherwise
             requests = most * tries * (2 + (BANNED if self._endpoint.takes_bans else 0))
-        longest = max(self.limit, MOST_STRIDE) if speaks_on else self.limit
-        return {"usual": Asked(usual, answer), "most": Asked(max(requests, usual), longest)}
+        longest = (max(self.limit, MOST_STRIDE) if speaks_on else self.limit) + more
+        return {"usual": Asked(usual, answer), "most": Asked(max(requests, usual) + tried, longest)}
+
+    def _said_again(self, at: int, course: _Course) -> tuple[int, int]:
+        """How many tokens more an answer may have, since it begins with the end of the prompt (S10), and how many
+        answers may be asked for in vain, since they do not."""
+        assert self._endpoint is not None, "a model in this process says nothing again"
+        before = self._ops[at - 1] if at else None
+        if before is None or isinstance(before, Hole):
+            return 0, 0
+        last = before.parts[-1] if isinstance(before, Text) and before.parts else None
+        again = tail(last) if isinstance(last, str) else " "
+        held_to: dict[Way, Language | JsonSchema] = {"grammar": ANYTHING, "schema": JsonSchema("{}")}
+        wish = Wish(1, pushed=held_to.get(course.way))
+        ways = [wished.begin for text, wished in forms(again, wish, self._endpoint) if text]
+        return bool(ways), ways[:1] == [""]
 
     def _beams_of(self, decoder: HoleDecoder) -> float:
         for option in decoder.options:

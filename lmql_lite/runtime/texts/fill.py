@@ -223,7 +223,7 @@ class TextFill:
 
     async def _read(self, state: State, asking: Asking, left: int) -> Said:
         try:
-            return await self._frontier.read(state.node, asking, left, self._reader)
+            return await self._frontier.read(state.node, asking, left, self._reader, state.history)
         except ModelError as error:
             sentence = f"[{self._op.name}] could not be filled: {error.message}"
             kind = BrokenOff if isinstance(error, BrokenOff) else ModelError

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from lmql_lite.cache.explain import difference
 from lmql_lite.cache.spelling import BYTES
@@ -16,6 +17,8 @@ from lmql_lite.errors import BrokenOff, CacheError, ModelError
 from lmql_lite.models.base import Completer, Endpoint, Piece, Prompt, Turn, Wish
 from lmql_lite.runtime.budget import Bill
 from lmql_lite.runtime.ledger import Ledger
+from lmql_lite.runtime.state import Step
+from lmql_lite.runtime.texts.healing import Strayed, forms, given, said_again, tail
 from lmql_lite.runtime.texts.streams import Stream
 from lmql_lite.tokens import Role
 
@@ -80,13 +83,13 @@ class TextFrontier:
         self._streams: dict[Node, list[Stream]] = {}
         """By their tips."""
 
-    async def read(self, node: Node, asking: Asking, left: int, reader: Reader) -> Said:
-        """The token after `node`, in a hole that may have `left` tokens.
+    async def read(self, node: Node, asking: Asking, left: int, reader: Reader, newest: Step | None) -> Said:
+        """The token after `node`, in a hole that may have `left` tokens. `newest` is the last step on the way there.
 
         Raises ModelError where the server fails, BudgetError before it is asked for more than the run may spend, and
         CacheError where a replay ends.
         """
-        opened = broken = 0
+        opened = broken = strayed = 0
         while True:
             said = self.texts.read(node, asking.reads)
             if said is not None:
@@ -97,22 +100,23 @@ class TextFrontier:
             if stream is None:
                 if self._replay:
                     raise self._unknown(node)
-                if opened == TRIES:
+                if opened - strayed == TRIES:
                     raise ModelError(f"{self.completer.name} says nothing, and does not say that the text ends here")
                 if not self._is_met:
                     await self._meet(reader.ledger)
                     continue
                 opened += 1
                 reader.leave()
-                stream = self._open(node, asking, left, reader.ledger)
+                stream = self._open(node, asking, left, reader.ledger, newest, strayed)
             reader.follow(stream)
             try:
                 await stream.next()
+            except Strayed:
+                strayed += 1
             except ModelError as error:
                 broken += 1
                 if not isinstance(error, BrokenOff) or broken >= TRIES:
                     raise
-                continue
 
     def stride(self, left: int) -> int:
         """How many tokens a request asks for that may serve more than one hole: what the hole may have, and later
@@ -171,9 +175,11 @@ class TextFrontier:
         said = tree.path(stream.tip)
         return tree.path(node)[: len(said)] == said
 
-    def _open(self, node: Node, asking: Asking, left: int, ledger: Ledger) -> Stream:
+    def _open(self, node: Node, asking: Asking, left: int, ledger: Ledger, newest: Step | None, strayed: int) -> Stream:
+        """`strayed`: so many answers did not begin with the end of the prompt, as they were asked to."""
         node = self._whole(node)
-        prompt, wish = self.prompt(node), asking.wish(left, self.stride(left), self.said(node))
+        again, wish = self._healed(node, asking.wish(left, self.stride(left), self.said(node)), newest, strayed)
+        prompt = self.prompt(self._before(node, len(again)))
         most = _most_tokens(prompt)
         room = ledger.request(most)
         if room is not None:
@@ -181,7 +187,9 @@ class TextFrontier:
         pieces = self.completer.stream(prompt, wish)
         if ledger.calls is not None:
             pieces = ledger.calls.overhear(self.completer.name, prompt, wish, pieces)
-        if self._is_space_of_a_turn(node):
+        if again:
+            pieces = said_again(pieces, again)
+        elif self._is_space_of_a_turn(node):
             pieces = _begun_by_space(pieces)
         bill = Bill(most, wish.max_tokens)
         stream = Stream(pieces, self.texts, node, asking.writes, ledger, bill, asking.ends, self._moved)
@@ -190,9 +198,26 @@ class TextFrontier:
 
     def _whole(self, node: Node) -> Node:
         """The last place, here or above, where no character is half said: a prompt cannot end in the middle of one."""
-        path = self.texts.tree.path(node)
-        begun = _begun(path)
-        return self.texts.tree.walk(self.texts.tree.root, path[: len(path) - begun])[0] if begun else node
+        return self._before(node, _begun(self.texts.tree.path(node)))
+
+    def _before(self, node: Node, size: int) -> Node:
+        """So many bytes up the path."""
+        tree = self.texts.tree
+        return tree.walk(tree.root, tree.path(node)[:-size])[0] if size else node
+
+    def _healed(self, node: Node, wish: Wish, newest: Step | None, strayed: int) -> tuple[bytes, Wish]:
+        """The end of the prompt that is not sent, as the answer begins with it, and what is wished for then.
+
+        None where nothing would be left of the text, or a server answers what it should go on with.
+        """
+        *_, last = self.prompt(node)
+        is_open = last.role is None or (last.role == "assistant" and self.endpoint.continues_turns)
+        size = given(newest) if is_open else 0
+        again = tail(last.text).encode()[-size:].decode("utf-8", "ignore") if size else ""
+        if last.text.strip() == again.strip():
+            again = ""
+        *_, (text, wish) = islice(forms(again, wish, self.endpoint), strayed + 1)
+        return text.encode(), wish
 
     def _is_space_of_a_turn(self, node: Node) -> bool:
         """Whether all that was said of the answering turn so far is white space, which is not sent."""

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from lmql_lite.constraints.hole import Engine
-from lmql_lite.constraints.language import Language
+from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.constraints.pushdown import pushed
 from lmql_lite.constraints.terms import And, Stop, Term
 from lmql_lite.models.base import Endpoint, JsonSchema
@@ -74,7 +74,8 @@ class Pushing:
         stops = () if op.may_reject or outlook.goes_on else self._stops(outlook)
         outlook, language = self._pushable(outlook)
         speaks_on = outlook.goes_on and language is not None and is_free(language)
-        return Held(outlook, language, None if stops or speaks_on else language, stops)
+        freely = stops or speaks_on or language == ANYTHING
+        return Held(outlook, language, None if freely else language, stops)
 
     def _pushable(self, outlook: Outlook) -> tuple[Outlook, Language | None]:
         """What may be said as a language, and of how much: not every segment can be, as a hole may end before a phrase

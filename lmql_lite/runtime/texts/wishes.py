@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lmql_lite.cache.sampling import is_greedy
 from lmql_lite.cache.texts import Manner
-from lmql_lite.constraints.language import Language, Rule, smallest
+from lmql_lite.constraints.language import Language
 from lmql_lite.models.base import Endpoint, JsonSchema, Wish
 from lmql_lite.runtime.texts.frontier import Asking
 from lmql_lite.tokens import Sampling
@@ -37,7 +37,7 @@ class Segment:
     def ends(self, said: bytes) -> bool:
         """Whether nothing may be said after this text, so that the server ends here by itself."""
         if isinstance(self.pushed, Language):
-            left = rest(self.pushed, said[self.begin :].decode())
+            left = self.pushed.after(said[self.begin :].decode())
             return left is not None and not left.rules[0].edges
         return said.endswith(tuple(stop.encode() for stop in self.stops))
 
@@ -113,32 +113,8 @@ class Wishes:
     def _wish(self, amount: int, said: bytes) -> Wish:
         segment, pushed = self.segment, self.segment.pushed
         if isinstance(pushed, Language):
-            pushed = rest(pushed, said[segment.begin :].decode())
+            pushed = pushed.after(said[segment.begin :].decode())
         elif said[segment.begin :]:
             pushed = None  # a schema holds for a whole value
         alternatives = min(ALTERNATIVES, self.endpoint.alternatives)
         return Wish(amount, segment.stops, pushed, self.sampling, alternatives=alternatives)
-
-
-def rest(language: Language, said: str) -> Language | None:
-    """What may still be said after the beginning of a text; None where the text does not begin so."""
-    place = 0
-    for character in said:
-        code = ord(character)
-        edges = language.rules[place].edges
-        place = next((after for low, high, after in edges if low <= code <= high), -1)
-        if place < 0:
-            return None
-    return smallest([_moved(rule, place) for rule in _swapped(language.rules, place)])
-
-
-def _swapped(rules: tuple[Rule, ...], place: int) -> list[Rule]:
-    """With that rule in the first place, and the first in its."""
-    moved = list(rules)
-    moved[0], moved[place] = moved[place], moved[0]
-    return moved
-
-
-def _moved(rule: Rule, place: int) -> Rule:
-    numbers = {0: place, place: 0}
-    return Rule(tuple((low, high, numbers.get(after, after)) for low, high, after in rule.edges), rule.accepts)
