@@ -9,8 +9,10 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.errors import BudgetError
 from lmql_lite.models.base import Endpoint, JsonSchema, Turn, Wish
-from lmql_lite.runtime.texts.healing import MOST, forms, tail
+from lmql_lite.runtime.texts.healing import forms, tail
+from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, SGLANG, VLLM, Config
 from tests.servers.scored import ScoredCompleter
+from tests.servers.stub import serving
 
 CAPITAL = "Q: What is the capital of France?\nA: Paris\n"
 ASKED = '"Q: What is the capital of France?\\nA: [X]" where STOPS_AT(X, "\\n")'
@@ -91,6 +93,19 @@ def test_a_turn_of_a_chat_that_has_begun_is_healed_where_the_server_goes_on_with
     assert model.prompts[0][-1] == Turn("assistant", "It is")
 
 
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, LLAMA_CPP_PYTHON], ids=lambda config: config.kind)
+@pytest.mark.parametrize("condition", ["STOPS_AT(X, '!')", "X in ['> Q!', '>> Q!']"], ids=["freely", "held"])
+def test_every_kind_of_server_that_takes_rules_is_held_to_what_is_said_again(
+    config: Config, condition: str, session: lq.Session
+) -> None:
+    speaker = lq.ScriptedModel("84>>> Q!" * 2, words=(b">>", b">>>"))
+    with serving(config, speaker) as server:
+        model = lq.model("openai/stub", base_url=server.base_url)
+        result = lq.run_sync(f'"84>>[X]" where {condition}', model=model, session=session)
+    assert (result["X"], result.usage.requests) == ("> Q!", 1)
+    assert server.bodies[-1]["prompt"] == "84"
+
+
 # The parts -----------------------------------------------------------------------------------------------------------
 
 
@@ -106,8 +121,15 @@ def test_a_turn_of_a_chat_that_has_begun_is_healed_where_the_server_goes_on_with
         ("a list:\n\n", "\n\n"),
         ("x_1", "x_1"),
         ("- ", " "),
-        ("=" * 40, "=" * MOST),
-        ("巴黎是法国的首都，它", "它"),
+        ("a = " + "=" * 40, ""),
+        ("it is incomprehensibilities", ""),
+        ("if x:\n    ", "    "),
+        ("\t" * 40, "\t" * 16),
+        ("if x:\r\n", "\r\n"),
+        ("巴黎是法国的首都，它是", "是"),
+        ("très", ""),
+        ("C'est à", "à"),
+        ("so 🙂", " 🙂"),
     ],
 )
 def test_what_may_be_the_beginning_of_a_token(text: str, again: str) -> None:

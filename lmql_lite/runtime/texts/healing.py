@@ -16,9 +16,17 @@ from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Endpoint, JsonSchema, Piece, Wish
 from lmql_lite.runtime.state import Step
 
-MOST = 8
-"""Characters that are said again: longer tokens are rare at the end of a prompt."""
-_TAIL = re.compile(r"(?:\s+| ?\w+| ?[^\w\s]+)\Z")
+_MOST = 16
+_TAIL = re.compile(
+    r"""(?:
+      [ \t]{1,16}                                # blanks, also the last ones of a long indentation
+    | [^\S \t]{1,8}                              # line breaks
+    | (?:[ ]|(?<!\w))[A-Za-z0-9_]{1,12} # a word: of a longer one it is not known where its last token begins
+    | (?:[ ]|(?<![^\w\s]))[^\w\s]{1,8}           # signs
+    | [^\W\x00-\x7F]                             # of scripts that may do without blanks the last character
+    )\Z""",
+    re.VERBOSE,
+)
 
 
 class Strayed(ModelError):
@@ -31,7 +39,7 @@ def given(newest: Step | None) -> int:
     What it said is never reopened: it ends where a token ends.
     """
     size, step = 0, newest
-    while step is not None and size < 4 * MOST and step.token.source in ("prompt", "forced"):
+    while step is not None and size < 4 * _MOST and step.token.source in ("prompt", "forced"):
         size += len(step.token.data) if step.token.fate == "kept" else 0
         step = step.before
     return size
@@ -39,7 +47,7 @@ def given(newest: Step | None) -> int:
 
 def tail(text: str) -> str:
     """The part of a prompt that may be the beginning of a token."""
-    found = _TAIL.search(text[-MOST:])
+    found = _TAIL.search(text[-_MOST - 1 :])
     return found[0] if found else ""
 
 
