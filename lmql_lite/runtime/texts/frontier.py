@@ -227,7 +227,7 @@ class TextFrontier:
         return bool(said) and not said.strip() and path[-size - 1] == TURNS["assistant"]
 
     def _moved(self, stream: Stream, node: Node | None) -> None:
-        if node is None:
+        if node is None and stream.said:
             self._lessons += 1
             self._longest = max(0.9 * self._longest, stream.said * (2 if stream.ran_out else 1))
         here = self._streams.get(stream.tip, [])
