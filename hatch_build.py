@@ -41,6 +41,7 @@ class Bundle(BuildHookInterface):
             files = [file for file in files if file == dist]  # the rest is in it anyway
         else:
             files += sorted((root / "examples").glob("*.lq"))
+            files += [root / "examples" / "recorded"]
         build_data["force_include"] |= {str(file): f"{into}{file.relative_to(root).as_posix()}" for file in files}
 
 

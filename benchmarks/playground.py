@@ -1,6 +1,6 @@
 """What a person waits for on the playground's page: the first token, a stop, and frames while 50,000 tokens come.
 
-    python benchmarks/playground.py [--runs 7] [--only first|frames|size]
+    python benchmarks/playground.py [--runs 7] [--only first|frames|pieces|size]
 
 A real `lq playground` in a process of its own, and Chromium without a window, driven by Playwright, over loopback. A
 frame is what lies between two calls of requestAnimationFrame. Medians, with the least and the greatest of n runs. Where
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import http.server
 import json
 import platform
 import shutil
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,14 +27,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import httpx  # noqa: E402
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 
 from tests.browser.conftest import PLAYGROUND, Server, Tab, build  # noqa: E402
 from tests.browser.recordings import lines, long_run  # noqa: E402
 
 EXAMPLE = (ROOT / "examples" / "01_packing_list.lq").read_text("utf-8")
-ENDLESS = "def spin():\n    while True:\n        pass\n\nspin()\n"
+FORCED = (
+    " alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi"
+    " chi psi omega"
+)
+"""76 tokens of the demo model."""
 TOKENS = 50_000
+MANY = f'''for i in range({TOKENS // 76 + 1}):\n    "Say:[X]\\n" where X in ["{FORCED}"]\n'''
+ASKED = """for i in range(10):\n    "List {i * 7919}:[X]\\n" where len(TOKENS(X)) == 40\n"""
+ENDLESS = "def spin():\n    while True:\n        pass\n\nspin()\n"
 VIEWS = ("output", "trie", "tokens", "log")
 MOST_BYTES, MOST_FIRST_MS, MOST_FRAME_MS = 250_000, 1500, 100
 
@@ -107,16 +113,19 @@ def told(what: str, values: list[float], most: float | None = None) -> None:
 
 
 def first(browser: Browser, runs: int) -> None:
-    """The wait for the first token, a second after the server was started, and again as soon as that run is over, when
-    the process of the next one is still starting. And the wait for the end of a run that would have none."""
-    firsts, again, stops = [], [], []
+    """The wait for the first token, some seconds after the server was started, when two processes are ready; again as
+    soon as that run is over, and once more, when the next process is still starting. And the wait for the end of a run
+    that would have none."""
+    firsts, again, third, stops = [], [], [], []
     for _ in range(runs):
         with playground() as server, tab_of(browser, server.address) as tab:
             tab.write(EXAMPLE)
-            tab.page.wait_for_timeout(1000)
+            tab.page.wait_for_timeout(4000)
             firsts.append(tab.page.evaluate(FIRST))
             tab.wait("done")
             again.append(tab.page.evaluate(FIRST))
+            tab.wait("done")
+            third.append(tab.page.evaluate(FIRST))
             tab.wait("done")
             tab.write(ENDLESS)
             tab.page.click("#run")
@@ -125,6 +134,7 @@ def first(browser: Browser, runs: int) -> None:
             stops.append(tab.page.evaluate(STOP))
     told("click to the first painted token, first run", firsts, MOST_FIRST_MS)
     told("click to the first painted token, at once again", again, MOST_FIRST_MS)
+    told("click to the first painted token, and once more", third, MOST_FIRST_MS)
     told("click on Stop until it says that the run is stopped", stops, 1000)
 
 
@@ -136,7 +146,7 @@ def frames(browser: Browser, runs: int) -> None:
         with playground() as server:
             idle(browser, server, runs)
             recorded(browser, server, place, runs)
-            live(browser, server, place.read_bytes(), runs)
+            live(browser, server, runs)
 
 
 def recorded(browser: Browser, server: Server, place: Path, runs: int) -> None:
@@ -151,43 +161,38 @@ def recorded(browser: Browser, server: Server, place: Path, runs: int) -> None:
         measure(browser, server, f"a recording of {TOKENS:,} tokens, {view}", show, runs)
 
 
-def live(browser: Browser, server: Server, data: bytes, runs: int) -> None:
-    """The lines of a run come from the page's own server's place, as fast as the page reads them."""
-    with streaming(data) as origin:
-        for view in VIEWS:
+def live(browser: Browser, server: Server, runs: int) -> None:
+    """A run that says as many tokens as fast as it can: what a condition forces needs no model. Worker, server and
+    browser share the cores."""
+    for view in VIEWS:
 
-            def show(tab: Tab, view: str = view) -> None:
-                tab.page.route("**/api/runs", lambda route: route.fulfill(status=201, json={"run": "r1"}))
-                tab.page.route("**/api/runs/r1/events*", lambda route: route.continue_(url=f"{origin}/"))
-                tab.page.click(f"#tab-{view}")
-                tab.page.evaluate(FORGET)
-                tab.page.click("#run")
+        def show(tab: Tab, view: str = view) -> None:
+            tab.write(MANY)
+            tab.page.wait_for_timeout(2000)
+            tab.page.click(f"#tab-{view}")
+            tab.page.evaluate(FORGET)
+            tab.page.click("#run")
+            tab.page.wait_for_selector("#state[data-state=running]")
 
-            measure(browser, server, f"{TOKENS:,} tokens as they come, {view}", show, runs)
+        measure(browser, server, f"{TOKENS:,} tokens as they come, {view}", show, runs)
 
 
-@contextmanager
-def streaming(data: bytes) -> Iterator[str]:
-    """A server that says nothing but these lines, a hundred at a time."""
-
-    class Lines(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-ndjson")
-            self.end_headers()
-            said = data.splitlines(keepends=True)
-            for at in range(0, len(said), 100):
-                self.wfile.write(b"".join(said[at : at + 100]))
-                self.wfile.flush()
-                time.sleep(0.002)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lines)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+def pieces(runs: int) -> None:
+    """How many pieces the lines of a run come in, and their bytes: of a model that is asked for each token, and of
+    tokens that nobody is asked for."""
+    for what, text in (("of a model, 400 tokens", ASKED), (f"forced, {TOKENS:,} tokens", MANY)):
+        counts, sizes = list[int](), list[int]()
+        for _ in range(runs):
+            with playground() as server, httpx.Client(base_url=server.origin, timeout=120) as http:
+                http.headers["Authorization"] = f"Bearer {server.token}"
+                time.sleep(2)
+                run = http.post("/api/runs", json={"text": text}).json()["run"]
+                with http.stream("GET", f"/api/runs/{run}/events") as answer:
+                    came = [len(piece) for piece in answer.iter_raw()]
+            counts.append(len(came))
+            sizes.append(sum(came))
+        print(f"{what:<40} {statistics.median(counts):6.0f} pieces   {min(counts)} .. {max(counts)}   n={runs}")
+        print(f"    {statistics.median(sizes):,.0f} bytes", flush=True)
 
 
 def measure(browser: Browser, server: Server, what: str, show: Callable[[Tab], None], runs: int) -> None:
@@ -239,7 +244,7 @@ def size() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--only", choices=["first", "frames", "size"])
+    parser.add_argument("--only", choices=["first", "frames", "pieces", "size"])
     arguments = parser.parse_args()
     build()
     with sync_playwright() as playwright:
@@ -249,6 +254,8 @@ def main() -> None:
             size()
         if arguments.only in (None, "first"):
             first(browser, arguments.runs)
+        if arguments.only in (None, "pieces"):
+            pieces(arguments.runs)
         if arguments.only in (None, "frames"):
             frames(browser, arguments.runs)
         browser.close()

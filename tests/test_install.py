@@ -247,7 +247,9 @@ def page_works(page: Page) -> str:
     assert {Path(part).suffix for part in parts} >= {".js", ".css"}
     assert {part: page.http.get(part).status_code for part in parts} == dict.fromkeys(parts, 200)
     assert page.run(QUERY)[-1]["type"] == "done"
-    assert len(page.http.get("/api/examples").json()["examples"]) > 5
+    examples = [each["name"] for each in page.http.get("/api/examples").json()["examples"]]
+    assert len(examples) > 5
+    assert all(page.http.get(f"/api/examples/{name}/recording").status_code == 200 for name in examples)
     return html.text
 
 

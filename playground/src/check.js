@@ -2,6 +2,7 @@
 import { byId, make, visible } from "./dom.js";
 
 const QUIET_MS = 250;
+const LONGEST_MS = 1_000; // that a run waits for a check
 
 export class Checker {
   constructor({ server, editor, onInputs }) {
@@ -10,6 +11,7 @@ export class Checker {
     this._onInputs = onInputs;
     this._number = 0;
     this._timer = null;
+    this._known = null; // the text that the last answer is about
     this._found = []; // by the check
     this._problems = []; // all that are shown
     this._failure = null; // where the last run failed, as long as the text is that one
@@ -28,16 +30,25 @@ export class Checker {
   async now() {
     if (!this._server) return;
     const number = ++this._number;
+    const text = this._editor.text();
     let found;
     try {
-      found = await this._server.post("/api/check", { text: this._editor.text() });
+      found = await this._server.post("/api/check", { text });
     } catch {
       return; // the next change asks again; a run says what is wrong with the server
     }
     if (number !== this._number) return;
+    this._known = text;
     this.completions = found.completions.map(({ label, kind }) => ({ label, detail: kind, type: kind }));
     this._onInputs(found.inputs);
     this.show(found.problems);
+  }
+
+  /** Until it is known which inputs the text has: somebody may paste a query and run it at once. */
+  async upToDate() {
+    if (this._known === this._editor.text()) return;
+    clearTimeout(this._timer);
+    await Promise.race([this.now(), new Promise((done) => setTimeout(done, LONGEST_MS))]);
   }
 
   /** A run of this text failed here. */

@@ -39,6 +39,10 @@ export function shortened(text, most) {
   return characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : text;
 }
 
+export function counted(count, word, words = `${word}s`) {
+  return `${count} ${count === 1 ? word : words}`;
+}
+
 export function byId(id) {
   return document.getElementById(id);
 }

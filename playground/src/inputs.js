@@ -14,6 +14,16 @@ export class Inputs {
     byId("inputs").replaceChildren(...names.map((name) => this._field(name)));
   }
 
+  /** Texts for inputs that have none yet. */
+  offer(texts) {
+    for (const [name, text] of Object.entries(texts)) {
+      if (this._value(name).text === "") this._values.set(name, { kind: "text", text });
+    }
+    const names = this._names;
+    this._names = [];
+    this.show(names);
+  }
+
   /** Raises SyntaxError with a sentence where one is no JSON. */
   values() {
     return Object.fromEntries(

@@ -2,10 +2,11 @@
 import { byId, make, visible } from "./dom.js";
 
 export class Library {
-  constructor({ server, editor, onOpen, onFailure }) {
+  constructor({ server, editor, onOpen, onExample, onFailure }) {
     this._server = server;
     this._editor = editor;
     this._onOpen = onOpen;
+    this._onExample = onExample;
     this._onFailure = onFailure;
     this._file = null; // {name, version} of the file that is open
     byId("save").addEventListener("click", () => this.save());
@@ -13,7 +14,7 @@ export class Library {
 
   async fill() {
     const [{ examples }, { files }] = await Promise.all([this._server.get("/api/examples"), this._server.get("/api/files")]);
-    const cards = examples.map(({ name, title, text }) => card(spoken(name), name, title, () => this._chosen(name, text, null)));
+    const cards = examples.map((example) => card(spoken(example.name), example.name, example.title, () => this._example(example)));
     const more = files.map(({ name, bytes }) => card(name, `${bytes} bytes`, "", () => this.open(name)));
     byId("gallery").replaceChildren(
       ...(more.length ? [make("h3", {}, "Files"), make("ul", {}, ...more)] : []),
@@ -21,6 +22,11 @@ export class Library {
       make("ul", {}, ...cards),
     );
     return examples;
+  }
+
+  _example(example) {
+    this._chosen(example.name, example.text, null);
+    this._onExample(example);
   }
 
   async open(name) {

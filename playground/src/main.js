@@ -23,6 +23,8 @@ class Page {
     const address = fromAddress();
     const before = remembered();
     this.name = before.name ?? "query.lq";
+    this.isStarting = false; // a run was asked for, and the server has not answered
+    this.awaited = null; // the example whose recorded run is to be shown
     this.planned = null; // the text whose plan is shown
     this.server = new Server(address.token);
     const rich = await loadRich();
@@ -43,6 +45,7 @@ class Page {
     this.tabs = new Tabs((name) => {
       this.player?.wake();
       if (name === "plan" && this.planned !== this.editor.text()) this.askPlan();
+      if (name === "constraints") this.askClauses();
     });
     this.runner = new Runner({
       server: this.server,
@@ -55,6 +58,7 @@ class Page {
       server: this.server,
       editor: this.editor,
       onOpen: (name, text) => this.open(name, text),
+      onExample: (example) => this.showExample(example),
       onFailure: (error, text) => this.tell(error, text),
     });
     this.sharing = new Sharing({
@@ -121,7 +125,10 @@ class Page {
         else this.open(examples[0]?.name ?? "query.lq", examples[0]?.text ?? FIRST);
       }
       this.checker.now();
-      if (before.run) this.show(await this.runner.again(before.run, before.source ?? ""));
+      const last = before.run ? await this.runner.again(before.run, before.source ?? "") : null;
+      const example = examples.find(({ text }) => text === this.editor.text());
+      if (last) this.show(last);
+      else if (example) await this.showExample(example);
     } catch (error) {
       this.tell(error);
     }
@@ -157,21 +164,24 @@ class Page {
   }
 
   async run() {
-    if (!this.server || this.runner.run !== null) return;
+    if (!this.server || this.isStarting || this.runner.run !== null) return;
     this.quiet();
-    byId("run").disabled = true;
+    this.isStarting = true;
+    this.awaited = null;
+    this.showState();
     try {
+      await this.checker.upToDate();
       const asked = this.asked();
       const recording = await this.runner.start(asked);
+      this.isStarting = false;
       this.show(recording);
-      this.showState();
       this.remember({ run: recording.name, source: asked.text });
-      recording.plan = undefined;
-      recording.plan = await this.planOf(asked);
-      this.player.wake();
+      recording.asked = asked;
+      if (this.tabs.shown === "constraints") this.askClauses();
     } catch (error) {
       this.tell(error);
     }
+    this.isStarting = false;
     this.showState();
   }
 
@@ -207,18 +217,36 @@ class Page {
     }
   }
 
-  /** The plan beside a run: what it says of the clauses. Where it has none the run tells why. */
-  async planOf(asked) {
+  /** What the clauses of the run are that is shown. Asked for once somebody wants to know: it takes a process. */
+  async askClauses() {
+    const { recording } = this.player;
+    if (!recording?.asked) return;
+    const { asked } = recording;
+    recording.asked = null;
+    recording.plan = undefined;
     const found = await this.server.post("/api/plan", asked).catch(() => ({}));
-    if (found.lines) {
-      this.planned = asked.text;
-      showPlan(byId("plan"), found);
+    recording.plan = found.plan ?? null;
+    this.player.wake();
+  }
+
+  /** A run of it that was recorded. Nothing is run. */
+  async showExample(example) {
+    this.inputs.offer(example.inputs);
+    if (this.isStarting || this.runner.run !== null) return; // what is under way is to be seen
+    this.awaited = example;
+    try {
+      const recording = await readRecording(example.name, await this.server.recorded(example.name), () => {});
+      if (this.awaited !== example) return;
+      recording.isExample = true;
+      recording.asked = { text: example.text, name: example.name, inputs: example.inputs, options: {} };
+      this.show(recording);
+      this.say("a recorded run of the example is shown");
+    } catch (error) {
+      this.tell(error);
     }
-    return found.plan ?? null;
   }
 
   show(recording) {
-    if (!recording) return;
     this.player.show(recording);
     this.stage.began(recording);
     this.showState();
@@ -246,6 +274,8 @@ class Page {
 
   open(name, text) {
     this.name = name;
+    this.awaited = null;
+    if (this.player.recording?.isExample) this.show(null);
     this.editor.setText(text);
     this.quiet();
     this.showName();
@@ -258,7 +288,8 @@ class Page {
   }
 
   async openRecording(file) {
-    const recording = await readRecording(file, (each) => this.player.recording === each && this.player.wake());
+    this.awaited = null;
+    const recording = await readRecording(file.name, file.stream(), (each) => this.player.recording === each && this.player.wake());
     this.show(recording);
     this.tell(null, `${file.name} is a recording. The query on this page may be another one.`);
   }
@@ -280,10 +311,10 @@ class Page {
 
   showState() {
     const isRunning = this.runner.run !== null;
-    byId("run").disabled = isRunning || !this.server;
+    byId("run").disabled = isRunning || this.isStarting || !this.server;
     byId("stop").disabled = !isRunning;
-    const end = this.player.recording?.end;
-    const says = isRunning ? "running" : end?.type === "done" ? "done" : end?.kind === "Stopped" ? "stopped" : end ? "failed" : "";
+    const { end, isExample } = this.player.recording ?? {};
+    const says = this.isStarting ? "starting" : isRunning ? "running" : isExample ? "recorded" : end?.type === "done" ? "done" : end?.kind === "Stopped" ? "stopped" : end ? "failed" : "";
     byId("state").textContent = says;
     byId("state").hidden = !says;
     byId("state").dataset.state = says;

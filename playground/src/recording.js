@@ -8,7 +8,9 @@ export class Recording {
   constructor(name, source = null) {
     this.name = name;
     this.source = source; // the query's text, where it is known
+    this.asked = null; // the run as it was asked for, until its plan is
     this.plan = null; // what the clauses are; undefined while it is on its way
+    this.isExample = false; // it came with an example, and nothing was run
     this.lines = [];
     this.texts = [];
     this.end = null; // the last line: `done` or `error`

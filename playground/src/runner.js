@@ -71,11 +71,11 @@ export class Runner {
   }
 }
 
-/** The recording in a file. Raises Broken where it is none. */
-export async function readRecording(file, onLines) {
-  const recording = new Recording(file.name);
+/** The recording that comes piece by piece. Raises Broken where it is none. */
+export async function readRecording(name, stream, onLines) {
+  const recording = new Recording(name);
   const rest = turns();
-  for await (const text of linesOf(file.stream())) {
+  for await (const text of linesOf(stream)) {
     if (!text) continue;
     recording.add(text);
     onLines(recording);

@@ -5,7 +5,15 @@ export class Refused extends Error {
   constructor(status, message, hint = null) {
     super(message);
     this.status = status;
-    this.hint = hint;
+    this.hint = "start `lq playground` again, and open the address that it prints; Share has the query of this page as a file";
+  }
+}
+
+/** Nobody answers at its address. */
+export class Gone extends Error {
+  constructor() {
+    super("the server of this page does not answer");
+    this.hint = "start `lq playground` again, and open the address that it prints; Share has the query of this page as a file";
   }
 }
 
@@ -34,6 +42,11 @@ export class Server {
 
   async report(run) {
     return (await this._ask("GET", `/api/runs/${run}/report`)).blob();
+  }
+
+  /** The lines of an example's recorded run, as they stand in a file. */
+  async recorded(name) {
+    return (await this._ask("GET", `/api/examples/${encodeURIComponent(name)}/recording`)).body;
   }
 
   /** The lines of a run behind `after`, as texts; goes on where a connection is lost. Ends where `isWhole` says so. */
@@ -70,6 +83,8 @@ export class Server {
       body: body === undefined ? undefined : JSON.stringify(body),
       credentials: "omit",
       cache: "no-store",
+    }).catch(() => {
+      throw new Gone();
     });
     if (answer.ok) return answer;
     const said = await answer.json().catch(() => ({}));

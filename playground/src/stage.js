@@ -44,9 +44,10 @@ export class Stage {
 
   /** Another run is shown from now on. */
   began(recording) {
-    if (this._shown?.end && this._shown.count) this._before = [...this._before, this._shown].slice(-MOST_BEFORE);
+    if (this._shown?.end && this._shown.count && !this._recording?.isExample) this._before = [...this._before, this._shown].slice(-MOST_BEFORE);
     this._trie.setOthers(this._before);
     this._recording = recording;
+    byId("recorded").hidden = !recording?.isExample;
     this._told = 0;
     this.plan = null;
     this.card.close();
@@ -59,13 +60,13 @@ export class Stage {
     this.card.isWanted = tab === "trie" || tab === "tokens";
     const hypothesis = this._hypothesis(scene);
     this._slider(scene);
-    const isLedgerLeft = this._ledger.draw(scene, hypothesis);
+    const isLedgerLeft = this._ledger.draw(scene, hypothesis, this._recording?.isExample);
     return this._view(tab, scene, hypothesis, deadline) || isLedgerLeft;
   }
 
   /** Says what a reader of the screen should hear: holes and the end, not every token. */
   announce(scene, say) {
-    if (this.player.at !== null) return;
+    if (this.player.at !== null || this._recording?.isExample) return;
     const closed = scene.holes.findLast((hole) => hole.ending !== null);
     if (scene.end && this._told !== scene.end) {
       this._told = scene.end;
@@ -80,7 +81,7 @@ export class Stage {
     switch (tab) {
       case "output":
         this._result.draw(scene);
-        byId("output-empty").hidden = hypothesis !== null || scene.end !== null;
+        this._nothing(hypothesis === null && scene.end === null);
         return this._output.draw(scene, hypothesis, deadline);
       case "trie":
         return this._trie.draw(scene);
@@ -94,6 +95,13 @@ export class Stage {
       default:
         return false;
     }
+  }
+
+  /** What stands in Output as long as nothing was said. */
+  _nothing(isEmpty) {
+    const recording = this._recording ?? null;
+    byId("output-empty").hidden = !isEmpty || recording !== null;
+    byId("output-waiting").hidden = !isEmpty || recording === null || recording.end !== null;
   }
 
   /** The one that somebody chose; else the result, and before there is one the first that was not given up. */
@@ -118,7 +126,7 @@ export class Stage {
     slider.disabled = byId("play").disabled = lines === 0;
     if (slider.max !== String(lines)) slider.max = String(lines);
     if (slider.value !== String(scene.count)) slider.value = String(scene.count);
-    const says = lines ? `${scene.count} of ${lines} · ${scene.ms} ms` : "no run yet";
+    const says = lines ? `${scene.count} of ${lines} · ${scene.ms} ms` : this.player.recording ? "nothing yet" : "no run yet";
     if (byId("at-says").textContent !== says) byId("at-says").textContent = says;
     const isPlaying = String(this.player.isPlaying);
     if (byId("play").dataset.playing !== isPlaying) {

@@ -22,6 +22,7 @@ Line = dict[str, Any]
 API = (
     ("GET", "/api/about"),
     ("GET", "/api/examples"),
+    ("GET", "/api/examples/01_packing_list.lq/recording"),
     ("GET", "/api/files"),
     ("GET", "/api/files/q.lq"),
     ("PUT", "/api/files/q.lq"),

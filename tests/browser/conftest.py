@@ -65,11 +65,11 @@ def _is_old() -> bool:
 class Server:
     """`lq playground` in a process of its own."""
 
-    def __init__(self, folder: Path, *, package: Path = ROOT) -> None:
+    def __init__(self, folder: Path, *, package: Path = ROOT, options: tuple[str, ...] = ()) -> None:
         environment = {**os.environ, "PYTHONPATH": str(package), "HOME": str(folder), "BROWSER": "true"}
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "lmql_lite", "playground", "--no-open", "--port", "0", str(folder)],
+            [sys.executable, "-m", "lmql_lite", "playground", "--no-open", "--port", "0", *options, str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -205,7 +205,7 @@ def test_a_plan_says_what_would_be_asked_and_runs_nothing(tab: Tab) -> None:
     tab.page.keyboard.press("ControlOrMeta+Shift+Enter")
     tab.page.wait_for_selector("#plan table")
     assert "filled at most 4 times" in tab.page.inner_text("#plan")
-    assert tab.page.inner_text("#at-says") == "no run yet"
+    assert tab.page.get_attribute("#state", "data-state") == "recorded"
 
 
 def test_inputs_are_asked_for_and_given_to_the_run(tab: Tab) -> None:

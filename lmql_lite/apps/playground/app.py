@@ -19,7 +19,7 @@ from lmql_lite import __version__
 from lmql_lite.apps.playground.files import Files
 from lmql_lite.apps.playground.limits import Limits
 from lmql_lite.apps.playground.memory import IS_BOUNDED
-from lmql_lite.apps.playground.page import Page, examples
+from lmql_lite.apps.playground.page import Page, examples, recording
 from lmql_lite.apps.playground.questions import Questions
 from lmql_lite.apps.playground.replies import Refused, reply
 from lmql_lite.apps.playground.runs import Run, Runs
@@ -29,6 +29,7 @@ from lmql_lite.runtime.shown.wire import read
 
 MOST_BYTES = 1_000_000
 LONGEST_NAME = 200
+LINES = "application/x-ndjson"
 OPTIONS = (
     "model",
     "decoder",
@@ -64,6 +65,7 @@ class Playground:
         routes = [
             Route("/api/about", self.about),
             Route("/api/examples", self.examples),
+            Route("/api/examples/{name}/recording", self.recording),
             Route("/api/files", self.list_files),
             Route("/api/files/{name:path}", self.read_file),
             Route("/api/files/{name:path}", self.write_file, methods=["PUT"]),
@@ -112,6 +114,9 @@ class Playground:
 
     async def examples(self, request: Request) -> Response:
         return reply({"examples": examples()})
+
+    async def recording(self, request: Request) -> Response:
+        return Response(recording(request.path_params["name"]), media_type=LINES)
 
     async def list_files(self, request: Request) -> Response:
         if self.files is None:
@@ -165,7 +170,7 @@ class Playground:
         run, given = self._run(request), request.query_params.get("after", "-1")
         if not given.removeprefix("-").isdecimal() or int(given) < -1:
             raise Refused(400, "after= is the number of a line, or -1")
-        return StreamingResponse(run.journal.after(int(given)), media_type="application/x-ndjson")
+        return StreamingResponse(run.journal.after(int(given)), media_type=LINES)
 
     async def report(self, request: Request) -> Response:
         run = self._run(request)

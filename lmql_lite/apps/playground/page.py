@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from starlette.responses import Response
 
@@ -58,11 +60,21 @@ class Page:
         return Response(data, media_type=kind)
 
 
-def examples() -> list[dict[str, str]]:
-    """Each query of `examples/`; the first sentence of its first comment is its title."""
-    found = []
+def examples() -> list[dict[str, Any]]:
+    """Each query of `examples/`; the first sentence of its first comment is its title, and `inputs` are what its
+    recorded run was given."""
+    found, inputs = [], json.loads((folder("examples") / "recorded" / "inputs.json").read_text("utf-8"))
     for place in sorted(folder("examples").glob("*.lq")):
         text = place.read_text("utf-8")
         comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.split("\n")))
-        found.append({"name": place.name, "title": comment.split(". ")[0].rstrip("."), "text": text})
+        title = comment.split(". ")[0].rstrip(".")
+        found.append({"name": place.name, "title": title, "text": text, "inputs": inputs.get(place.stem, {})})
     return found
+
+
+def recording(name: str) -> bytes:
+    """The lines of an example's recorded run. Raises Refused where there is none."""
+    for place in (folder("examples") / "recorded").glob("*.lqrun"):
+        if f"{place.stem}.lq" == name:
+            return place.read_bytes()
+    raise Refused(404, "there is no such recording")

@@ -15,6 +15,7 @@ from lmql_lite.apps.playground.journal import Journal
 from lmql_lite.apps.playground.keys import Scrub
 from lmql_lite.apps.playground.limits import Limits
 from lmql_lite.apps.playground.process import LONGEST_LINE, TooLong, Worker
+from lmql_lite.apps.playground.spares import Spares
 from lmql_lite.runtime.events import Failed
 from lmql_lite.runtime.shown.failures import STOPPED
 from lmql_lite.runtime.shown.redaction import redacted
@@ -125,35 +126,20 @@ class Run:
 
 
 class Runs:
-    """All of one server. One worker beside them makes itself ready for the next, so that it begins at once."""
+    """All of one server."""
 
     def __init__(
         self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], limits: Limits, scrub: Scrub
     ) -> None:
         self.known: dict[str, Run] = {}
-        self._offer = offer
-        self._folder = folder
-        self._environment = environment
+        self.spares = Spares(lambda: Worker.start({**offer, "ready": True}, folder, environment))
         self._limits = limits
         self._scrub = scrub
-        self._spare: asyncio.Task[Worker] | None = None
         self._driving: set[asyncio.Task[None]] = set()
-        self._is_closing = False
 
     @property
     def under_way(self) -> list[Run]:
         return [run for run in self.known.values() if run.state == "running"]
-
-    async def worker(self) -> Worker:
-        """For one run: the one that waits, or a new one."""
-        spare, self._spare = self._spare, None
-        if spare is not None and not (worker := await spare).has_ended:
-            return worker
-        return await self._new()
-
-    def prepare(self) -> None:
-        if self._spare is None and not self._is_closing:
-            self._spare = asyncio.create_task(self._new())
 
     async def start(self, job: Mapping[str, Any]) -> Run:
         """Whether there is room for it is asked before. Raises OSError where there can be no process for it."""
@@ -161,19 +147,19 @@ class Runs:
         run = Run(job["name"], self._limits, self._scrub)
         self.known[run.id] = run
         try:
-            worker = await self.worker()
+            worker = await self.spares.take()
         except BaseException:
             del self.known[run.id]
             raise
         task = asyncio.create_task(run.drive(worker, job))
         self._driving.add(task)
         task.add_done_callback(self._driving.discard)
-        self.prepare()
+        self.spares.prepare()
         return run
 
     async def close(self) -> None:
         """Ends all of them."""
-        self._is_closing = True
+        await self.spares.close()
         for run in self.under_way:
             run.stop()
         if self._driving:
@@ -181,12 +167,6 @@ class Runs:
         for task in self._driving:
             task.cancel()
         await asyncio.gather(*self._driving, return_exceptions=True)
-        if self._spare is not None:
-            with suppress(OSError):
-                await (await self._spare).kill()
-
-    async def _new(self) -> Worker:
-        return await Worker.start({**self._offer, "ready": True}, self._folder, self._environment)
 
     def _forget(self) -> None:
         """The oldest ones that have ended, where there are too many."""

@@ -95,7 +95,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._playground.runs.prepare()
+        self._playground.runs.spares.prepare()
         self._ready(self._address)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -46,6 +46,7 @@ def main() -> None:
         session = Offered(offer["models"], offer["first"], offer["memory_bytes"])
         if offer["ready"]:
             _make_ready(session, offer["first"])
+            tell({})
         for line in jobs:
             job = json.loads(line)
             if job["kind"] == "run":
@@ -117,7 +118,7 @@ def channels() -> tuple[BinaryIO, Tell]:
         os.register_at_fork(after_in_child=in_child)
 
     def tell(found: Mapping[str, Any]) -> None:
-        rest = memoryview(json.dumps(found).encode() + b"\n")
+        rest = memoryview(json.dumps(found, separators=(",", ":")).encode() + b"\n")
         while rest:
             rest = rest[os.write(answers, rest) :]
 

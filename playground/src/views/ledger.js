@@ -1,5 +1,5 @@
 // What the run cost, and what it saved; every number says how it was found.
-import { make } from "../dom.js";
+import { counted, make } from "../dom.js";
 import { MARKS } from "../kinds.js";
 import { tally } from "../scene.js";
 import { percent } from "./tokens.js";
@@ -28,7 +28,7 @@ export class LedgerView {
   }
 
   /** Says whether it has to be asked again, because it was drawn just now. */
-  draw(scene, hypothesis) {
+  draw(scene, hypothesis, isExample) {
     const usage = scene.end?.type === "done" ? scene.end.usage : null;
     const stamp = usage ?? `${scene.count}`;
     if (this._scene === scene && stamp === this._stamp) return false;
@@ -42,25 +42,25 @@ export class LedgerView {
       return false;
     }
     const counts = usage ?? soFar(hypothesis);
-    this._root.replaceChildren(...this._sums(counts, scene), this._table(counts, usage !== null));
+    this._root.replaceChildren(...this._sums(counts, scene, isExample), this._table(counts, usage !== null));
     return false;
   }
 
-  *_sums(counts, scene) {
+  *_sums(counts, scene, isExample) {
     const parts = ["tokens_from_cache", "tokens_from_model", "draft_accepted", "tokens_forced"].map((name) => counts[name] ?? 0);
     const kept = parts.reduce((sum, each) => sum + each, 0);
     const [cache, model, draft, forced] = parts;
     if (kept) yield shares({ cache, model, draft, forced }, kept);
-    yield make("p", { class: "sum" }, make("strong", {}, `${kept} tokens of output`),
+    yield make("p", { class: "sum" }, make("strong", {}, `${counted(kept, "token")} of output`),
       ` = ${cache} cache + ${model} model + ${draft} guessed + ${forced} forced`);
     const share = kept ? cache / kept : 0;
     yield make("p", { class: "sum saved" },
-      make("strong", { id: "saved" }, `saved ${cache} of ${kept} tokens${kept ? ` (${percent(share)})` : ""}`), " versus no cache ",
+      make("strong", { id: "saved" }, `saved ${cache} of ${counted(kept, "token")}${kept ? ` (${percent(share)})` : ""}`), " versus no cache ",
       this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would be asked for each of these ${cache} tokens.`),
-      scene.end?.type === "done" && kept && !cache ? make("span", { class: "hint" }, " Run it again: the model is not asked for what it has said.") : null);
+      scene.end?.type === "done" && kept && !cache && !isExample ? make("span", { class: "hint" }, " Run it again: the model is not asked for what it has said.") : null);
     const cost = scene.end?.cost;
     if (cost) yield make("p", { class: "sum" }, `cost ${cost.told ? "" : "at most "}${cost.amount.toFixed(6)}`);
-    else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, `cost: free; the model runs in this process, and was asked in ${counts.forward_passes} passes`);
+    else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, `cost: free; the model runs in this process, and was asked in ${counted(counts.forward_passes, "pass", "passes")}`);
     else if (counts.requests) yield make("p", { class: "sum" }, "cost: no price known");
   }
 

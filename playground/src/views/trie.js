@@ -1,6 +1,6 @@
 // The tree of what was said: shared beginnings are drawn once, an edge is as thick as it was often come by, and what was
 // taken back stays as a ghost. The list beside it says the same in a table.
-import { draw as svg, make, onOneLine, shortened, visible } from "../dom.js";
+import { counted, draw as svg, make, onOneLine, shortened, visible } from "../dom.js";
 import { FATES, MARKS, SOURCES } from "../kinds.js";
 import { Trie } from "../scene.js";
 import { times } from "./card.js";
@@ -11,6 +11,7 @@ const CHARACTER = 7.3;
 const ROW = 34;
 const GAP = 34;
 const PADDING = 9;
+const MOST_NEW = 40; // of them, in one frame
 const REST = 6; // drawing takes at most one part in so many of the time
 
 export class TrieView {
@@ -23,7 +24,7 @@ export class TrieView {
     this._drawn = null;
     this._notBefore = 0;
     this._places = new Map(); // element -> run
-    this._current = null;
+    this._painted = new Map(); // first token of a run -> {stamp, node, edge}
     this._others = [];
     root.addEventListener("click", (event) => this._choose(event.target.closest("[role=treeitem]")));
     root.addEventListener("keydown", (event) => this._key(event));
@@ -46,40 +47,69 @@ export class TrieView {
     this._drawn = stamp;
     const trie = this._scope.value === "page" ? joined([...this._others, scene]) : scene.trie;
     const { top, drawn } = trie.runs(MOST_RUNS);
+    let isLeft = false;
     if (isList) this._tabulate(drawn);
     else {
       this._tidyRows(top);
       place(top);
-      this._paint(drawn, scene.end ? null : trie.latest);
+      isLeft = this._paint(drawn, scene.end ? null : trie.latest);
     }
     const now = performance.now();
     this._notBefore = now + REST * (now - began);
-    return false;
+    if (isLeft) this._drawn = null;
+    return isLeft;
   }
 
+  /** What looks as it did before is left where it is: a run that grows changes little of its tree. Says whether some
+   * that are new are left for the next frame. */
   _paint(drawn, latest) {
     const focused = this._places.get(document.activeElement)?.tokens[0];
+    const before = this._painted;
+    this._painted = new Map();
     this._places.clear();
-    const edges = [];
-    const nodes = [];
+    if (!drawn.length) {
+      this._root.replaceChildren(make("p", { class: "empty" }, "Nothing was said yet. A run grows from left to right here."));
+      return false;
+    }
+    const parts = [];
     let width = 0;
     let height = 0;
+    let made = 0;
     for (const run of drawn) {
-      if (run.parent.tokens.length) edges.push(edge(run));
-      const node = this._node(run, run.last === latest);
-      nodes.push(node);
-      this._places.set(node, run);
-      run.element = node;
       width = Math.max(width, run.x + run.width + (run.hidden ? 70 : 0));
       height = Math.max(height, (run.row + 1) * ROW);
+      if (made === MOST_NEW) continue;
+      const stamp = looks(run, run.last === latest);
+      const known = before.get(run.tokens[0]);
+      const isNew = known?.stamp !== stamp;
+      const part = isNew ? { stamp, node: this._node(run, run.last === latest), edge: run.parent.tokens.length ? edge(run) : null } : known;
+      made += isNew ? 1 : 0;
+      parts.push(part);
+      this._painted.set(run.tokens[0], part);
+      this._places.set(part.node, run);
+      run.element = part.node;
     }
-    const follows = this._root.scrollLeft + this._root.clientWidth >= this._root.scrollWidth - 40;
-    const shown = svg("svg", { width: width + 2 * PADDING, height: height + PADDING, role: "tree", "aria-label": "what was said" }, ...edges, ...nodes);
-    this._root.replaceChildren(drawn.length ? shown : make("p", { class: "empty" }, "Nothing was said yet. A run grows from left to right here."));
-    const again = focused && drawn.find((run) => run.tokens[0] === focused);
-    (again ?? drawn[0])?.element.setAttribute("tabindex", "0");
-    again?.element.focus({ preventScroll: true });
-    if (latest && follows) this._root.scrollLeft = this._root.scrollWidth;
+    const follows = latest && this._root.scrollLeft + this._root.clientWidth >= this._root.scrollWidth - 40;
+    const [edges, nodes] = this._sheet(width + 2 * PADDING, height + PADDING);
+    fill(edges, parts.flatMap((part) => part.edge ?? []));
+    fill(nodes, parts.map((part) => part.node));
+    const again = focused && this._painted.get(focused)?.node;
+    if (again && again !== document.activeElement) again.focus({ preventScroll: true });
+    if (!nodes.querySelector('[tabindex="0"]')) (again ?? parts[0].node).setAttribute("tabindex", "0");
+    if (follows) this._root.scrollLeft = this._root.scrollWidth;
+    return parts.length < drawn.length;
+  }
+
+  /** Where edges and nodes are drawn. */
+  _sheet(width, height) {
+    let sheet = this._root.querySelector("svg");
+    if (!sheet) {
+      sheet = svg("svg", { role: "tree", "aria-label": "what was said" }, svg("g"), svg("g"));
+      this._root.replaceChildren(sheet);
+    }
+    sheet.setAttribute("width", width);
+    sheet.setAttribute("height", height);
+    return sheet.children;
   }
 
   _node(run, isLatest) {
@@ -168,7 +198,21 @@ function label(text) {
 function described(run) {
   const fate = run.kind === "dropped" ? `, ${FATES[run.fate]}` : "";
   const hole = run.hole === null ? "" : `, in ${visible(run.hole)}`;
-  return `${SOURCES[run.tokens[0].source]}${fate}${hole}, ${run.tokens.length} tokens, come by ${times(run.passes)}`;
+  return `${SOURCES[run.tokens[0].source]}${fate}${hole}, ${counted(run.tokens.length, "token")}, come by ${times(run.passes)}`;
+}
+
+/** All that its node and its edge are drawn from. */
+function looks(run, isLatest) {
+  const { parent } = run;
+  return [run.kind, run.fate, isLatest, run.depth, run.x, run.row, run.width, run.hidden, run.passes, run.tokens.length, parent.x + parent.width, parent.row].join();
+}
+
+/** Puts the elements into a group that may have the first of them. */
+function fill(group, elements) {
+  let at = 0;
+  for (let child = group.firstChild; child && child === elements[at]; child = child.nextSibling) at += 1;
+  while (group.childNodes.length > at) group.lastChild.remove();
+  group.append(...elements.slice(at));
 }
 
 /** A row for each end, a parent beside its first child: where there is no layout from npm. */
