@@ -131,8 +131,9 @@ class Query:
         model = options.pop("model", None)
         async with aclosing(session.stream(self.program, given, checked(options), model)) as stream:
             with ShortTracebacks():
-                async for event in stream:
-                    yield event
+                async for batch in stream:
+                    for event in batch:
+                        yield event
 
     @overload  # n=1 is an int, too: the first that fits counts
     async def run(  # type: ignore[overload-overlap]

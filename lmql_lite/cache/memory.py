@@ -13,6 +13,8 @@ from lmql_lite.cache.tree import Answer, Fact, Node
 
 SCORES_BYTES, ANSWER_BYTES = 600, 650
 """What Python's objects take of memory: for scores beside the numbers themselves, for an answer."""
+NODE_BYTES = 48
+"""What a node takes of memory at most, with its places in the tables."""
 
 
 class Memory:
@@ -26,8 +28,8 @@ class Memory:
     def __init__(self, nodes: Nodes, max_bytes: int, cooled: Callable[[Node, Fact], None]) -> None:
         self.facts: dict[Node, Fact] = {}
         self.answers: dict[Node, dict[Question, Answer]] = {}
-        self.nbytes = 0
-        """Of the facts, and of whatever else has to find room here."""
+        self._nbytes = 0
+        """Of the facts."""
         self.max_bytes = max_bytes
         self._nodes = nodes
         self._cooled = cooled
@@ -37,19 +39,40 @@ class Memory:
         self._pins: dict[Node, int] = {}
         self._pinned: dict[Node, int] = {}  # on the way to a pin: pins here, and children that are in this table
 
+    @property
+    def nbytes(self) -> int:
+        """Of the facts, and of the nodes that no log holds."""
+        return self._nbytes + NODE_BYTES * self._nodes.loose
+
+    @property
+    def _most(self) -> int:
+        """Bytes that facts may take, beside those nodes."""
+        return self.max_bytes - NODE_BYTES * self._nodes.loose
+
     def use(self, node: Node) -> None:
         if node in self._spare:
             self._spare.move_to_end(node)
 
     def add_fact(self, node: Node, fact: Fact) -> None:
         node = int(node)  # a key that holds nothing
-        self._put(node, fact)
+        before = self.facts.get(node)
+        if before is not None:
+            self._count(before, -1)
+        self.facts[node] = fact
+        self._count(fact, 1)
         self._keep(node)
+
+    def add_on_the_way(self, facts: Iterable[tuple[Node, Fact]]) -> None:
+        """At nodes that lead to a pin, and of which nothing is known: none of it can go for the rest of it."""
+        for node, fact in facts:
+            self.facts[node] = fact
+            self._count(fact, 1)
+        self.make_room()
 
     def add_answer(self, node: Node, question: Question, answer: Answer) -> None:
         node = int(node)
         self.answers.setdefault(node, {})[question] = answer
-        self.nbytes += ANSWER_BYTES
+        self._nbytes += ANSWER_BYTES
         self._keep(node)
 
     def forget(self, nodes: Iterable[Node]) -> None:
@@ -104,12 +127,13 @@ class Memory:
 
     def make_room(self, newest: Node | None = None) -> None:
         self.drop_spare()
-        if self.nbytes > self.max_bytes and self._whole:  # all at once, so that this is not done for every row
+        if self._nbytes > self._most and self._whole:  # all at once, so that this is not done for every row
             self.cool_all(newest)
 
     def drop_spare(self) -> None:
         """As much of what no run stands on as there is no room for."""
-        while self.nbytes > self.max_bytes and self._spare:
+        most = self._most
+        while self._nbytes > most and self._spare:
             node = next(iter(self._spare))
             if self._cool(node):
                 self._spare.move_to_end(node)
@@ -125,41 +149,36 @@ class Memory:
 
     def _keep(self, node: Node) -> None:
         """What was written here stays, whatever has to go for it."""
-        if self.nbytes > self.max_bytes:
-            self._spare.pop(node, None)
+        spare = self._spare
+        if self._nbytes > self.max_bytes - NODE_BYTES * self._nodes.loose:
+            spare.pop(node, None)
             self.make_room(newest=node)
-        if node in self._spare:
-            self._spare.move_to_end(node)
+        if node in spare:
+            spare.move_to_end(node)
         elif node not in self._pinned:
-            self._spare[node] = None
-
-    def _put(self, node: Node, fact: Fact) -> None:
-        before = self.facts.get(node)
-        if before is not None:
-            self._count(before, -1)
-        self.facts[node] = fact
-        self._count(fact, 1)
+            spare[node] = None
 
     def _count(self, fact: Fact, change: int) -> None:
         scores = fact.scores
         if isinstance(scores, Scores):
             self._whole += change
-            self.nbytes += change * (SCORES_BYTES + scores.logprobs.nbytes)
+            self._nbytes += change * (SCORES_BYTES + scores.logprobs.nbytes)
         else:
-            self.nbytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
+            self._nbytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
 
     def _cool(self, node: Node) -> bool:
         """Makes whole scores their head; False where there are none."""
         fact = self.facts.get(node)
         if fact is None or isinstance(fact.scores, Head):
             return False
-        cold = Fact(fact.scores.head(), fact.run)
-        self._put(node, cold)
-        self._cooled(node, cold)
+        self._count(fact, -1)
+        fact = self.facts[node] = Fact(fact.scores.head(), fact.run)
+        self._count(fact, 1)
+        self._cooled(node, fact)
         return True
 
     def _drop(self, node: Node) -> None:
         fact = self.facts.pop(node, None)
         if fact is not None:
             self._count(fact, -1)
-        self.nbytes -= ANSWER_BYTES * len(self.answers.pop(node, ()))
+        self._nbytes -= ANSWER_BYTES * len(self.answers.pop(node, ()))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmql_lite.cache.entries import checked, levels, merged, stretches
-from lmql_lite.cache.sampling import mix, mix_many
+from lmql_lite.cache.sampling import mix
 from lmql_lite.cache.tree import Node
 
 ROOT: Node = 0
@@ -30,8 +30,8 @@ _MANY = 1000
 
 
 class Nodes:
-    """Parent, token, first child, next and previous sibling (int32), the hash of the path (uint64) and marks of each
-    node: 29 bytes, and up to 2 that are reserved for the next nodes.
+    """Parent, token, first child, next and previous sibling (int32) and marks of each node: 21 bytes, and up to 2 that
+    are reserved for the next nodes; another 8 for the hash of its path (uint64) once somebody asks for one.
 
     The table adds 6 to 8: an open-addressed hash table of node numbers (linear probing, at most 2 in 3 places taken, 0
     is free since the root is nobody's child), which finds the child by a token in about two looks however many siblings
@@ -51,6 +51,8 @@ class Nodes:
         self._marks = bytearray(1)
         self._table = array("i", bytes(4 * 61))
         self._free = array("i")
+        self.loose = 0
+        """How many nodes no log holds."""
         self.reused = 0
         """How many nodes took the number of one that was removed."""
 
@@ -108,7 +110,18 @@ class Nodes:
         return tuple(reversed(ids))
 
     def path_hash(self, node: Node) -> int:
-        return self._hashes[node]
+        """Made when it is asked for, with those above it that are not known yet; 0 stands for these."""
+        hashes, way = self._hashes, []
+        missing = self.end - len(hashes)
+        if missing > 0:  # for all, since a node that took a number may stand below a newer one
+            hashes.frombytes(bytes(hashes.itemsize * missing))
+        while node > ROOT and not hashes[node]:
+            way.append(node)
+            node = self._parents[node]
+        path_hash = hashes[node]
+        for node in reversed(way):
+            path_hash = hashes[node] = mix(path_hash, self._tokens[node])
+        return path_hash
 
     def parent(self, node: Node) -> Node:
         """-1 for the root."""
@@ -143,12 +156,12 @@ class Nodes:
         self._marks[node] = mark & ~_USED
         return mark & _USED > 0
 
-    def log(self, nodes: NDArray[np.int32]) -> int:
-        """Marks nodes as those that a log holds; gives how many were not."""
+    def log(self, nodes: NDArray[np.int32]) -> None:
+        """Marks nodes as those that a log holds."""
         marks = np.frombuffer(self._marks, np.uint8)
         new = np.sort(nodes[marks[nodes] & _LOGGED == 0])  # some may be there twice
         marks[new] |= _LOGGED
-        return int(np.count_nonzero(np.diff(new))) + (len(new) > 0)
+        self.loose -= int(np.count_nonzero(np.diff(new))) + (len(new) > 0)
 
     def is_logged(self, node: Node) -> bool:
         return self._marks[node] & _LOGGED > 0
@@ -158,24 +171,27 @@ class Nodes:
         return not self._marks[node] and not self._first[node]
 
     def extend(self, node: Node, token: int) -> Node:
-        """The child of `node` by `token`, made where it is missing. Raises OverflowError if the token is no int32."""
-        return self.find(node, token) or self.add(node, token)
-
-    def add(self, node: Node, token: int) -> Node:
-        """The child of `node` by `token`, where there is none. Raises OverflowError if the token is no int32."""
-        path_hash, elder = mix(self._hashes[node], token), self._first[node]
+        """The child of `node` by `token`, used by that; made where it is missing. Raises OverflowError if the token is
+        no int32."""
+        parents, tokens, table = self._parents, self._tokens, self._table
+        slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR >> _LOW_BITS) % len(table)
+        while child := table[slot]:
+            if parents[child] == node and tokens[child] == token:
+                self._marks[child] |= _USED
+                return child
+            slot -= 1  # from the first place on to the last one
+        elder = self._first[node]
         if self._free:
             child = self._free[-1]
             self._tokens[child] = token  # the only one that can fail
             self._free.pop()
             self.reused += 1
-            self._parents[child], self._hashes[child], self._marks[child] = node, path_hash, _USED
+            parents[child], self._marks[child] = node, _USED
             self._next[child] = elder
         else:
-            child = len(self._tokens)
-            self._tokens.append(token)
-            self._parents.append(node)
-            self._hashes.append(path_hash)
+            child = len(tokens)
+            tokens.append(token)
+            parents.append(node)
             self._first.append(0)
             self._previous.append(0)
             self._marks.append(_USED)
@@ -183,11 +199,8 @@ class Nodes:
         self._first[node] = child
         if elder:
             self._previous[elder] = child
-        table = self._table
+        self.loose += 1
         if _ROOM * child < len(table):
-            slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR >> _LOW_BITS) % len(table)
-            while table[slot]:
-                slot -= 1
             table[slot] = child
         else:
             self._grow()
@@ -205,7 +218,10 @@ class Nodes:
         self._leave_table(leaf)
         self._tokens[leaf] = self._parents[leaf] = -1
         self._next[leaf] = self._previous[leaf] = 0
+        if leaf < len(self._hashes):
+            self._hashes[leaf] = 0
         self._free.append(leaf)
+        self.loose -= 1
 
     def _leave_table(self, node: Node) -> None:
         """Whoever went on because this place was taken moves up, so that there is no gap before anyone."""
@@ -261,7 +277,6 @@ class Nodes:
         nodes = nodes[stands_for]
         above, tokens = above[new], ids[new].astype(np.int32)
         parents = np.where(above < 0, nodes[np.maximum(~above, 0)], above)
-        hashes = self._hashes_of(parents, tokens, levels(np.where(above < 0, known + ~parents, 0)))
         eldest = np.concatenate((_numbers(self._first), np.zeros(len(new), dtype=np.int32)))
         youngest = eldest.copy()
         youngest[parents] = numbers
@@ -275,27 +290,11 @@ class Nodes:
             siblings[youngest[over] - known] = numbers[others[begins]]
         self._tokens.frombytes(tokens.tobytes())
         self._parents.frombytes(parents.astype(np.int32).tobytes())
-        self._hashes.frombytes(hashes.tobytes())
         self._first.frombytes(bytes(numbers.nbytes))
         _numbers(self._first)[parents] = youngest[parents]
         self._chain(numbers, siblings)
         self._enter(numbers, parents, tokens)
         return nodes
-
-    def _hashes_of(
-        self, parents: NDArray[np.int64], tokens: NDArray[np.int32], levels: NDArray[np.int32]
-    ) -> NDArray[np.uint64]:
-        """Those of nodes to come, some of them below others."""
-        hashes = np.concatenate((np.frombuffer(self._hashes, dtype=np.uint64), np.zeros(len(parents), dtype=np.uint64)))
-        known = self.end
-        hash_of, parent_of, token_of = hashes.data, parents.data, tokens.data
-        for entries, wide in stretches(levels):
-            if wide:
-                hashes[known + entries] = mix_many(hashes[parents[entries]], tokens[entries])
-            else:
-                for entry in entries.tolist():
-                    hash_of[known + entry] = mix(hash_of[parent_of[entry]], token_of[entry])
-        return hashes[known:]
 
     def _one_by_one(
         self, entries: NDArray[np.intp], above: NDArray[np.int64], ids: NDArray[np.int64], nodes: NDArray[np.int32]
@@ -340,10 +339,8 @@ class Nodes:
         youngest = np.concatenate((eldest[1:], [True]))
         siblings = new + np.int32(1)
         siblings[youngest] = _numbers(self._first)[parents[youngest]]
-        hashes = mix_many(np.frombuffer(self._hashes, dtype=np.uint64)[parents], tokens)
         self._tokens.frombytes(tokens.tobytes())
         self._parents.frombytes(parents.astype(np.int32).tobytes())
-        self._hashes.frombytes(hashes.tobytes())
         self._first.frombytes(bytes(new.nbytes))
         _numbers(self._first)[parents[eldest]] = new[eldest]
         self._chain(new, siblings)
@@ -353,6 +350,7 @@ class Nodes:
         """Nodes at the end get their next siblings, 0 for none."""
         self._next.frombytes(siblings.tobytes())
         self._previous.frombytes(bytes(new.nbytes))
+        self.loose += len(new)
         self._marks += bytes([_USED]) * len(new)
         before = np.flatnonzero(siblings)
         _numbers(self._previous)[siblings[before]] = new[before]

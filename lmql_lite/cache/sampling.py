@@ -80,16 +80,6 @@ def mix(first: int, second: int) -> int:
     return word ^ (word >> 31)
 
 
-def mix_many(first: NDArray[np.uint64], second: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """`mix`, element by element."""
-    with np.errstate(over="ignore"):
-        words = first * np.uint64(0x9E3779B97F4A7C15) + second.astype(np.uint64) + np.uint64(0x632BE59BD9B4E019)
-        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
-
-
 def seeds(seed: int, count: int) -> tuple[int, ...]:
     """The seeds of so many samples of one run: the run's own, and others made from it, all different.
 

@@ -14,6 +14,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -100,6 +101,28 @@ class Said:
         return not self.data
 
 
+class Spoken(Protocol):
+    """A token as a server says it: its number there, and what might have come instead, raw and best first."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def logprob(self) -> float | None: ...
+    @property
+    def token(self) -> int | None: ...
+    @property
+    def alternatives(self) -> Alternatives: ...
+
+
+class Word(NamedTuple):
+    """`Spoken`, as a value; b"" is end-of-text."""
+
+    data: bytes
+    logprob: float | None
+    token: int | None = None
+    alternatives: Alternatives = ()
+
+
 class Texts:
     """Reads and writes such a tree."""
 
@@ -122,25 +145,44 @@ class Texts:
         token: int | None = None,
         others: Alternatives = (),
     ) -> Node:
-        """After `node` the server said these bytes, one token of its own; b"" is end-of-text. Where they lead to.
+        """`say`, of one token or end-of-text. Where it leads to."""
+        tip = self.say(node, (Word(data, logprob, token, others),), manner, run)[-1]
+        self.tree.unpin(tip)
+        return tip
 
-        `token` is its number there, `others` are what might have come instead, raw and best first; both are kept with
-        the plain answer, and else are remembered for a while. Where something else is known, that stays (S6).
+    def say(self, node: Node, words: Sequence[Spoken], manner: Manner, run: int) -> list[Node]:
+        """After `node` the server said these tokens. Gives the nodes behind each of their bytes, and pins the last one,
+        as `TokenTree.say` does. Where something else is known, that stays (S6).
+
+        Numbers and alternatives are kept with plain answers, and else are remembered for a while.
         """
-        said = UNTOLD if logprob is None else float(np.float32(logprob))
-        if manner.question is None:
-            first, *inner = data or (END,)
-            way = [(first, _head(first, said, token, others)), *((byte, _INSIDE[byte]) for byte in inner)]
-            return self.tree.say(node, way, run)
-        if data:
-            self._note(node, manner, token, others)
-        if data and manner.numbered and token is not None and 0 <= token < _NUMBER:
-            self.tree.add_verdict(node, manner.of_numbers, Answer(token, 0.0, run))
-        for byte in data or (END,):
-            self._add(node, byte, said, manner, run)
-            node = self.tree.extend(node, byte)
-            said = INSIDE
-        return node
+        if manner.question is not None:
+            return self._answer_with(node, words, manner, run)
+        tokens: list[int] = []
+        facts: list[Fact] = []
+        for word in words:
+            first, *inner = word.data or (END,)
+            tokens += first, *inner
+            facts.append(Fact(_head(first, _kept(word.logprob), word.token, word.alternatives), run))
+            facts += [_inside(byte, run) for byte in inner]
+        return self.tree.say(node, tokens, facts)
+
+    def _answer_with(self, node: Node, words: Sequence[Spoken], manner: Manner, run: int) -> list[Node]:
+        """What was said answers a question."""
+        way: list[Node] = []
+        self.tree.pin(self.tree.lead(node, [token for word in words for token in word.data or (END,)]))
+        for word in words:
+            if word.data:
+                self._note(node, manner, word.token, word.alternatives)
+                if manner.numbered and word.token is not None and 0 <= word.token < _NUMBER:
+                    self.tree.add_verdict(node, manner.of_numbers, Answer(word.token, 0.0, run))
+            logprob = _kept(word.logprob)
+            for byte in word.data or (END,):
+                self._add(node, byte, logprob, manner, run)
+                node = self.tree.extend(node, byte)
+                way.append(node)
+                logprob = INSIDE
+        return way
 
     def _note(self, node: Node, manner: Manner, token: int | None, others: Alternatives) -> None:
         if others or token is not None:
@@ -152,26 +194,33 @@ class Texts:
     def read(self, node: Node, manners: Sequence[Manner]) -> Said | None:
         """The token after `node`, as the first of these manners knows it. None where none does."""
         for manner in manners:
-            answers = self._answers(node, manner)
-            if not answers:
-                continue
-            first = answers[0]
-            logprob = None if first.logprob in (UNTOLD, INSIDE) else first.logprob
-            data = bytes(answer.token for answer in answers if answer.token != END)
-            return Said(data, logprob, first.run, first.logprob == INSIDE, manner)
+            heard = self._heard(node, manner)
+            if heard is not None:
+                tokens, logprob, run = heard
+                data = b"" if tokens[0] == END else bytes(tokens)
+                return Said(data, None if logprob in (UNTOLD, INSIDE) else logprob, run, logprob == INSIDE, manner)
         return None
 
-    def _answers(self, node: Node, manner: Manner) -> list[Answer]:
-        """The bytes of one token, or its end-of-text."""
+    def _heard(self, node: Node, manner: Manner) -> tuple[list[int], float, int] | None:
+        """The bytes of one token, or its end-of-text; its log-probability, and the run that asked for it."""
         if manner.question is None:
-            return [_plain(fact) for fact in self.tree.hear(node, INSIDE)]
-        answers: list[Answer] = []
-        while (answer := self._answer(node, manner)) is not None and (not answers or answer.logprob == INSIDE):
-            answers.append(answer)
+            heard = self.tree.hear(node, INSIDE)
+            if heard is None:
+                return None
+            fact, tokens = heard
+            assert isinstance(fact.scores, Head), "servers that speak text tell no whole scores"
+            return tokens, fact.scores.logprobs.item(0), fact.run
+        first = answer = self._answer(node, manner)
+        if first is None:
+            return None
+        tokens = []
+        while answer is not None and (answer is first or answer.logprob == INSIDE):
+            tokens.append(answer.token)
             if answer.token == END:
                 break
             node = self.tree.extend(node, answer.token)
-        return answers
+            answer = self._answer(node, manner)
+        return tokens, first.logprob, first.run
 
     def beside(self, node: Node, said: Said) -> tuple[int | None, Alternatives | None]:
         """Of what was said after `node` the server's own number, and what might have come instead.
@@ -200,9 +249,9 @@ class Texts:
         return self.tree.draw(node, manner.question, manner.seed, manner.index)
 
 
-def _plain(fact: Fact) -> Answer:
-    assert isinstance(fact.scores, Head), "servers that speak text tell no whole scores"
-    return Answer(int(fact.scores.ids[0]), float(fact.scores.logprobs[0]), fact.run)
+def _kept(logprob: float | None) -> float:
+    """As a file keeps it."""
+    return UNTOLD if logprob is None else float(np.float32(logprob))
 
 
 def _head(byte: int, logprob: float, token: int | None = None, others: Alternatives = ()) -> Head:
@@ -249,3 +298,9 @@ def _joined(entries: Sequence[tuple[int, float]]) -> Iterator[tuple[bytes, float
 
 
 _INSIDE = [_head(byte, INSIDE) for byte in range(256)]
+
+
+@functools.lru_cache(1 << 10)
+def _inside(byte: int, run: int) -> Fact:
+    """That a byte goes on with the token before it. One object for all places of a run: most facts are of this kind."""
+    return Fact(_INSIDE[byte], run)

@@ -96,13 +96,16 @@ class TokenTree(Protocol):
         """Adds a fact; what is known then is returned. The first one written stays, unless the new one tells more."""
         ...
 
-    def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> Node:
-        """`add_scores` of the head at `node`, `extend` by the token beside it, and so on. Gives the last node."""
+    def say(self, node: Node, tokens: Sequence[int], facts: Sequence[Fact]) -> list[Node]:
+        """`add_scores` of the first fact at `node`, `extend` by the first token, and so on. Gives the nodes that the
+        tokens lead to; all of them stay as long as the caller keeps the last. That one is pinned for the caller, and
+        nothing of what is said goes to make room for the rest of it."""
         ...
 
-    def hear(self, node: Node, goes_on: float) -> list[Fact]:
-        """What `say` has said: the head at `node`, that behind its best token, and so on, as long as the best token of
-        the next has `goes_on` as its log-probability. Nothing where no head is known; whole scores are none."""
+    def hear(self, node: Node, goes_on: float) -> tuple[Fact, list[int]] | None:
+        """What `say` has said: the head at `node` and its best token, that of the head behind it, and so on, as long as
+        the best token of the next has `goes_on` as its log-probability. None where no head is known: whole scores are
+        none."""
         ...
 
     def forget_scores(self) -> None:

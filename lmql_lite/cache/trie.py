@@ -12,7 +12,7 @@ from lmql_lite.cache.changes import Changes, News, Question
 from lmql_lite.cache.frames import Draws, Verdicts
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.holding import Holds
-from lmql_lite.cache.memory import Memory
+from lmql_lite.cache.memory import NODE_BYTES, Memory
 from lmql_lite.cache.nodes import ROOT, Nodes
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.stored import Stored, StoredHeads
@@ -22,8 +22,6 @@ from lmql_lite.cache.tree import Answer, Fact, Node
 MAX_BYTES = 256 * 2**20
 """A row of scores is 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a head about 1 kB with all that holds it."""
 
-NODE_BYTES = 48
-"""What a node takes of memory at most, with its places in the tables."""
 LOOKS = 16
 """So many nodes are looked at for one that is added when there are too many: at least every other one of those that
 were looked at twice can go, where it is not needed. Among n that a log holds, n/16 too many may wait for the hand."""
@@ -46,8 +44,6 @@ class Trie:
         self._holds = Holds()
         self._memory = Memory(self._nodes, max_bytes, self._cooled)
         self._stored = Stored()
-        self._loose = 0
-        """How many nodes no log holds."""
         self._hand: Node = ROOT
         self.outlived = False
         """A log that was read is no more: what it said is news when it is asked for, unless another one says it."""
@@ -76,8 +72,13 @@ class Trie:
     # nodes
 
     def extend(self, node: Node, token: int) -> Node:
+        nodes = self._nodes
         with self._lock:
-            return self._lead(node, (token,))
+            before = nodes.loose
+            node = self._holds.hold(nodes.extend(node, token))  # before others go
+            if nodes.loose > before:
+                self._give_way(1)
+            return node
 
     def lead(self, node: Node, tokens: Sequence[int]) -> Node:
         with self._lock:
@@ -93,17 +94,15 @@ class Trie:
         with self._lock:
             before = len(self._nodes)
             nodes = self._nodes.extend_many(parents, tokens)
-            added = len(self._nodes) - before
-            self._count(added)
             if logged:
-                self._count(-self._nodes.log(nodes))
-            self._give_way(added)
+                self._nodes.log(nodes)
+            self._give_way(len(self._nodes) - before)
             return nodes
 
     def keep(self, nodes: NDArray[np.int32]) -> None:
         """A log holds these nodes."""
         with self._lock:
-            self._count(-self._nodes.log(nodes))
+            self._nodes.log(nodes)
 
     def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
         with self._lock:
@@ -137,27 +136,21 @@ class Trie:
             return self._suffixes.guess(node, most, skip)
 
     def _lead(self, node: Node, tokens: Sequence[int]) -> Node:
-        node, known = self._nodes.walk(node, tokens)
-        self._nodes.use(node)
-        added = len(tokens) - known
-        for token in tokens[known:]:
-            node = self._nodes.add(node, token)
-            self._count(1)
-        node = self._holds.hold(node)  # before others go
-        if added and 2 * self._memory.nbytes > self._memory.max_bytes:
-            self._give_way(added)
+        nodes = self._nodes
+        before = nodes.loose
+        for token in tokens:
+            node = nodes.extend(node, token)
+        node = self._holds.hold(node)
+        if nodes.loose > before:
+            self._give_way(nodes.loose - before)
         return node
-
-    def _count(self, loose: int) -> None:
-        """So many more nodes that no log holds."""
-        self._loose += loose
-        self._memory.nbytes += loose * NODE_BYTES
 
     def _give_way(self, added: int) -> None:
         """Others go, where there is no room for so many nodes that were added."""
-        if 2 * self._loose * NODE_BYTES > self._memory.max_bytes:
-            self._thin_out(LOOKS * added)
-        self._memory.drop_spare()
+        if 2 * self._memory.nbytes > self._memory.max_bytes:
+            if 2 * self._nodes.loose * NODE_BYTES > self._memory.max_bytes:
+                self._thin_out(LOOKS * added)
+            self._memory.drop_spare()
 
     def _thin_out(self, looks: int) -> None:
         """Looks at so many nodes, and takes away branches that were not used since the hand came by."""
@@ -170,7 +163,6 @@ class Trie:
                 parent = nodes.parent(node)
                 self._memory.forget([node])
                 nodes.remove(node)
-                self._count(-1)
                 node = parent
 
     def _may_go(self, node: Node) -> bool:
@@ -195,37 +187,48 @@ class Trie:
             if first is not None and not (isinstance(first.scores, Head) and isinstance(scores, Scores)):
                 return first
             fact = Fact(scores, run)
-            self._add_fact(node, fact, is_news=first is None)  # the row of a known head is no news
+            if first is None and self._news is not None:  # the row of a known head is no news
+                self._news.scores(node, fact)
+            self._memory.add_fact(node, fact)
             return fact
 
-    def say(self, node: Node, way: Sequence[tuple[int, Head]], run: int) -> Node:
+    def say(self, node: Node, tokens: Sequence[int], facts: Sequence[Fact]) -> list[Node]:
         with self._lock:
-            place = tip = self._lead(node, [token for token, _ in way])  # what leads there cannot go meanwhile
-            for _, head in reversed(way):
+            place = tip = self._lead(node, tokens)
+            way, new = [tip], []
+            for fact in reversed(facts):
                 place = self._nodes.parent(place)
+                way.append(place)
                 if self._fact(place) is None:
-                    self._add_fact(place, Fact(head, run))
-            return tip
+                    new.append((place, fact))
+                    if self._news is not None:
+                        self._news.scores(place, fact)
+            self._memory.pin(tip)
+            self._memory.add_on_the_way(new)
+            return way[-2::-1]
 
-    def hear(self, node: Node, goes_on: float) -> list[Fact]:
-        heard: list[Fact] = []
+    def hear(self, node: Node, goes_on: float) -> tuple[Fact, list[int]] | None:
         with self._lock:
-            while (fact := self._fact(node)) is not None and isinstance(fact.scores, Head):
-                if heard and fact.scores.logprobs[0] != goes_on:
+            first = fact = self._fact(node)
+            tokens: list[int] = []
+            while fact is not None and isinstance(head := fact.scores, Head):
+                if tokens and head.logprobs.item(0) != goes_on:
                     break
-                self._use(node)
-                heard.append(fact)
-                node = self._nodes.find(node, int(fact.scores.ids[0]))
-                if not node:
+                self._memory.use(node)
+                tokens.append(head.ids.item(0))
+                below = self._nodes.find(node, tokens[-1])
+                if not below:
                     break
-        return heard
+                node, fact = below, self._fact(below)
+            self._nodes.use(node)
+            return (first, tokens) if first is not None and tokens else None
 
     def _use(self, node: Node) -> None:
         self._nodes.use(node)
         self._memory.use(node)
 
-    def _add_fact(self, node: Node, fact: Fact, is_news: bool = True) -> None:
-        if is_news and self._news is not None:
+    def _add_fact(self, node: Node, fact: Fact) -> None:
+        if self._news is not None:
             self._news.scores(node, fact)
         self._memory.add_fact(node, fact)
 
@@ -240,14 +243,10 @@ class Trie:
 
     def _fact(self, node: Node) -> Fact | None:
         fact = self._memory.facts.get(node) or self._stored.fact(node)
-        if fact is not None and self._retold is not None and not self._stored.holds_head(node):
-            self._retold.scores(node, fact)
+        retold = self._news if self.outlived else None  # what a log said that is no more
+        if retold is not None and fact is not None and not self._stored.holds_head(node):
+            retold.scores(node, fact)
         return fact
-
-    @property
-    def _retold(self) -> News | None:
-        """Takes what is asked for and was said by a log that is no more."""
-        return self._news if self.outlived else None
 
     # answers
 
@@ -272,8 +271,9 @@ class Trie:
 
     def _known_answer(self, node: Node, question: Question) -> Answer | None:
         answer = self._memory.answers.get(node, {}).get(question) or self._stored.answer(node, question)
-        if answer is not None and self._retold is not None and not self._stored.holds_answer(node, question):
-            self._retold.answer(node, question, answer)
+        retold = self._news if self.outlived else None
+        if retold is not None and answer is not None and not self._stored.holds_answer(node, question):
+            retold.answer(node, question, answer)
         return answer
 
     def _add_answer(self, node: Node, question: Question, answer: Answer) -> Answer:

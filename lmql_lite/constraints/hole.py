@@ -9,7 +9,7 @@ from itertools import combinations
 from threading import Lock
 
 from lmql_lite.constraints.atoms import NEVER
-from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.grammar import Grammars
 from lmql_lite.constraints.masks import Mask, Masks, Memory
 from lmql_lite.constraints.matcher import Ending
@@ -50,35 +50,12 @@ class HoleMatcher:
         return self.masks.mask(self.state, self.count, held, tokens_left)
 
     def advance(self, data: bytes, tokens: int = 1) -> HoleMatcher:
-        automaton, state = self.masks.automaton, self.state
-        count = automaton.counts.add(self.count, tokens * automaton.token)
-        text = self.text + data
-        left: HoleMatcher | None = None
-        for at, byte in enumerate(data, start=len(self.text)):
-            before = self.count if at == len(self.text) else count
-            place = state
-            state, count = automaton.step(state, count, byte)
-            if (
-                automaton.closed
-                and left is None
-                and automaton.holds(place, before)
-                and not automaton.lives(state, count)
-            ):
-                # unless the whole token can be kept
-                left = replace(self, state=place, count=before, text=text, ending="end-of-text", length=at)
-            if state == NOWHERE:
-                break
-            cut = automaton.cut(state, count)
-            if cut is not None:
-                return replace(self, state=state, count=count, text=text, ending="stop", length=at + 1 - cut)
-        moved = HoleMatcher(self.masks, state, count, text, None, len(text))
-        if state == NOWHERE or (left is not None and not automaton.lives(state, count)):
-            if left is None:
-                raise ValueError(f"{data!r} is not allowed after {self.text!r}")
-            return left
-        if automaton.holds(state, count) and not automaton.goes_on(state, count):
-            return replace(moved, ending="forced" if automaton.closed else "bound")
-        return moved
+        masks = self.masks
+        after = masks.advances.after(masks.automaton, self.state, self.count, data, tokens)
+        if after is None:
+            raise ValueError(f"{data!r} is not allowed after {self.text!r}")
+        state, count, ending, length = after
+        return HoleMatcher(masks, state, count, self.text + data, ending, len(self.text) + length)
 
     def end(self, ending: Ending) -> HoleMatcher:
         return replace(self, ending=ending)
@@ -99,15 +76,8 @@ class HoleMatcher:
         return bytes(forced)
 
     def longest_valid(self, data: bytes) -> int:
-        automaton, state, count = self.masks.automaton, self.state, self.count
-        for at, byte in enumerate(data):
-            complete = automaton.closed and automaton.holds(state, count)
-            state, count = automaton.step(state, count, byte)
-            if automaton.stops(state, count):
-                return len(data)
-            if not automaton.lives(state, count):
-                return len(data) if complete else at
-        return len(data)
+        masks = self.masks
+        return masks.advances.longest_valid(masks.automaton, self.state, self.count, data)
 
 
 class Engine:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.constraints.advances import Advances
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.judging import Borders, Box, Questions
@@ -90,6 +91,7 @@ class Memory:
         self.reached: Recent[tuple[Masks, int, bytes], Reached] = Recent(WALKS_BYTES)
         self.judged: Recent[tuple[Masks, int, int, bytes, int], Judged] = Recent(MASKS_BYTES // 4)
         self.masks: Recent[Verdict, Mask] = Recent(MASKS_BYTES)
+        self.advances = Advances()
 
 
 class Masks:
@@ -102,6 +104,7 @@ class Masks:
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary, following: bytes, memory: Memory) -> None:
         self.automaton = automaton
         self.vocabulary = vocabulary
+        self.advances = memory.advances
         self._memory = memory
         self._following = following if automaton.closed else b""
 

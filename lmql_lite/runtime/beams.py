@@ -16,17 +16,17 @@ from lmql_lite.runtime.result import Result
 
 
 class Beams(Run):
-    async def stream(self) -> AsyncGenerator[events.Event, None]:
+    async def stream(self) -> AsyncGenerator[events.Batch, None]:
         """Runs the program to its ends; the last event carries the results."""
-        yield self._started()
+        yield [self._started()]
         contest = Contest(self._first(), self._settings.results)
         try:
             while contest.live:
                 await contest.round()
-                for event in contest.news():
-                    yield event
+                if news := contest.news():
+                    yield news
             results = self._results(contest)
-            yield events.Finished(results[0], tuple(results) if self._settings.results > 1 else ())
+            yield [events.Finished(results[0], tuple(results) if self._settings.results > 1 else ())]
         except BaseException:  # of one of them, or of who drives them: the others are over, too
             await contest.close()
             raise

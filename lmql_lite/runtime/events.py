@@ -157,6 +157,9 @@ Event = (
     | Finished
 )
 
+Batch = list[Event]
+"""Events between which nobody was waited for. The first and the last of a run have batches of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:

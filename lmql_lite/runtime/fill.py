@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from lmql_lite.cache.head import Miss
 from lmql_lite.cache.penalties import NO_PENALTIES, Penalties
 from lmql_lite.cache.scores import Mask
 from lmql_lite.constraints.hole import Engine
@@ -78,6 +79,7 @@ class Fill:
         max_tokens: int,
     ) -> None:
         self._op = op
+        self._may_reject = op.may_reject
         self._path = path
         self._frontier = frontier
         self._engine = engine
@@ -115,6 +117,19 @@ class Fill:
             return state._replace(matcher=matcher.advance(forced, tokens=0))
         way, *_ = await self.ways(self.settle(state), matcher, 1)
         return self.take(way)
+
+    def known(self, state: State, matcher: Matcher) -> State | None:
+        """What `step` gives, where that is a token behind another one of the hole, and stands in scores that are
+        known; else None."""
+        if not state.used or state.pending or state.held or state.overhang or matcher.forced():
+            return None  # then text is put on the path first
+        left = min(self._max_tokens - state.used, self._room(state))
+        if left <= 0:
+            return None
+        crossroads = self._crossroads_at(state, matcher, b"", left)
+        mask, penalties = crossroads.untried, crossroads.penalties
+        choice = self._frontier.known(state.node, mask, self._sampling, self._ledger, penalties)
+        return None if choice is None or isinstance(choice, Miss) else self.take(Way(crossroads, choice))
 
     def settle(self, state: State) -> State:
         """The state in which the model is asked what comes next."""
@@ -164,21 +179,19 @@ class Fill:
     async def ways(self, state: State, matcher: Matcher, most: int) -> list[Way]:
         """How the hole may go on behind a settled state: at least one way, at most so many, best first, or as they are
         drawn without those before. The first is what the hole goes if it goes alone."""
-        scorer = self._frontier.scorer
         held = data_of(state.held)
-        draft = scorer.tokenizer.encode(held) if held else ()
-        room = scorer.context_length - state.depth - len(draft)
+        draft = self._frontier.scorer.tokenizer.encode(held) if held else ()
+        room = self._room(state) - len(draft)
         left = min(self._max_tokens - state.used, room)
         if left <= 0:
             if matcher.may_end and (room > 0 or state.used):
                 return [Way(Crossroads(state, matcher, held, NOTHING, NO_PENALTIES), None)]
             raise self._dead_end(state, matcher, held, room)
-        mask = matcher.allowed(held, left)
-        penalties = self._path.counts.penalties(state.history, self._sampling)
-        crossroads, left_over = Crossroads(state, matcher, held, mask, penalties), mask
+        crossroads = self._crossroads_at(state, matcher, held, left)
+        left_over = crossroads.untried
         ways: list[Way] = []
         while len(ways) < most:
-            choice = await self._choice(state, draft, left_over, penalties, drawn=len(ways))
+            choice = await self._choice(state, draft, left_over, crossroads.penalties, drawn=len(ways))
             if choice is None:
                 break
             ways.append(Way(crossroads, choice))
@@ -189,12 +202,21 @@ class Fill:
             raise self._dead_end(state, matcher, held, room)
         return ways
 
+    def _room(self, state: State) -> int:
+        """How many tokens the model can read behind the path."""
+        return self._frontier.scorer.context_length - state.depth
+
+    def _crossroads_at(self, state: State, matcher: Matcher, held: bytes, left: int) -> Crossroads:
+        """Where the hole may have so many more tokens, and none was tried."""
+        penalties = self._path.counts.penalties(state.history, self._sampling)
+        return Crossroads(state, matcher, held, matcher.allowed(held, left), penalties)
+
     def take(self, way: Way) -> State:
         """The state at the end of the way."""
         crossroads, choice = way.crossroads, way.choice
         if choice is None:
             return crossroads.state._replace(matcher=crossroads.matcher.end("bound"))
-        if self._op.may_reject:
+        if self._may_reject:
             crossroads = crossroads._replace(untried=crossroads.untried.copy())
             if self._sampling.temperature <= 0:
                 self._crossroads.append(crossroads)
@@ -219,7 +241,7 @@ class Fill:
 
     def _take(self, crossroads: Crossroads, choice: Choice) -> State:
         state, matcher, token = crossroads.state, crossroads.matcher, choice.token
-        if self._op.may_reject:
+        if self._may_reject:
             self._cross_out(crossroads.untried, token)
         if token in self._frontier.scorer.tokenizer.eos:
             return state._replace(matcher=matcher.end("end-of-text"), score=state.score + choice.logprob)

@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from lmql_lite.cache.explain import difference
-from lmql_lite.cache.head import Head, Miss, question
+from lmql_lite.cache.head import MISS, Head, Miss, question
 from lmql_lite.cache.penalties import NO_PENALTIES, Penalties
 from lmql_lite.cache.scores import Mask, Scores
 from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
@@ -39,8 +40,7 @@ class Question:
     ledger: Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A token, the raw log-probability that the model gave it, and who said it."""
 
     token: int
@@ -82,13 +82,9 @@ class Frontier:
         `draft` are tokens likely to come next; their scores come along in the same pass and land in the tree. Raises
         ModelError where the model fails, what it said before stays; and CacheError where a replay does not know.
         """
-        path_hash = self.tree.path_hash(node)
-        known = self.tree.scores(node)
-        if known is not None:
-            picked = pick(known.scores, mask, sampling, path_hash, penalties)
-            if not isinstance(picked, Miss):
-                self._remember(node, known, picked, mask, sampling, penalties)
-                return self._choice(node, known, picked, ledger)
+        known = self.known(node, mask, sampling, ledger, penalties)
+        if not isinstance(known, Miss):
+            return known
         answer = self._recall(node, mask, sampling, penalties)
         if answer is not None:
             return Choice(answer.token, answer.logprob, ledger.source(node, answer.run))
@@ -100,10 +96,16 @@ class Frontier:
             unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
             self._ask(node, draft, unknown, ledger)
         fact = await asyncio.shield(self._asked[node])
-        picked = pick(fact.scores, mask, sampling, path_hash, penalties)
-        assert not isinstance(picked, Miss), "scores that were just made are whole"
-        self._remember(node, fact, picked, mask, sampling, penalties)
-        return self._choice(node, fact, picked, ledger)
+        choice = self._choice(node, fact, mask, sampling, ledger, penalties)
+        assert not isinstance(choice, Miss), "scores that were just made are whole"
+        return choice
+
+    def known(
+        self, node: Node, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
+    ) -> Choice | Miss | None:
+        """What `choose` gives, where it stands in the scores of the node; a Miss where these do not tell."""
+        fact = self.tree.scores(node)
+        return MISS if fact is None else self._choice(node, fact, mask, sampling, ledger, penalties)
 
     async def logprobs(
         self, node: Node, options: Sequence[tuple[int, ...]], ledger: Ledger
@@ -138,12 +140,23 @@ class Frontier:
 
     # What is known -----------------------------------------------------------------------------------------------
 
-    def _choice(self, node: Node, fact: Fact, token: int | None, ledger: Ledger) -> Choice | None:
-        if token is None:
-            return None
+    def _choice(
+        self, node: Node, fact: Fact, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
+    ) -> Choice | Miss | None:
+        """What is picked from known scores; where their head alone would not tell, that is kept as an answer."""
+        token = self._pick(node, fact.scores, mask, sampling, penalties)
+        if token is None or isinstance(token, Miss):
+            return token
+        self._remember(node, fact, token, mask, sampling, penalties)
         logprob = fact.scores.logprob(token)
         assert logprob is not None, "what was picked is known"
         return Choice(token, logprob, ledger.source(node, fact.run))
+
+    def _pick(
+        self, node: Node, scores: Scores | Head, mask: Mask, sampling: Sampling, penalties: Penalties
+    ) -> int | Miss | None:
+        path_hash = self.tree.path_hash(node) if sampling.temperature > 0 else 0  # of which argmax makes nothing
+        return pick(scores, mask, sampling, path_hash, penalties)
 
     def _recall(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties) -> Answer | None:
         if sampling.temperature <= 0:
@@ -151,15 +164,15 @@ class Frontier:
         return self.tree.draw(node, question(mask, sampling, penalties), sampling.seed, sampling.index)
 
     def _remember(
-        self, node: Node, fact: Fact, token: int | None, mask: Mask, sampling: Sampling, penalties: Penalties
+        self, node: Node, fact: Fact, token: int, mask: Mask, sampling: Sampling, penalties: Penalties
     ) -> None:
         """Keeps an answer that whoever reads only the head of this entry would have to ask for again."""
         scores = fact.scores
-        if token is None or isinstance(scores, Head):
+        if isinstance(scores, Head):
             return
         if sampling.temperature <= 0 and not penalties and scores.head().ids[0] == token:  # it says so at first sight
             return
-        if isinstance(pick(scores.head(), mask, sampling, self.tree.path_hash(node), penalties), Miss):
+        if isinstance(self._pick(node, scores.head(), mask, sampling, penalties), Miss):
             answer = Answer(token, scores.logprob(token), fact.run)
             if sampling.temperature <= 0:
                 self.tree.add_verdict(node, question(mask, None, penalties), answer)

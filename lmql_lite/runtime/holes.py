@@ -76,13 +76,32 @@ class Holes:
         await self._ask(await self._settled(op))
         return None
 
-    async def fill(self, hole: OpenHole) -> None:
-        """One token, or a stretch of forced text."""
+    async def fill(self, hole: OpenHole, ahead: int) -> int:
+        """One token, or a stretch of forced text; behind it so many more tokens at most, as far as they are known.
+        Gives how many more."""
         here = self._standing
         here.state = await hole.filling.step(here.state, self.matcher)
         if isinstance(hole.filling, ToolFill):
             here.news += hole.filling.told()
         await self._look(hole)
+        return await self._run_ahead(hole, ahead) if self.open is hole else 0
+
+    async def _run_ahead(self, hole: OpenHole, most: int) -> int:
+        """Tokens that are known, up to the end of the hole, as long as Python has no part in it: nobody waits here."""
+        here, filling, many = self._standing, hole.filling, 0
+        if not isinstance(filling, Fill) or hole.op.may_reject or here.frame.decoration is not None:
+            return 0
+        matcher, is_guarded = self.matcher, here.is_guarded
+        while many < most and (state := filling.known(here.state, matcher)) is not None:
+            many += 1
+            here.state, matcher = state, state.matcher or matcher
+            if matcher.ending is not None:
+                await self._look(hole)
+                break
+            here.tell(hole.term)
+            if not is_guarded:
+                self._say_ready(hole, matcher)
+        return many
 
     def give_up(self) -> list[Step]:
         """The open hole gets no value. Gives what was said in it and left the path."""
@@ -200,8 +219,12 @@ class Holes:
                 here.own()
                 text = matcher.text[: matcher.certain].decode("utf-8", "ignore")
                 await decoration.tell(text, here.frame.environment)
-        elif not here.is_guarded and (ready := hole.ready(matcher)):
-            here.say(events.Text(ready, hole.op.name))
+        elif not here.is_guarded:
+            self._say_ready(hole, matcher)
+
+    def _say_ready(self, hole: OpenHole, matcher: Matcher) -> None:
+        if ready := hole.ready(matcher):
+            self._standing.say(events.Text(ready, hole.op.name))
 
     async def _close(self, hole: OpenHole, matcher: Matcher, ending: Ending) -> None:
         name, text = hole.op.name, matcher.value.decode()

@@ -94,17 +94,18 @@ class Hypothesis:
         """It goes no further: nothing has to be kept for it."""
         self._standing.leave()
 
-    async def step(self) -> None:
-        """Goes on by one op, or inside the open hole by one token or stretch of forced text.
+    async def step(self, ahead: int = 0) -> None:
+        """Goes on by one op, or inside the open hole by one token or stretch of forced text; behind it by so many more
+        tokens at most, as far as they are known: for them nobody waits.
 
         Raises what the query raises, and BudgetError where the run has taken too many steps.
         """
-        await self._guarded(self._go_on())
+        await self._guarded(self._go_on(ahead))
 
-    async def _go_on(self) -> None:
+    async def _go_on(self, ahead: int) -> None:
         self._steps.take()
         if self._holes.open is not None:
-            await self._holes.fill(self._holes.open)
+            self._steps.left -= await self._holes.fill(self._holes.open, min(ahead, self._steps.left))
         else:
             await self._do(self._standing.op)
 

@@ -19,6 +19,9 @@ from lmql_lite.runtime.steps import Steps
 from lmql_lite.runtime.writer import Writer
 from lmql_lite.tokens import Sampling
 
+AHEAD = 64
+"""So many tokens that are known are gone over before a watcher is told of them: a millisecond or two."""
+
 
 class Run:
     """One run of one program by one model, behind the text `before`."""
@@ -46,16 +49,16 @@ class Run:
     def seed(self) -> int:
         return self._sampling.seed
 
-    async def stream(self) -> AsyncGenerator[events.Event, None]:
+    async def stream(self) -> AsyncGenerator[events.Batch, None]:
         """Runs the program to its end; the last event carries the result."""
-        yield self._started()
+        yield [self._started()]
         hypothesis = self._first()
         try:
             while not hypothesis.is_over:
-                await hypothesis.step()
-                for event in hypothesis.news():
-                    yield event
-            yield events.Finished(self._result(hypothesis))
+                await hypothesis.step(AHEAD)
+                if news := hypothesis.news():
+                    yield news
+            yield [events.Finished(self._result(hypothesis))]
         except GeneratorExit:
             await hypothesis.close()
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -49,8 +49,10 @@ class Ledger:
         self.meter = Meter()
         self.by_server = False
         """What a run costs is what the server says, in its own tokens."""
-        self.arrived: list[Node] = []
+        self._arrived: list[Node] = []
         """Of each token that a server sent for this run, where its first byte leads."""
+        self._reached: list[Node] = []
+        """The ends of what it sent: while they are in hand, the nodes that lead to them are the same."""
         self.news: list[Step] = []
         """Tokens that joined or left the path since the watcher last looked."""
         self.choosable: dict[Node, Choosable] = {}
@@ -162,7 +164,7 @@ class Ledger:
         return self.budget.room(*spent)
 
     def _completion(self) -> int:
-        return max(sum(bill.completion_tokens or 0 for bill in self._bills), len(self.arrived))
+        return max(sum(bill.completion_tokens or 0 for bill in self._bills), len(self._arrived))
 
     def learn(self, spent: Spent | None) -> None:
         """What this run has paid to find out what its model's server can do."""
@@ -175,9 +177,17 @@ class Ledger:
         self._bills.append(bill)
         self.requests += bill.spent.requests - 1 if bill.spent else 0
 
+    def arrive(self, way: Sequence[Node], sizes: Iterable[int]) -> None:
+        """A server sent tokens of so many bytes for this run, which lead by these nodes."""
+        self._reached.append(way[-1])
+        first = 0
+        for size in sizes:
+            self._arrived.append(way[first])
+            first += size
+
     def used(self, path: Iterable[Node]) -> None:
         """The run ends on this path: tokens of a server of which no part lies on it were paid for and not used."""
-        self._wasted = len(set(self.arrived).difference(path))
+        self._wasted = len(set(self._arrived).difference(path))
 
     def usage(self) -> Usage:
         if self.by_server:
@@ -190,7 +200,7 @@ class Ledger:
                 tokens_from_model=self._kept["model"],
                 tokens_forced=self._kept["forced"],
                 wasted_tokens=self._wasted,
-                received_tokens=len(self.arrived),
+                received_tokens=len(self._arrived),
                 provider_cached_tokens=_sum(bill.cached_tokens for bill in self._bills),
                 cost=self.budget.cost_of(self._bills),
             )

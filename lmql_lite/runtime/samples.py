@@ -15,7 +15,7 @@ AHEAD = 64
 """So many events of one run wait for their reader before it goes on."""
 
 
-def together(runs: Sequence[Run], *, at_once: bool = True) -> AsyncGenerator[events.Event, None]:
+def together(runs: Sequence[Run], *, at_once: bool = True) -> AsyncGenerator[events.Batch, None]:
     """All events of the runs, numbered by `state`, as they come; the last one has all results, best first.
 
     What one of them raises ends them all. Not `at_once`: one after the other.
@@ -23,7 +23,7 @@ def together(runs: Sequence[Run], *, at_once: bool = True) -> AsyncGenerator[eve
     return runs[0].stream() if len(runs) == 1 else _several(runs, at_once=at_once)
 
 
-async def _several(runs: Sequence[Run], *, at_once: bool) -> AsyncGenerator[events.Event, None]:
+async def _several(runs: Sequence[Run], *, at_once: bool) -> AsyncGenerator[events.Batch, None]:
     news: asyncio.Queue[events.Event | None] = asyncio.Queue(AHEAD + len(runs))
     results: list[Result] = []
     turns = asyncio.Semaphore(len(runs) if at_once else 1)
@@ -37,13 +37,13 @@ async def _several(runs: Sequence[Run], *, at_once: bool) -> AsyncGenerator[even
             elif isinstance(told, events.Finished):
                 results.append(told.result)
             else:
-                yield told
+                yield [told]
             for task in running:
                 if task.done() and (error := task.exception()) is not None:
                     raise error
         order = {run.seed: number for number, run in enumerate(runs)}
         results.sort(key=lambda result: (-result.score, order[result.seed]))
-        yield events.Finished(results[0], tuple(results))
+        yield [events.Finished(results[0], tuple(results))]
     finally:
         for task in running:
             task.cancel()
@@ -56,14 +56,15 @@ async def _tell(number: int, run: Run, news: asyncio.Queue[events.Event | None],
     """Passes on what a run tells, and None at its end, however that comes."""
     try:
         async with turns, aclosing(run.stream()) as stream:
-            async for event in stream:
-                match event:
-                    case events.Started():
-                        if number == 0:
+            async for batch in stream:
+                for event in batch:
+                    match event:
+                        case events.Started():
+                            if number == 0:
+                                await news.put(event)
+                        case events.Notice() | events.Finished() | events.Forked() | events.Pruned():
                             await news.put(event)
-                    case events.Notice() | events.Finished() | events.Forked() | events.Pruned():
-                        await news.put(event)
-                    case _:
-                        await news.put(replace(event, state=number))
+                        case _:
+                            await news.put(replace(event, state=number))
     finally:
         await news.put(None)

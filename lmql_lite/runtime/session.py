@@ -76,8 +76,9 @@ class Session:
         inputs: Mapping[str, Any],
         settings: Settings,
         model: str | Model | None = None,
-    ) -> AsyncGenerator[events.Event, None]:
-        """One run, event by event. Raises the errors of the package, and the query's own exceptions as they are."""
+    ) -> AsyncGenerator[events.Batch, None]:
+        """One run: its events, in batches. Raises the errors of the package, and the query's own exceptions as they
+        are."""
         if settings.trace is None:
             return self._stream(program, inputs, settings, model, None, [])
         trace = trace_to(settings.trace)
@@ -92,7 +93,7 @@ class Session:
         trace: Trace | None,
         purse: list[Ledger],
         before: str = "",
-    ) -> AsyncGenerator[events.Event, None]:
+    ) -> AsyncGenerator[events.Batch, None]:
         """`before` is text that the query goes on with; runs with one `purse` spend from one budget."""
         environment = environment_of(program, inputs)
         wishes = settings.over(await header(program, environment))
@@ -128,12 +129,12 @@ class Session:
             runs.append(run(program, environment, wishes, run_sampling, writer, elsewhere, before))
         async with aclosing(together(runs, at_once=not budget.counts_tokens)) as stream:
             if trees is None:
-                async for event in stream:
-                    yield event
+                async for batch in stream:
+                    yield batch
                 return
             async with aclosing(_kept(stream, wishes, trees, backend, fresh)) as kept:
-                async for event in kept:
-                    yield event
+                async for batch in kept:
+                    yield batch
 
     async def _elsewhere(
         self,
@@ -155,9 +156,9 @@ class Session:
         settings = replace(settings, n=None, decoder="argmax" if settings.has_beams else settings.decoder)
         stream = self._stream(nested.program, nested.inputs, settings, model, trace, purse, before)
         async with aclosing(stream):
-            async for event in stream:
-                if isinstance(event, events.Finished):
-                    return event.result
+            async for last, *_ in stream:
+                if isinstance(last, events.Finished):
+                    return last.result
         raise AssertionError("a run ends with Finished or raises")
 
     async def _trees(self, wishes: Settings) -> Trees:
@@ -211,23 +212,24 @@ class Session:
 
 
 async def _kept(
-    stream: AsyncGenerator[events.Event, None], wishes: Settings, trees: Trees, backend: Backend, fresh: Trie | None
-) -> AsyncGenerator[events.Event, None]:
+    stream: AsyncGenerator[events.Batch, None], wishes: Settings, trees: Trees, backend: Backend, fresh: Trie | None
+) -> AsyncGenerator[events.Batch, None]:
     """The events of a run whose facts are kept: before the last one they are (S34); with what is to be said of that."""
     is_kept = wishes.cache_mode in ("ro", "replay")
     told: set[str] = set()
     try:
-        async for event in stream:
-            if isinstance(event, events.Finished):
+        async for batch in stream:
+            first = batch[0]
+            if isinstance(first, events.Finished):
                 if not is_kept:
                     is_kept = True
                     await _keep(trees, backend, fresh)
-                event = event.noting(trees.notices)
+                batch = [first.noting(trees.notices)]
             for notice in trees.notices:
-                if notice not in told and not isinstance(event, events.Started):
+                if notice not in told and not isinstance(first, events.Started):
                     told.add(notice)
-                    yield events.Notice(notice)
-            yield event
+                    yield [events.Notice(notice)]
+            yield batch
     finally:
         if not is_kept:  # what the model said before an error has been paid for too
             await _keep(trees, backend, fresh)

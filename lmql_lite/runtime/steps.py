@@ -19,13 +19,13 @@ class Steps:
     def __init__(self, most: int = STEP_BUDGET) -> None:
         self.spent: BudgetError | None = None
         self._most = most
-        self._left = most
+        self.left = most
 
     def take(self) -> None:
         """Raises BudgetError where none is left. A few more may be taken then, by what the query runs in any case."""
-        self._left -= 1
-        if self._left < 0:
-            self._left = LAST_STEPS
+        self.left -= 1
+        if self.left < 0:
+            self.left = LAST_STEPS
             self.spent = BudgetError(
                 f"the run has not come to its end within {self._most:,} steps, and is here",
                 hint="if this is no endless loop, raise step_budget",

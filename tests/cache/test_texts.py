@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmql_lite.cache.texts import Manner, Texts
+from lmql_lite.cache.texts import Manner, Texts, Word
 from lmql_lite.cache.trie import Trie
 from lmql_lite.tokens import Sampling
 
@@ -49,3 +49,41 @@ def test_what_was_told_beside_a_draw_is_not_known_any_more_by_whoever_did_not_he
     found = others.read(tree.root, (DRAWN,))
     assert found is not None and found.data == b"a"
     assert others.beside(tree.root, found) == (None, None)
+
+
+WORDS = st.builds(Word, st.binary(min_size=1, max_size=5), SCORES, st.integers(0, 99), st.just(()))
+
+
+@given(st.lists(WORDS, min_size=1, max_size=9))
+def test_tokens_that_arrive_together_are_known_as_if_they_had_come_one_by_one(words: list[Word]) -> None:
+    for manner in (Manner(), DRAWN):
+        together, apart = Texts(Trie()), Texts(Trie())
+        way = together.say(together.tree.root, words, manner, 1)
+        here = there = together.tree.root
+        for word in words:
+            there = apart.write(there, *word[:2], manner, 1, *word[2:])
+        assert together.tree.path(way[-1]) == apart.tree.path(there)
+        there, size = apart.tree.root, 0
+        for word in words:
+            said = together.read(here, (manner,))
+            assert said is not None and said == apart.read(there, (manner,))
+            assert together.beside(here, said) == apart.beside(there, said)
+            here, there, size = together.walk(here, said.data), apart.walk(there, said.data), size + len(word.data)
+            assert here == way[size - 1]
+
+
+def test_an_answer_that_arrives_at_once_is_known_to_its_end_however_little_room_there_is() -> None:
+    words = [Word(bytes([byte]), -1.0) for byte in b"abcdefgh"]
+    for manner in (Manner(), DRAWN):
+        texts = Texts(Trie(max_bytes=1500))
+        tip = texts.say(texts.tree.root, words, manner, 1)[-1]
+        assert told_by(texts, manner) == b"abcdefgh"
+        texts.tree.unpin(tip)  # nobody stands there any more
+        assert told_by(texts, manner) != b"abcdefgh"
+
+
+def told_by(texts: Texts, manner: Manner) -> bytes:
+    node, said = texts.tree.root, b""
+    while (found := texts.read(node, (manner,))) is not None:
+        node, said = texts.walk(node, found.data), said + found.data
+    return said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -17,8 +18,8 @@ from lmql_lite.cache import nodes as nodes_module
 from lmql_lite.cache.frames import Draws, Verdicts
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.memory import ANSWER_BYTES, SCORES_BYTES
-from lmql_lite.cache.nodes import Nodes
-from lmql_lite.cache.sampling import mix, mix_many
+from lmql_lite.cache.nodes import ROOT, Nodes
+from lmql_lite.cache.sampling import mix
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.tree import Answer, Fact, Node, TokenTree
 from lmql_lite.cache.trie import NODE_BYTES, Trie
@@ -92,12 +93,24 @@ def test_the_hash_of_a_path_does_not_depend_on_the_order_of_insertion_S3() -> No
     assert first.path_hash(grown(first, [4])) != first.path_hash(grown(first, [5]))
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(-(2**31), 2**31 - 1)), min_size=1, max_size=50))
-@settings(derandomize=True)
-def test_words_are_mixed_alike_one_by_one_and_all_at_once(pairs: list[tuple[int, int]]) -> None:
-    first = np.array([word for word, _ in pairs], dtype=np.uint64)
-    second = np.array([token for _, token in pairs], dtype=np.int32)
-    assert mix_many(first, second).tolist() == [mix(word, token) for word, token in pairs]
+def test_a_node_with_the_number_of_one_that_went_has_the_hash_of_its_own_path_S3() -> None:
+    nodes = Nodes()
+    gone = nodes.extend(ROOT, 5)
+    assert nodes.path_hash(gone) == mix(0, 5)
+    nodes.remove(gone)
+    assert nodes.extend(ROOT, 6) == gone
+    assert nodes.path_hash(nodes.extend(gone, 7)) == mix(mix(0, 6), 7)
+    assert nodes.path_hash(gone) == mix(0, 6)
+
+
+def test_the_hash_of_a_path_whose_nodes_have_their_numbers_from_others_in_any_order_S3() -> None:
+    nodes = Nodes()
+    low = nodes.extend(ROOT, 5)
+    assert nodes.path_hash(low) == mix(0, 5)
+    high = nodes.extend(ROOT, 6)
+    nodes.remove(low)
+    assert nodes.extend(high, 7) == low < high
+    assert nodes.path_hash(low) == mix(mix(0, 6), 7)
 
 
 TOKENS = st.one_of(st.integers(0, 3), st.sampled_from([-(2**31), 2**31 - 1, 2**30, 4096, 8192]))
@@ -122,6 +135,7 @@ def test_any_operations_give_what_a_dictionary_of_paths_gives(operations: list[t
 
     def learn(path: tuple[int, ...], node: Node) -> None:
         assert tree.path(node) == path
+        assert tree.path_hash(node) == reduce(mix, path, 0)
         assert node_of.setdefault(path, node) == node
         if path not in paths:
             paths.append(path)

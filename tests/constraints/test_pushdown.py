@@ -389,7 +389,11 @@ def test_the_widest_count_goes_first() -> None:
 def test_what_needs_too_many_rules_without_counts_is_not_pushed() -> None:
     phrases = tuple(bytes(random.Random(number).choices(b"abcdefgh", k=12)) for number in range(40))
     assert language(Choice(phrases), budget=50) is None
-    assert language(Matches(r"\w{1,20}"), budget=2) is None
+
+
+def test_letters_of_every_script_are_pushed_where_few_rules_are_taken() -> None:
+    found = language(Matches(r"\w{1,20}"), budget=100)
+    assert found is not None and found.exact and len(found.language.rules) == 21
 
 
 def test_a_condition_with_too_many_states_is_not_pushed() -> None:

@@ -86,7 +86,6 @@ FOUND = {
     ),
     "llama.cpp": Endpoint(
         "",
-        continues_turns=False,
         takes_languages=True,
         takes_schemas=True,
         alternatives=20,
@@ -210,6 +209,15 @@ def test_with_a_tokenizer_half_characters_are_tokens_too() -> None:
     assert [piece.token for piece in pieces[:-1]] == list(ids)
     assert [piece.data for piece in pieces[:-1]] == [scorer.tokenizer.vocabulary[token] for token in ids]
     assert all(piece.logprob is not None and piece.alternatives for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP], ids=lambda config: config.kind)
+def test_with_a_tokenizer_what_a_chat_might_have_said_was_the_spelling_of_an_id(config: Config) -> None:
+    scorer = ScriptedModel("Option A", certainty=9)
+    with serving(config, scorer) as server:
+        (first, *_) = ask(server, Wish(2, alternatives=4), CHAT, tokenizer=scorer.tokenizer)
+    assert first.data == b"Option"
+    assert {data for data, _ in first.alternatives} <= set(scorer.tokenizer.vocabulary)
 
 
 @pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, OPENAI_TEXT], ids=lambda config: config.kind)

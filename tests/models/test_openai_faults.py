@@ -38,13 +38,32 @@ from tests.models.api import (
     sse,
     text,
 )
-from tests.servers.kinds import LLAMA_CPP_PYTHON, VLLM
+from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, VLLM, Config
 from tests.servers.stub import Fault, serving
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 
 
 # Retries and faults ---------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_was_closed_meanwhile_cost_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As servers do with one that was idle for long."""
+    paused = []
+    monkeypatch.setattr(client, "_pause", lambda tries, headers: paused.append(tries))
+    for resets, pauses in ((1, []), (3, [2, 3])):
+        with serving(VLLM, SPOKEN, *[Fault(reset=True)] * resets) as server:
+            assert text(ask(server)) == SPOKEN
+            assert (server.requests, paused) == (resets + 1, pauses)
+
+
+@pytest.mark.parametrize(("config", "kept"), [(VLLM, 2), (LLAMA_CPP, 0)], ids=lambda value: getattr(value, "kind", ""))
+def test_llama_cpp_closed_a_connection_behind_each_stream_under_the_next_request(config: Config, kept: int) -> None:
+    with serving(config, SPOKEN) as server:
+        asked = model(server)
+        for _ in range(2):
+            assert text(run(pieces_of(asked, TEXT, Wish(60)))) == SPOKEN
+        assert (server.requests, server.kept) == (2, kept)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from lmql_lite.constraints.language import Rule, smallest
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import JsonSchema, Piece, Prompt, ScoreRequest, Spent, Turn, Wish
+from lmql_lite.models.openai import scores
 from lmql_lite.models.openai.dialects import Server as ServerKind
 from lmql_lite.models.openai.endpoint import OpenAIModel
 from lmql_lite.models.scripted import ScriptedModel
@@ -37,6 +38,7 @@ from tests.servers.kinds import (
     OPENAI_TEXT,
     SGLANG,
     VLLM,
+    VLLM_11,
     Config,
 )
 from tests.servers.stub import Fault, serving
@@ -69,9 +71,13 @@ def test_as_many_alternatives_as_the_server_gives() -> None:
         assert run(asked.meet()).alternatives == 0
 
 
-@pytest.mark.parametrize("tells_usage", [True, False])
-def test_an_answer_has_room_for_what_is_left_of_the_context(tells_usage: bool) -> None:
-    with serving(replace(VLLM, context=40, tells_usage=tells_usage), "x" * 100) as server:
+@pytest.mark.parametrize(
+    ("config", "room", "requests"),
+    [(VLLM, 19, 1), (VLLM_11, 10, 3), (replace(VLLM_11, tells_usage=False), 10, 3)],
+    ids=["as much as has room", "refused", "refused, and no usage"],
+)
+def test_an_answer_has_room_for_what_is_left_of_the_context(config: Config, room: int, requests: int) -> None:
+    with serving(replace(config, context=40), "x" * 100) as server:
         pieces: list[Piece] = []
 
         async def until_it_breaks(asked: OpenAIModel) -> None:
@@ -80,9 +86,16 @@ def test_an_answer_has_room_for_what_is_left_of_the_context(tells_usage: bool) -
 
         with pytest.raises(BrokenOff):
             run(until_it_breaks(model(server)))
-        assert text(pieces) == "x" * 16
+        assert (text(pieces), server.requests) == ("x" * room, requests)
         error = failing(server, Wish(64), (Turn(None, "x" * 40),))
         assert "the text is longer than openai/stub reads" in error.message and "shorten" in (error.hint or "")
+
+
+@pytest.mark.parametrize("config", [VLLM, LLAMA_CPP], ids=lambda config: config.kind)
+def test_a_prompt_that_has_no_room_was_sent_again_for_half_an_answer_and_half_of_that(config: Config) -> None:
+    with serving(replace(config, context=40), "x") as server:
+        error = failing(server, Wish(1024), (Turn(None, "x" * 50),))
+        assert "the text is longer than openai/stub reads" in error.message and server.requests == 1
 
 
 # Chats ----------------------------------------------------------------------------------------------------------------
@@ -91,7 +104,7 @@ def test_an_answer_has_room_for_what_is_left_of_the_context(tells_usage: bool) -
 BEGUN: Prompt = (Turn("system", "Be "), Turn("user", "brief. "), Turn("assistant", "Ein "))
 
 
-@pytest.mark.parametrize("config", [VLLM, SGLANG], ids=lambda config: config.kind)
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP], ids=lambda config: config.kind)
 def test_a_turn_that_has_begun_is_gone_on_with(config: Config) -> None:
     """S29."""
     with serving(config, SPOKEN) as server:
@@ -101,7 +114,9 @@ def test_a_turn_that_has_begun_is_gone_on_with(config: Config) -> None:
         assert server.bodies[-1]["messages"] == [{"role": "user", "content": ""}]
 
 
-@pytest.mark.parametrize("config", [OPENAI_CHAT, LLAMA_CPP, OLLAMA], ids=lambda config: config.kind)
+@pytest.mark.parametrize(
+    "config", [OPENAI_CHAT, replace(LLAMA_CPP, prefills=False), OLLAMA], ids=lambda config: config.kind
+)
 def test_a_turn_that_cannot_be_gone_on_with_costs_nothing(config: Config) -> None:
     with serving(config, SPOKEN) as server:
         asked = model(server)
@@ -260,6 +275,13 @@ def test_options_are_scored_as_what_comes_next(config: Config, prompt: Prompt, b
         found = run(model(server).score((replace(prompt[0], text=begun),), options))
         assert found == pytest.approx(expected)
         assert server.requests == (4 if prompt is CHAT else 1)
+
+
+def test_with_a_tokenizer_texts_are_scored_as_ids_S12() -> None:
+    tokenizer = ScriptedModel("x").tokenizer
+    texts = ["Ada said </s>", "Ada said </s> then"]
+    (body,) = scores.bodies(ServerKind("vllm"), "m", [(Turn(None, each),) for each in texts], tokenizer)
+    assert body["prompt"] == [[*tokenizer.bos, *tokenizer.encode(each.encode())] for each in texts]
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,16 @@ def test_draws_under_a_grammar_hold_it_and_repeat(seed: int, session: lq.Session
     assert model.requests == 1
 
 
+def test_a_fault_in_a_completer_is_raised_and_not_asked_again(session: lq.Session) -> None:
+    def script(text: bytes) -> bytes:
+        raise ZeroDivisionError("a fault of its own")
+
+    model = served(script)
+    with pytest.raises(ZeroDivisionError, match="of its own"):
+        lq.run_sync('"A:[X]"', model=model, session=session)
+    assert model.requests == 1
+
+
 # Servers that score texts --------------------------------------------------------------------------------------------
 
 

@@ -54,19 +54,14 @@ class Answer:
         prompt = body.get("prompt")
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
             self.prompts = [tuple(prompt)]
+        elif isinstance(prompt, list) and all(isinstance(ids, list) for ids in prompt):
+            self.prompts = [tuple(ids) for ids in prompt]
         else:
             self.prompts = [voice.encode(text) for text in self._texts()]
         self.limit: int = next(
             (body[name] for name in ("max_completion_tokens", "max_tokens", "n_predict") if name in body), 16
         )
-        if len(self.prompts[0]) + self.limit > config.context:
-            raise Refused(
-                400,
-                f"This model's maximum context length is {config.context} tokens. However, you requested "
-                f"{len(self.prompts[0]) + self.limit} tokens ({len(self.prompts[0])} in the messages, {self.limit} in "
-                "the completion).",
-                code="context_length_exceeded",
-            )
+        self._check_room()
 
     def _check_route(self) -> None:
         if self.body.get("model") != self.config.model:
@@ -78,6 +73,32 @@ class Answer:
         if not self.chat and not self.native and not self.config.text:
             told = "This is a chat model and not supported in the v1/completions endpoint."
             raise Refused(404, told, param="model")
+
+    def _check_room(self) -> None:
+        size, context = len(self.prompts[0]), self.config.context
+        if self.config.kind == "llama.cpp":
+            if size >= context:
+                told = (
+                    f"request ({size} tokens) exceeds the available context size ({context} tokens), try increasing it"
+                )
+                raise Refused(400, told)
+            self.limit = min(self.limit, context - size)
+        elif self.config.is_recent_vllm:
+            if self.limit > context:
+                told = f"max_tokens={self.limit} cannot be greater than max_model_len={context}. Please request fewer "
+                raise Refused(400, f"{told}output tokens. (parameter=max_tokens, value=...)", param="max_tokens")
+            if size >= context:
+                told = f"This model's maximum context length is {context} tokens. However, your prompt contains at "
+                told += f"least {size} input tokens, which exceeds this limit even without any output tokens."
+                raise Refused(400, told, param="input_tokens")
+            self.limit = min(self.limit, context - size)
+        elif size + self.limit > context:
+            raise Refused(
+                400,
+                f"This model's maximum context length is {context} tokens. However, you requested "
+                f"{size + self.limit} tokens ({size} in the messages, {self.limit} in the completion).",
+                code="context_length_exceeded",
+            )
 
     def _check_fields(self) -> None:
         fields = self.config.fields(chat=self.chat, native=self.native)
@@ -108,6 +129,8 @@ class Answer:
     def _texts(self) -> list[str]:
         if not self.chat:
             prompt = self.body["prompt"]
+            if not prompt and self.config.kind == "vllm":
+                raise Refused(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
             return [prompt] if isinstance(prompt, str) else list(prompt)
         for message in self.body["messages"]:
             if set(message) != {"role", "content"} or message["role"] not in ("system", "user", "assistant"):
@@ -115,7 +138,7 @@ class Answer:
         continues = self.body.get("continue_final_message", False)
         if (self.body["messages"][-1]["role"] == "assistant") != continues:
             raise Refused(400, "the last message is not the user's", param="messages")
-        if continues and self.config.kind == "vllm" and self.body.get("add_generation_prompt", True):
+        if continues and self.config.kind != "sglang" and self.body.get("add_generation_prompt", True):
             raise Refused(400, "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
         return ["".join(message["content"] for message in self.body["messages"])]
 
@@ -131,8 +154,9 @@ class Answer:
             yield self._event(None) | {"usage": self._usage(cached)}
 
     async def _choices(self) -> AsyncIterator[Event]:
-        if self.chat and self.config.kind in ("openai", "sglang"):
-            yield self._event({"delta": {"role": "assistant", "content": ""}, "logprobs": None})
+        if self.chat and self.config.kind in ("openai", "vllm", "sglang", "llama.cpp"):
+            nothing = None if self.config.kind == "llama.cpp" else ""
+            yield self._event({"delta": {"role": "assistant", "content": nothing}, "logprobs": None})
         if self.chat:
             for word in self.config.thoughts.split():
                 self.generated += 1
@@ -245,7 +269,10 @@ class Answer:
     def _entry(self, said: Said, width: int) -> Event:
         assert said.row is not None
         top = [self._named(token, score) for token, score in self.voice.best(said.row, width)]
-        return self._named(said.token, float(said.row[said.token])) | {"top_logprobs": top}
+        entry = self._named(said.token, float(said.row[said.token])) | {"top_logprobs": top}
+        if self.config.kind == "vllm" and said.data is not None:  # of the others they are the bytes of the spelling
+            entry["bytes"] = list(said.data.decode("utf-8", "replace").encode())
+        return entry
 
     def _named(self, token: int, score: float) -> Event:
         data = self.voice.data(token)

@@ -74,7 +74,7 @@ _TEXT_EXTRAS: Mapping[Kind, Fields] = {
 _CHAT_EXTRAS: Mapping[Kind, Fields] = {
     "vllm": {**_VLLM, **_CONTINUE, "add_generation_prompt": (bool,)},
     "sglang": {**_SGLANG, **_CONTINUE},
-    "llama.cpp": _LLAMA,
+    "llama.cpp": {**_LLAMA, **_CONTINUE, "add_generation_prompt": (bool,)},
     "llama-cpp-python": _LLAMA,
 }
 
@@ -104,9 +104,16 @@ class Config:
     only_temperature: float | None = None
     thoughts: str = ""
     """What a reasoning model thinks before it answers."""
+    prefills: bool = True
+    """llama.cpp: it goes on with a turn of the assistant, being told to."""
     version: str = "0.11.2"
     about: Mapping[str, Any] = field(default_factory=dict)
     """What its own routes say beside the usual, by route."""
+
+    @property
+    def is_recent_vllm(self) -> bool:
+        """Of those whose manners have changed: one that says as much as has room."""
+        return self.kind == "vllm" and tuple(map(int, self.version.split("."))) >= (0, 32)
 
     def fields(self, *, chat: bool, native: bool) -> Fields:
         if native:
@@ -124,7 +131,9 @@ OPENAI_REASONING = Config(
     only_temperature=1.0,
     thoughts="Let me see.",
 )
-VLLM = Config("vllm")
+VLLM = Config("vllm", version="0.32.0")
+VLLM_11 = Config("vllm")
+"""It refuses what has no room in its context, where newer ones say as much as has."""
 SGLANG = Config("sglang")
 LLAMA_CPP = Config("llama.cpp", version="b9000-abc")
 LLAMA_CPP_PYTHON = Config("llama-cpp-python", tells_usage=False)

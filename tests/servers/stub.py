@@ -73,7 +73,7 @@ class Server:
         self.requests = 0
         """POSTs, those that were refused included."""
         self.looks = 0
-        """GETs."""
+        """GETs, and what is posted only to be looked at."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
         """Those that were generated, also where nobody heard them."""
@@ -85,6 +85,8 @@ class Server:
         self.keys: set[str] = set()
         self.clients: set[tuple[str, int]] = set()
         """The connections that there were."""
+        self.kept = 0
+        """POSTs whose connections are to stay open."""
         self.prompts: deque[tuple[int, ...]] = deque(maxlen=64)
 
     def wait(self, condition: Callable[[], bool]) -> None:
@@ -102,7 +104,11 @@ class Server:
         if request.method == "GET":
             self.looks += 1
             return self._look(path, request)
+        if path == "apply-template" and self.config.kind == "llama.cpp":
+            self.looks += 1
+            return self._templated(await self._body(request))
         self.requests += 1
+        self.kept += request.headers.get("connection") != "close"
         fault = self.faults.popleft() if self.faults else None
         fault = fault or Fault()
         if fault.reset:
@@ -134,6 +140,12 @@ class Server:
             return self._error(refused, {})
         found = about(self.config, path)
         return JSONResponse({"detail": "Not Found"}, 404) if found is None else JSONResponse(found)
+
+    def _templated(self, body: dict[str, Any]) -> Response:
+        """What llama.cpp would make of a chat."""
+        turns = "\n".join(f"{message['role']}: {message['content']}" for message in body["messages"])
+        goes_on = self.config.prefills and body["messages"][-1]["role"] == "assistant"
+        return JSONResponse({"prompt": turns if goes_on else f"{turns}\nassistant:"})
 
     def _authorize(self, request: Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.servers.llama import missing, serving
 
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 ROOT = Path(__file__).parent.parent.parent
 HOLDER = """\
 import sys, time
@@ -46,7 +47,6 @@ def test_a_server_goes_when_the_tests_are_killed(demo_gguf: Path, tmp_path: Path
     assert ended(server)
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with (
         pytest.raises(RuntimeError, match="ended with status 1 before it answered") as caught,

@@ -38,9 +38,11 @@ import pytest
 
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.demo import DemoModel
-from tests.servers.llama import CONTEXT, LlamaServer, serving
+from tests.servers.llama import CONTEXT, missing, serving
+from tests.servers.processes import ServerProcess
 
 httpx = pytest.importorskip("httpx", reason="needs httpx: pip install 'lmql-lite[servers]'")
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 PLAIN = {"temperature": 0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
 MOON = "Q: When did the first moon landing take place?\nA:"
@@ -294,7 +296,7 @@ def test_too_long_a_prompt_is_an_error_with_a_code(llama: Any) -> None:
     assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_too_long_a_prompt_is_a_stream_of_nothing(llama: Any, llama_server: LlamaServer) -> None:
+def test_too_long_a_prompt_is_a_stream_of_nothing(llama: Any, llama_server: ServerProcess) -> None:
     """The connection is closed behind it, while a client may already be sending its next request there."""
     with llama.stream("POST", "/v1/completions", json={"prompt": "x " * CONTEXT, "stream": True}) as response:
         assert response.status_code == 200
@@ -323,7 +325,7 @@ def test_a_second_request_breaks_off_the_first(demo_gguf: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["a stream", "no other answer"])
-def test_a_client_that_goes_ends(llama: Any, llama_server: LlamaServer, streamed: bool) -> None:
+def test_a_client_that_goes_ends(llama: Any, llama_server: ServerProcess, streamed: bool) -> None:
     """By the counts that the server writes down for each text that it has finished."""
     prompt, finished = f"Gone {streamed}:", "/   299 runs"
     body = PLAIN | ENDLESS | {"prompt": prompt, "max_tokens": 300, "stream": streamed}

@@ -86,6 +86,7 @@ class Connection:
         """So many were sent that may cost something, those that failed included."""
         self._timeout = timeout
         self._concurrency = concurrency
+        self._headers: dict[str, str] = {}
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
 
     @asynccontextmanager
@@ -101,13 +102,23 @@ class Connection:
         for loop, line in list(self._lines.items()):
             self._lines[loop] = replace(line, places=asyncio.Semaphore(self._concurrency))
 
-    async def look(self, url: str) -> Any:
-        """A look at what costs nothing: its JSON, or text. Raises Refusal, and ModelError where nothing answers."""
+    def keep_none_open(self) -> None:
+        """From now on each request has a connection of its own: for a server that closes them unannounced."""
+        self._headers["Connection"] = "close"
+
+    async def look(self, url: str, body: Mapping[str, object] | None = None) -> Any:
+        """A look at what costs nothing: its JSON, or text. `body` is what it is about, where that is to be posted.
+
+        Raises Refusal, and ModelError where nothing answers.
+        """
         import openai
 
         line = await self._line()
+        options: openai.RequestOptions = {"timeout": _LOOK_TIMEOUT}
         try:
-            return await line.client.get(url, cast_to=object, options={"timeout": _LOOK_TIMEOUT})
+            if body is not None:
+                return await line.client.post(url, cast_to=object, body=body, options=options)
+            return await line.client.get(url, cast_to=object, options=options)
         except openai.APIStatusError as error:
             raise self._refusal(error, 1) from None
         except openai.APIConnectionError as error:
@@ -139,7 +150,12 @@ class Connection:
             self.requests += 1
             try:
                 stream = await client.post(
-                    url, cast_to=object, body=body, stream=True, stream_cls=openai.AsyncStream[object]
+                    url,
+                    cast_to=object,
+                    body=body,
+                    options={"headers": self._headers},
+                    stream=True,
+                    stream_cls=openai.AsyncStream[object],
                 )
                 return stream, tries
             except openai.APIStatusError as error:
@@ -150,7 +166,7 @@ class Connection:
             except openai.APIConnectionError as error:
                 if not _is_reset(error) or tries == _TRIES:
                     raise self._unreachable(error, self._timeout, tries) from None
-                pause = _pause(tries, {}) or 0.0
+                pause = (_pause(tries, {}) or 0.0) if tries > 1 else 0.0  # it was kept open for long
             await asyncio.sleep(pause)
         raise AssertionError("the last try returns or raises")
 

@@ -50,6 +50,10 @@ _BAN = -100
 _LENGTH = re.compile(
     r"context (?:length|window|size)|max_model_len|max(?:_completion)?_tokens\W.*(?:too large|at most)", re.I
 )
+_FULL = re.compile(
+    r"even without any output|available context size|resulted in \d+ tokens|is longer than the model's", re.I
+)
+"""What is said of a prompt that has no room even alone: by vLLM, llama.cpp, OpenAI and SGLang."""
 _ROUTES: Mapping[bool, str] = {False: "/completions", True: "/chat/completions"}
 
 
@@ -61,10 +65,14 @@ class Server:
     version: tuple[int, ...] = ()
     seeded: bool = False
     """SGLang only: it was started so that seeds count."""
+    prefills: bool = False
+    """llama.cpp only: it goes on with a turn of the assistant, as it does unless it is told not to, or is too old."""
+    context: int | None = None
+    """Tokens that a prompt and its answer may have together. vLLM refuses to be asked for more in an answer alone."""
 
     @property
     def continues_turns(self) -> bool:
-        return self.kind in ("vllm", "sglang")
+        return self.prefills if self.kind == "llama.cpp" else self.kind in ("vllm", "sglang")
 
     @property
     def is_chat_only(self) -> bool | None:
@@ -154,21 +162,22 @@ class Server:
         native = self.is_native(chat)
         # one more than wished for: the token that is said is among them
         width = min(wish.alternatives + 1, self.alternatives) if wish.alternatives else 0
+        most = wish.max_tokens if self.context is None else min(wish.max_tokens, self.context)
         if native:
-            body |= {"n_predict": wish.max_tokens, "n_probs": width, "return_tokens": True}
+            body |= {"n_predict": most, "n_probs": width, "return_tokens": True}
         elif chat:
-            body[self.limit] = wish.max_tokens
+            body[self.limit] = most
             if self.alternatives:
                 body |= {"logprobs": True, "top_logprobs": width}
         else:
-            body["max_tokens"] = wish.max_tokens
+            body["max_tokens"] = most
             if self.alternatives:
                 body["logprobs"] = width
         if not native and self.kind != "llama-cpp-python":
             body["stream_options"] = {"include_usage": True}
         if self.kind in ("vllm", "sglang") and (self.kind == "vllm" or not chat):
             body["return_token_ids"] = True
-            if tokenizer is not None and self.kind == "vllm":
+            if tokenizer is not None and self.kind == "vllm" and not chat:  # bytes of a chat are those of the spelling
                 body["return_tokens_as_token_ids"] = True
         if wish.stops and self.sends_stops(chat):
             body["stop"] = list(wish.stops)
@@ -200,6 +209,8 @@ class Server:
             text: str | list[int] = last.text
             if tokenizer is not None and self.takes_ids:
                 text = [*tokenizer.bos, *tokenizer.encode(last.text.encode())]
+            elif not text and self.kind == "vllm":
+                return {"model": model, "prompt": [""]}  # else it says that there is none
             return {"model": model, "prompt": text} | ({"cache_prompt": True} if self.is_native(False) else {})
         turns = prompt if last.text or last.role != "assistant" else prompt[:-1]
         if not turns:
@@ -212,7 +223,7 @@ class Server:
                     hint="let the assistant's turn begin with the hole",
                 )
             body["continue_final_message"] = True
-            if self.kind == "vllm":
+            if self.kind != "sglang":  # else they begin a new turn, and refuse to do both
                 body["add_generation_prompt"] = False
         return body
 
@@ -309,7 +320,7 @@ def is_about_length(told: str) -> bool:
 
 def shorter(body: Body, status: int, told: str) -> Body | None:
     """The request for half as many tokens, where it was refused because prompt and answer have no room together."""
-    if status not in (400, 413, 422) or not is_about_length(told):
+    if status not in (400, 413, 422) or not is_about_length(told) or _FULL.search(told):
         return None
     name = next((name for name in (*LIMITS, "n_predict") if name in body), None)
     return None if name is None or body[name] < 2 else body | {name: body[name] // 2}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Piece, Spent
@@ -22,11 +23,12 @@ _LOST = "\ufffd"
 _IMPOSSIBLE = -9999.0
 """What servers write for a log-probability that JSON has no number for."""
 
+_NUMBERS = (int, float)
+
 Vocabulary = Sequence[bytes | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One token as the server tells it. `data` is None where its bytes are not known."""
 
     data: bytes | None
@@ -35,12 +37,11 @@ class Token:
     alternatives: tuple[tuple[bytes, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What one event adds. `finish` and `stop` are the server's words for why and where the text ends."""
 
     text: str = ""
-    tokens: tuple[Token, ...] = ()
+    tokens: Sequence[Token] = ()
     finish: str | None = None
     stop: str | None = None
     spent: Spent | None = None
@@ -68,14 +69,16 @@ def read(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
 
 def _choice(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
     spent = spent_of(event.get("usage"))
-    choice = next((one for one in event.get("choices") or () if one.get("index", 0) == 0), None)
-    if choice is None:
+    for choice in event.get("choices") or ():
+        if choice.get("index", 0) == 0:
+            break
+    else:
         return Delta(spent=spent)
     said = choice.get("delta") or choice.get("message") or {}
     text = choice.get("text") if "text" in choice else said.get("content")
     thought = bool(said.get("reasoning_content") or said.get("reasoning"))
     refused = _refused(said, choice.get("finish_reason"))
-    tokens = () if thought and not text else tuple(_tokens(choice, vocabulary))
+    tokens = () if thought and not text else _tokens(choice, vocabulary)
     stop = choice.get("stop_reason") if "stop_reason" in choice else choice.get("matched_stop")
     return Delta(
         _text(text),
@@ -106,7 +109,7 @@ def _refused(said: Mapping[str, Any], finish: object) -> str | None:
     return None
 
 
-def _tokens(choice: Mapping[str, Any], vocabulary: Vocabulary) -> Iterator[Token]:
+def _tokens(choice: Mapping[str, Any], vocabulary: Vocabulary) -> Sequence[Token]:
     """From the log-probabilities, with the ids that may stand beside them; from the ids alone where there are none."""
     ids: Sequence[int] = choice.get("token_ids") or ()
     told = choice.get("logprobs") or {}
@@ -115,13 +118,15 @@ def _tokens(choice: Mapping[str, Any], vocabulary: Vocabulary) -> Iterator[Token
     elif told.get("tokens"):
         found = _spelled(told, vocabulary)
     else:
-        yield from (Token(_known(number, vocabulary), number) for number in ids)
-        return
-    for place, token in enumerate(found):
-        if len(ids) == len(found) and token.id is None:
-            data = _known(ids[place], vocabulary) or token.data
-            token = Token(data, ids[place], token.logprob, token.alternatives)
-        yield token
+        return [Token(_known(number, vocabulary), number) for number in ids]
+    if len(ids) != len(found):
+        return found
+    return [
+        Token(_known(number, vocabulary) or token.data, number, token.logprob, token.alternatives)
+        if token.id is None
+        else token
+        for token, number in zip(found, ids, strict=True)
+    ]
 
 
 def _spelled(told: Mapping[str, Any], vocabulary: Vocabulary) -> list[Token]:
@@ -162,7 +167,7 @@ def _native(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
     """llama.cpp's own form: an id with each text, and in the last event the stop string by its name."""
     listed = event.get("completion_probabilities") or ()
     ids: list[int] = event.get("tokens") or []
-    tokens: tuple[Token, ...] = tuple(_entry(entry, vocabulary) for entry in listed)
+    tokens = tuple(_entry(entry, vocabulary) for entry in listed)
     text = _text(event["content"])
     if not tokens and len(ids) == 1:
         # a longer text with one id is a character of several tokens, of which this is the last
@@ -195,7 +200,7 @@ def _spelling(spelling: str, vocabulary: Vocabulary) -> tuple[bytes | None, int 
 
 
 def _score(score: object) -> float | None:
-    return float(score) if isinstance(score, int | float) and score > _IMPOSSIBLE else None
+    return float(score) if isinstance(score, _NUMBERS) and score > _IMPOSSIBLE else None
 
 
 def _best(named: Sequence[tuple[bytes | None, object]], but: bytes | None) -> tuple[tuple[bytes, float], ...]:
@@ -205,15 +210,15 @@ def _best(named: Sequence[tuple[bytes | None, object]], but: bytes | None) -> tu
         number = _score(score)
         if data and data != but and number is not None:
             found[data] = max(number, found.get(data, number))
-    return tuple(sorted(found.items(), key=lambda one: -one[1]))
+    return tuple(sorted(found.items(), key=itemgetter(1), reverse=True))
 
 
 def spent_of(usage: object) -> Spent | None:
     """What a server says that a request cost. What is no count is not told."""
-    if not isinstance(usage, Mapping):
+    if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return Spent(_count(usage.get("prompt_tokens")), _count(cached), _count(usage.get("completion_tokens")))
 
 
@@ -240,26 +245,25 @@ class Assembler:
         self._tail = before[-self._keep :] if self._keep else b""
         """The last bytes of the pieces: a stop string may have begun in them."""
 
-    def take(self, delta: Delta) -> Iterator[Piece]:
+    def take(self, delta: Delta) -> list[Piece]:
         """The pieces that are certain now."""
         self._text += delta.text.encode("utf-8", "replace")
         self._tokens += delta.tokens
-        for piece in self._matched():
-            yield from self._until_stop(piece)
+        return self._until_stop(self._matched())
 
-    def rest(self, stop: str | None) -> Iterator[Piece]:
+    def rest(self, stop: str | None) -> list[Piece]:
         """What is left at the end. `stop`: the stop string that the server ended at, which it may have left out."""
-        if self._text:
-            token = self._tokens[0] if self._tokens else Token(None)
-            yield from self._until_stop(self._piece(bytes(self._text), token))
+        left = [self._piece(bytes(self._text), self._tokens[0] if self._tokens else Token(None))] if self._text else []
+        pieces = self._until_stop(left)
         if stop is not None and not self.is_stopped:
-            yield from self._until_stop(Piece(stop.encode()))
+            pieces += self._until_stop([Piece(stop.encode())])
+        return pieces
 
     def last(self, finish: Literal["stop", "length"], spent: Spent | None) -> Piece:
         return Piece(b"", finish="stop" if self.is_stopped else finish, ended_by=self.ended_by, spent=spent)
 
-    def _matched(self) -> Iterator[Piece]:
-        text, tokens = self._text, self._tokens
+    def _matched(self) -> list[Piece]:
+        text, tokens, found = self._text, self._tokens, list[Piece]()
         while tokens and text:
             token = tokens[0]
             if token.data == b"":
@@ -270,34 +274,38 @@ class Assembler:
             elif token.data is not None and text.startswith(token.data):
                 tokens.popleft()
                 del text[: len(token.data)]
-                yield self._piece(token.data, token)
+                found.append(self._piece(token.data, token))
             elif token.data is not None and token.data.startswith(text):
-                return  # the rest of it is held back
+                return found  # the rest of it is held back
             else:
                 only = token if len(tokens) == 1 else Token(None)
                 tokens.clear()
-                yield self._piece(bytes(text), replace(only, alternatives=()))
+                found.append(self._piece(bytes(text), only._replace(alternatives=())))
                 text.clear()
         if text and not tokens:
-            yield self._piece(bytes(text), Token(None))
+            found.append(self._piece(bytes(text), Token(None)))
             text.clear()
+        return found
 
     def _piece(self, data: bytes, token: Token) -> Piece:
         if not self._raw:
             return Piece(data, token.id)
         return Piece(data, token.id, token.logprob, token.alternatives)
 
-    def _until_stop(self, piece: Piece) -> Iterator[Piece]:
-        """The piece, or its part up to where a stop string ends; nothing after one."""
-        if self.is_stopped:
-            return
-        seen = self._tail + piece.data
-        found = [(at + len(data), at, stop) for data, stop in self._stops if (at := seen.find(data)) >= 0]
-        if found:
-            end, _, self.ended_by = min(found)
-            self.is_stopped = True
-            piece = replace(piece, data=piece.data[: end - len(self._tail)])
-        self._tail = seen[-self._keep :] if self._keep else b""
-        self.said += len(piece.data)
-        if piece.data:
-            yield piece
+    def _until_stop(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """The pieces up to where a stop string ends; nothing after one."""
+        kept: list[Piece] = []
+        for piece in pieces:
+            if self.is_stopped:
+                break
+            seen = self._tail + piece.data
+            found = [(at + len(data), at, stop) for data, stop in self._stops if (at := seen.find(data)) >= 0]
+            if found:
+                end, _, self.ended_by = min(found)
+                self.is_stopped = True
+                piece = replace(piece, data=piece.data[: end - len(self._tail)])
+            self._tail = seen[-self._keep :] if self._keep else b""
+            self.said += len(piece.data)
+            if piece.data:
+                kept.append(piece)
+        return kept

@@ -12,6 +12,7 @@ from typing import Any
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Prompt
 from lmql_lite.models.openai.dialects import Body, Server
+from lmql_lite.tokens import Tokenizer
 
 Row = Sequence[tuple[object, float | None]]
 """A text: what identifies each of its tokens, and its log-probability; the first one has none."""
@@ -31,15 +32,15 @@ def refuse(name: str, server: Server) -> ModelError:
     )
 
 
-def bodies(server: Server, model: str, prompts: Sequence[Prompt]) -> list[Body]:
-    """One request for all texts, in a chat one for each."""
+def bodies(server: Server, model: str, prompts: Sequence[Prompt], tokenizer: Tokenizer | None = None) -> list[Body]:
+    """One request for all texts, in a chat one for each. With a tokenizer texts are sent as ids (S12)."""
     common: Body = {"model": model, "max_tokens": 1, "temperature": 0.0}
     if server.kind == "vllm":
         common["prompt_logprobs"] = 0
     else:
         common |= {"echo": True, "logprobs": 1}
     if prompts[0][-1].role is None:
-        return [common | {"prompt": [prompt[-1].text for prompt in prompts]}]
+        return [common | {"prompt": [server.prompted(model, prompt, tokenizer)["prompt"] for prompt in prompts]}]
     return [common | server.prompted(model, prompt) for prompt in prompts]
 
 

@@ -1,6 +1,6 @@
 """What a server says about itself, unasked for money: its kind, its version, the models it has.
 
-A few GET requests at once, each with a short time-out; a route that is not there is an answer too.
+A few requests at once that cost nothing, each with a short time-out; a route that is not there is an answer too.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lmql_lite.errors import ModelError, did_you_mean
+from lmql_lite.models.base import Turn
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.client import Connection, Refusal
 from lmql_lite.models.openai.dialects import Kind, Server
@@ -71,10 +72,10 @@ async def survey(connection: Connection, name: str) -> Survey:
     return await _surveyed(connection, kind, found, entry, name)
 
 
-async def _look(connection: Connection, url: str) -> Any:
+async def _look(connection: Connection, url: str, body: Mapping[str, object] | None = None) -> Any:
     """What is there; "" where nothing is."""
     try:
-        return await connection.look(url)
+        return await connection.look(url, body)
     except ModelError:
         return ""
 
@@ -182,6 +183,8 @@ async def _surveyed(
         props = found["llama"]
         reported |= {key: props[key] for key in _LLAMA_FACTS if key in props}
         context = (props.get("default_generation_settings") or {}).get("n_ctx", context)
+        server = Server(kind, prefills=await _prefills(connection, server))
+        connection.keep_none_open()  # it closes each one behind a stream, and says that it does not
     elif kind == "ollama":
         version = found["ollama"].get("version")
         tags = await _look(connection, f"{root}/api/tags")
@@ -190,7 +193,15 @@ async def _surveyed(
         tag: Mapping[str, Any] = next(named, {})
         reported |= {"version": version, "digest": tag.get("digest")}
         server = Server(kind, _numbers(version))
-    return Survey(server, reported, context if isinstance(context, int) and context > 0 else None)
+    context = context if isinstance(context, int) and context > 0 else None
+    return Survey(replace(server, context=context), reported, context)
+
+
+async def _prefills(connection: Connection, server: Server) -> bool:
+    """Whether a turn that has begun is at the end of the prompt: llama.cpp shows what it would make of a chat."""
+    begun = replace(server, prefills=True).prompted("", (Turn("user", "a?"), Turn("assistant", "bcd")))
+    shown = await _look(connection, f"{connection.address.root}/apply-template", begun)
+    return isinstance(shown, Mapping) and str(shown.get("prompt")).endswith("bcd")
 
 
 def _numbers(version: object) -> tuple[int, ...]:

@@ -65,8 +65,8 @@ def trace_to(path: str) -> Trace:
 
 
 async def traced(
-    stream: AsyncGenerator[events.Event, None], trace: Trace, path: str
-) -> AsyncGenerator[events.Event, None]:
+    stream: AsyncGenerator[events.Batch, None], trace: Trace, path: str
+) -> AsyncGenerator[events.Batch, None]:
     """The events of a run; each is noted before its watcher sees it, and the file is there before the result is.
 
     Raises InputError, before anything is asked, where the file cannot be written, and later where it no longer can.
@@ -76,13 +76,14 @@ async def traced(
     is_over = False
     try:
         async with aclosing(stream):
-            async for event in stream:
-                with _writing(path):
-                    trace.note(event)
-                    if isinstance(event, events.Finished):
-                        is_over = True
-                        await asyncio.to_thread(trace.end, None)
-                yield event
+            async for batch in stream:
+                for event in batch:
+                    with _writing(path):
+                        trace.note(event)
+                        if isinstance(event, events.Finished):
+                            is_over = True
+                            await asyncio.to_thread(trace.end, None)
+                    yield [event]
     except BaseException as error:
         if not is_over:
             try:

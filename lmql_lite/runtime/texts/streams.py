@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from lmql_lite.cache.texts import Manner, Texts
 from lmql_lite.cache.tree import Node
-from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Piece, Spent
 from lmql_lite.runtime.budget import Bill
 from lmql_lite.runtime.ledger import Ledger
@@ -21,8 +20,8 @@ Moved = Callable[["Stream", Node | None], None]
 class Stream:
     """One answer, piece by piece. It goes on as long as somebody follows it.
 
-    `tip` is where the next piece will be written; `bill` bounds what the request costs. The run that asked pays; if it
-    leaves and others stay, one of them takes over (S32).
+    `tip` is where the next piece will be written; pieces that arrive together are written together. `bill` bounds what
+    the request costs. The run that asked pays; if it leaves and others stay, one of them takes over (S32).
     """
 
     def __init__(
@@ -51,12 +50,15 @@ class Stream:
         self._moved = moved
         self._followers: list[Ledger] = []
         self._waiting: list[asyncio.Future[None]] = []
-        self._error: ModelError | None = None
+        self._arrived: list[Piece] = []
+        """Not yet written."""
+        self._error: Exception | None = None
         texts.tree.pin(tip)
         self._task = asyncio.create_task(self._read())
 
     async def next(self) -> None:
-        """Returns when there is news: another piece, or the end. Raises ModelError where the request has failed."""
+        """Returns when there is news: another piece, or the end. Raises what the request has failed with: ModelError, or a
+        fault of the Completer's own."""
         if not self.is_over:
             news = asyncio.get_running_loop().create_future()
             self._waiting.append(news)
@@ -69,6 +71,7 @@ class Stream:
 
     def leave(self, ledger: Ledger) -> None:
         """One reader goes elsewhere; the last one ends the request."""
+        self._write()
         self._followers.remove(ledger)
         if self._followers:
             self._ledger = self._followers[0]
@@ -88,9 +91,11 @@ class Stream:
         try:
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:
-                    self._write(piece)
+                    if not self._arrived:
+                        asyncio.get_running_loop().call_soon(self._write)
+                    self._arrived.append(piece)
                     spent = piece.spent
-        except ModelError as error:
+        except Exception as error:  # for those who read; nobody waits for this task
             self._error = error
         finally:
             self._end(spent)
@@ -98,29 +103,33 @@ class Stream:
     def _end(self, spent: Spent | None) -> None:
         """Nothing more will be written. A request that was closed before its end does not say what it cost (S32)."""
         if not self.is_over:
+            self._write()
             self.is_over = True
             self._ledger.pay(replace(self._bill, spent=spent))
             self._moved(self, None)
             self._wake()
 
-    def _write(self, piece: Piece) -> None:
-        run, before, tree = self._ledger.run, self.tip, self._texts.tree
-        tip = self._texts.walk(before, piece.data)
-        if tip != before:  # pinned before it is written: what is said ahead of its readers stays (S9)
-            tree.pin(tip)
-        if piece.data:
-            self.said += 1
-            self._ledger.arrived.append(self._texts.walk(before, piece.data[:1]))
-            told = piece.token, piece.alternatives
-            self._texts.write(before, piece.data, piece.logprob, self.manner, run, *told)
-        self.ran_out = piece.finish == "length"
-        if piece.finish == "stop" and piece.ended_by is None:
-            self._texts.write(tip, b"", None, self.manner, run)
-        self._moved(self, tip)
-        self.tip = tip
-        if tip != before:
-            tree.unpin(before)
+    def _write(self) -> None:
+        """What has arrived becomes facts, and its last place is pinned: what is said ahead of readers stays (S9)."""
+        pieces, self._arrived = self._arrived, []
+        if not pieces or self.is_over:
+            return
+        before, words = self.tip, [piece for piece in pieces if piece.data]
+        if words:
+            way = self._texts.say(before, words, self.manner, self._ledger.run)
+            self._ledger.arrive(way, [len(word.data) for word in words])
+            self.said += len(words)
+            self._move(way[-1])
+        last = pieces[-1]
+        self.ran_out = last.finish == "length"
+        if last.finish == "stop" and last.ended_by is None:
+            self._texts.write(self.tip, b"", None, self.manner, self._ledger.run)
         self._wake()
+
+    def _move(self, tip: Node) -> None:
+        self._moved(self, tip)
+        before, self.tip = self.tip, tip
+        self._texts.tree.unpin(before)
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
