@@ -11,7 +11,7 @@ import pytest
 
 from lmql_lite.models.base import Endpoint, Piece, Prompt, ScoreRequest, Spent, Turn, Wish
 from lmql_lite.models.demo import DemoModel
-from lmql_lite.models.openai.pieces import Assembler, read
+from lmql_lite.models.openai.pieces import Assembler, Token, read
 from lmql_lite.models.scripted import ScriptedModel
 from lmql_lite.tokens import Sampling
 from tests.models.api import (
@@ -290,6 +290,25 @@ def test_what_was_held_back_belongs_to_no_single_token() -> None:
     assembler = Assembler((), raw=True)
     pieces = [piece for event in events for piece in assembler.take(read(event, ()))]
     assert [(piece.data, piece.token) for piece in pieces] == [(b"the", None), (b" end", 7), ("é".encode(), None)]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "others", "token"),
+    [
+        ((), [{"id": 3, "token": "x", "logprob": -9.0}], Token(None)),
+        ((), [{"id": 2, "token": "é", "bytes": [0xC3, 0xA9], "logprob": -1.0}], Token("é".encode(), 2, -1.0)),
+        ((), [{"id": 2, "token": "", "bytes": [0xA9], "logprob": -1.0}], Token(None)),
+        ((b"a", b"\xc3", "é".encode()), [], Token("é".encode(), 2, -1.0)),
+    ],
+    ids=["not among the others", "whole", "the last of its parts", "known by its number"],
+)
+def test_a_character_of_several_tokens_was_taken_for_the_last_of_them(
+    vocabulary: tuple[bytes, ...], others: list[dict[str, Any]], token: Token
+) -> None:
+    """llama.cpp gives the last one the bytes of all."""
+    entry = {"id": 2, "token": "é", "bytes": [0xC3, 0xA9], "logprob": -1.0, "top_logprobs": others}
+    delta = read({"content": "é", "tokens": [2], "completion_probabilities": [entry]}, vocabulary)
+    assert [one._replace(alternatives=()) for one in delta.tokens] == [token]
 
 
 @pytest.mark.parametrize(("temperature", "told"), [(0.0, True), (1.0, True), (0.7, False)])

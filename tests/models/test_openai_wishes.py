@@ -136,6 +136,8 @@ def test_a_model_that_thinks() -> None:
         assert "spent all 3 tokens on thoughts" in thoughtful.message and "max_tokens" in (thoughtful.hint or "")
         cold = failing(server, Wish(9))
         assert "cannot be asked for its best token" in cold.message and "temperature" in (cold.hint or "")
+        hot = failing(server, Wish(9, sampling=Sampling(temperature=20.0)))
+        assert "best token" not in hot.message and "temperature" in hot.message
 
 
 # Constraints that are pushed ------------------------------------------------------------------------------------------

@@ -113,7 +113,6 @@ def test_a_tool_was_called_where_the_rules_of_a_server_end_and_its_result_was_no
     assert result["X"].strip().startswith('`get("a") # result: "one"`') and asked == ["a"]
 
 
-@pytest.mark.xfail(reason="its first sign is said for it, and then nothing holds it to the schema")
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "llama.cpp"])
 @pytest.mark.parametrize("before", ["As JSON: ", "{:user}As JSON.{:assistant}"], ids=["text", "chat"])
 def test_a_typed_hole_whose_first_sign_is_forced_was_not_held_to_its_schema(kind: str, before: str) -> None:

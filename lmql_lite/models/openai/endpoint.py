@@ -118,7 +118,7 @@ class OpenAIModel:
         if not any(turn.text for turn in prompt):
             raise ModelError("an empty prompt cannot be gone on with", hint="begin the prompt with some text")
         prompts = [prompt, *(_said(prompt, option) for option in options)]
-        bodies = scores.bodies(self._server, self._model, prompts)
+        bodies = scores.bodies(self._server, self._model, prompts, self.tokenizer)
         try:
             answers = await _all(self._whole(chat, body) for body in bodies)
             found = [row for answer in answers for row in scores.rows(self._server, answer)]
@@ -150,7 +150,7 @@ class OpenAIModel:
                     if is_over or (watches and assembler.is_stopped):
                         break
         except Refusal as refusal:
-            raise self._explained(refusal) from None
+            raise self._explained(refusal, greedy=wish.sampling.temperature == 0) from None
         for piece in assembler.rest(end.stop):
             yield piece
         yield self._last(assembler, end, wish, request)
@@ -218,7 +218,7 @@ class OpenAIModel:
             async for piece in pieces:
                 yield replace(piece, spent=_both(spent, piece.spent)) if piece.finish is not None else piece
 
-    def _explained(self, refusal: Refusal) -> ModelError:
+    def _explained(self, refusal: Refusal, *, greedy: bool = False) -> ModelError:
         if refusal.status == 404 and refusal.told:
             hint = refusal.hint or f"{self._connection.address.shown}/models lists what it has"
             return ModelError(f"the server has no model called {self._model!r}: {refusal.told}", hint=hint)
@@ -227,7 +227,7 @@ class OpenAIModel:
                 f"the text is longer than {self.name} reads: {refusal.told}",
                 hint="shorten the prompt, or name a model with a longer context",
             )
-        if refusal.status == 400 and "temperature" in refusal.told:
+        if greedy and refusal.status == 400 and "temperature" in refusal.told:
             return ModelError(
                 f"{self.name} cannot be asked for its best token: {refusal.told}", hint="use sample(temperature=1)"
             )

@@ -145,11 +145,13 @@ def _spelled(told: Mapping[str, Any], vocabulary: Vocabulary) -> list[Token]:
 def _entry(entry: Mapping[str, Any], vocabulary: Vocabulary) -> Token:
     """One of the log-probabilities of a chat: tokens with their bytes, and with llama.cpp their ids."""
     number = entry.get("id")
-    data = _known(number, vocabulary) or _entry_bytes(entry)
+    known = _known(number, vocabulary)
+    data = known or _entry_bytes(entry)
     top = entry.get("top_logprobs") or ()
     twin = next((other for other in top if number is not None and other.get("id") == number), None)
-    if twin is not None and _entry_bytes(twin) != data:
-        # llama.cpp gives the last token of a character the bytes of all of them
+    # llama.cpp gives the last token of a character the bytes of all of them
+    is_told_apart = known or number is None or (data or b"").isascii()
+    if not is_told_apart if twin is None else _entry_bytes(twin) != data:
         return Token(None)
     named = [(_known(other.get("id"), vocabulary) or _entry_bytes(other), other.get("logprob")) for other in top]
     return Token(data, number, _score(entry.get("logprob")), _best(named, data))

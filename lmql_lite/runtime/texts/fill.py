@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lmql_lite.cache.texts import TURNS, Alternatives, Said
-from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.errors import BrokenOff, ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
@@ -114,7 +113,7 @@ class TextFill:
         if not matcher.text:
             begins = self._frontier.texts.tree.path(state.node)[-1:] == (TURNS["assistant"],)
             is_asked = begins and not self._frontier.endpoint.continues_turns and bool(forced.strip())
-            if is_asked or isinstance(self._wishes.segment.pushed, Language):
+            if is_asked or self._wishes.segment.pushed is not None:
                 return b""
             if begins:
                 return forced

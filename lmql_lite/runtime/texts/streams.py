@@ -57,8 +57,8 @@ class Stream:
         self._task = asyncio.create_task(self._read())
 
     async def next(self) -> None:
-        """Returns when there is news: another piece, or the end. Raises what the request has failed with: ModelError, or a
-        fault of the Completer's own."""
+        """Returns when there is news: another piece, or the end. Raises what the request has failed with: a ModelError,
+        or a fault of the Completer's own."""
         if not self.is_over:
             news = asyncio.get_running_loop().create_future()
             self._waiting.append(news)
