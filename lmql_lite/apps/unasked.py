@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lmql_lite.cache.spelling import BYTES, Vocabulary
 from lmql_lite.cache.texts import TURNS
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import Completer, Endpoint, Model, Piece, Prompt, Scorer, ScoreRequest, Turn, Wish
+from lmql_lite.models.base import Completer, Endpoint, Model, Piece, Prompt, Scored, Scorer, ScoreRequest, Turn, Wish
 from lmql_lite.runtime.session import Session
 from lmql_lite.runtime.texts.frontier import GO_ON
 from lmql_lite.tokens import Token
@@ -75,7 +75,7 @@ class UnaskedServer(Unasked):
         self.fail(_path(prompt))
         yield Piece(b"")
 
-    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
         self.fail(_path(prompt))
 
 

@@ -129,6 +129,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """Of texts that a server was given: the log-probability of each, and what it says that they cost."""
+
+    logprobs: tuple[float, ...]
+    spent: Spent | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """What was found out about a Completer's server, once.
 
@@ -189,7 +197,7 @@ class Completer(Protocol):
         """
         ...
 
-    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
         """The log-probability of each option as what comes next (S25). Raises ModelError where the server cannot."""
         ...
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.scores import mix
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import Endpoint, Piece, Prompt, ScoreRequest, Wish
+from lmql_lite.models.base import Endpoint, Piece, Prompt, Scored, ScoreRequest, Wish
 
 WORDS = (
     b"\n", b"\n\n", b"\n-", b"- ", b".\n", b"?\n", b".\n\n", b" the", b" a", b" and", b" is", b" of", b"the", b"ing",
@@ -132,7 +132,7 @@ class ScriptedCompleter:
     async def meet(self, known: Endpoint | None = None) -> Endpoint:
         return Endpoint(self.fingerprint, stops=4)
 
-    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
         raise ModelError(f"{self.name} tells no log-probabilities")
 
     async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.models.base import Piece, Prompt, Scorer, ScoreRequest, Spent, Wish
+from lmql_lite.models.base import Piece, Prompt, Scored, Scorer, ScoreRequest, Spent, Wish
 from lmql_lite.tokens import Tokenizer
 
 BEFORE = 8
@@ -66,15 +66,13 @@ class Calls:
                     call.spent = piece.spent
                     yield piece
 
-    async def weigh(
-        self, model: str, prompt: Prompt, options: Sequence[str], asking: Awaitable[tuple[float, ...]]
-    ) -> tuple[float, ...]:
+    async def weigh(self, model: str, prompt: Prompt, options: Sequence[str], asking: Awaitable[Scored]) -> Scored:
         """What a server thinks of texts."""
         call = self._begin("score", model, {"prompt": _turns(prompt), "options": list(options)})
         with self.during(call):
-            logprobs = await asking
-            call.answered = {"logprobs": list(logprobs)}
-        return logprobs
+            scored = await asking
+            call.answered = {"logprobs": list(scored.logprobs)}
+        return scored
 
     def scores(self, scorer: Scorer, requests: Sequence[ScoreRequest], together: int) -> Call:
         """A model in this process scores these in one pass, `together` with those of other runs."""

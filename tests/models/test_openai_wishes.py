@@ -275,8 +275,9 @@ def test_options_are_scored_as_what_comes_next(config: Config, prompt: Prompt, b
         expected.append(sum(float(row[token]) for row, token in zip(rows, ids[begin:], strict=True)))
     with serving(config, scorer) as server:
         found = run(model(server).score((replace(prompt[0], text=begun),), options))
-        assert found == pytest.approx(expected)
+        assert found.logprobs == pytest.approx(expected)
         assert server.requests == (4 if prompt is CHAT else 1)
+        assert found.spent == Spent(server.prompt_tokens, None, server.completion_tokens, server.requests)
 
 
 def test_with_a_tokenizer_texts_are_scored_as_ids_S12() -> None:

@@ -341,6 +341,8 @@ async def scored(answer: Answer) -> Event:
         else:
             choice["logprobs"] = {"tokens": [*names, "x"], "token_logprobs": [*scores, -1.0], "top_logprobs": []}
         choices.append(choice)
+    usage = {"prompt_tokens": sum(map(len, answer.prompts)), "completion_tokens": len(answer.prompts)}
+    cost: Event = {"usage": usage} if answer.config.tells_usage else {}
     if answer.chat:
-        return {"choices": [{"index": 0, "message": {}}], "prompt_logprobs": choices[0]["prompt_logprobs"]}
-    return {"choices": choices}
+        return cost | {"choices": [{"index": 0, "message": {}}], "prompt_logprobs": choices[0]["prompt_logprobs"]}
+    return cost | {"choices": choices}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.scores import Scores
 from lmql_lite.constraints.language import ANYTHING, Language
-from lmql_lite.models.base import Endpoint, Piece, Prompt, Scorer, ScoreRequest, Spent, Wish
+from lmql_lite.models.base import Endpoint, Piece, Prompt, Scored, Scorer, ScoreRequest, Spent, Wish
 
 DEAD = -1
 
@@ -54,7 +54,7 @@ class ScoredCompleter:
     async def meet(self, known: Endpoint | None = None) -> Endpoint:
         return self._endpoint
 
-    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
         """As servers do: what differs from the tokens of the prompt alone counts."""
         self.requests += 1
         self.prompts.append(prompt)
@@ -65,7 +65,7 @@ class ScoredCompleter:
             prefix = tokenizer.bos + tokenizer.encode(begun)
             [rows] = await self._scorer.score([ScoreRequest(prefix, ids[:-1], tuple(range(len(ids))))])
             sums.append(float(sum(row[token] for row, token in zip(rows, ids, strict=True))))
-        return tuple(sums)
+        return Scored(tuple(sums))
 
     async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
         self.requests += 1

@@ -11,17 +11,18 @@ import re
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from lmql_lite.constraints.language import Language
 from lmql_lite.errors import BrokenOff, ModelError
-from lmql_lite.models.base import Endpoint, JsonSchema, Piece, Prompt, Spent, Turn, Wish
+from lmql_lite.models.base import Endpoint, JsonSchema, Piece, Prompt, Scored, Spent, Turn, Wish
 from lmql_lite.models.openai import scores
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.asking import Asker, Request
 from lmql_lite.models.openai.client import CONCURRENCY, TIMEOUT, Connection, Refusal
 from lmql_lite.models.openai.dialects import Body, Server, is_about_length
-from lmql_lite.models.openai.pieces import Assembler, Delta, read
+from lmql_lite.models.openai.pieces import Assembler, Delta, read, spent_of
 from lmql_lite.models.openai.survey import Survey, survey
 from lmql_lite.tokens import Sampling, Tokenizer
 
@@ -32,6 +33,8 @@ _SCHEMA_PROBE = JsonSchema(
 )
 _DRAWN = Sampling(temperature=1.0)
 """Of the probes: what every model takes, also those that know no other temperature."""
+Whole = tuple[dict[str, Any], Spent]
+"""An answer that came in one piece, and what it cost."""
 _WHOLE_CHARACTER = 4
 """So many tokens hold at least one character, however it is spelled."""
 
@@ -106,7 +109,7 @@ class OpenAIModel:
             async for piece in pieces:
                 yield piece
 
-    async def score(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
         """See `Completer.score`. All options are one request, or one each in a chat.
 
         The server tokenises; what differs from the tokens of the prompt alone, in any option, counts.
@@ -121,16 +124,17 @@ class OpenAIModel:
         bodies = scores.bodies(self._server, self._model, prompts, self.tokenizer)
         try:
             answers = await _all(self._whole(chat, body) for body in bodies)
-            found = [row for answer in answers for row in scores.rows(self._server, answer)]
+            found = [row for answer, _ in answers for row in scores.rows(self._server, answer)]
         except Refusal as refusal:
             raise self._explained(refusal) from None
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
             raise ModelError(f"the server of {self.name} gives no scores of a prompt that can be read") from None
-        return scores.sums(self.name, found)
+        return Scored(scores.sums(self.name, found), reduce(_both, (spent for _, spent in answers)))
 
-    async def _whole(self, chat: bool, body: Body) -> dict[str, Any]:
+    async def _whole(self, chat: bool, body: Body) -> Whole:
         async with self._asker.asked(self._server, chat, body) as request, aclosing(request.answer.events) as events:
-            return await anext(events, {})
+            answer: dict[str, Any] = await anext(events, {})
+            return answer, replace(spent_of(answer.get("usage")) or Spent(), requests=request.answer.requests)
 
     async def _pieces(self, prompt: Prompt, wish: Wish, *, before: bytes = b"") -> AsyncGenerator[Piece, None]:
         """One request. `before`: what stands before it of the same answer, in which a stop string may have begun."""
@@ -325,13 +329,13 @@ def _speaks_of_chat(refusal: Refusal) -> bool:
     )
 
 
-async def _all(work: Iterable[Coroutine[Any, Any, dict[str, Any]]]) -> list[dict[str, Any]]:
+async def _all(work: Iterable[Coroutine[Any, Any, Whole]]) -> list[Whole]:
     """At once; the first error is raised when all are done, so that none is left behind."""
     found = await asyncio.gather(*work, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException):
             raise one
-    return [one for one in found if isinstance(one, dict)]
+    return [one for one in found if not isinstance(one, BaseException)]
 
 
 def _both(one: Spent, other: Spent | None) -> Spent:

@@ -146,9 +146,9 @@ class TextFrontier:
         most = _most_tokens(prompt) * texts + sum(len(option.encode()) for option in options)
         ledger.request(most)
         asking = self.completer.score(prompt, options)
-        scores = await (ledger.calls.weigh(self.completer.name, prompt, options, asking) if ledger.calls else asking)
-        ledger.pay(Bill(most, texts))
-        return scores
+        scored = await (ledger.calls.weigh(self.completer.name, prompt, options, asking) if ledger.calls else asking)
+        ledger.pay(Bill(most, texts, scored.spent))
+        return scored.logprobs
 
     async def _meet(self, ledger: Ledger) -> None:
         """Before the first request: what is known of the server may be what an earlier process has found out.
