@@ -11,6 +11,7 @@ import io
 import json
 import mmap
 import os
+import selectors
 import signal
 import sys
 import threading
@@ -67,10 +68,20 @@ def _make_ready(session: Offered, first: str) -> None:
 def run(job: Mapping[str, Any], session: Offered, tell: Tell) -> None:
     """Tells all that happens; its end is the last thing it tells."""
     try:
-        asyncio.run(_told(job, session, tell))
+        with asyncio.Runner(loop_factory=_loop) as runner:
+            runner.run(_told(job, session, tell))
     except BaseException as error:  # SystemExit and what a stop raises are ends of a run as well
         _flush()
         tell(as_object(_ended(error, session.memory_bytes)))
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """An event loop that ends in every child of the run: what a query forks would wake up in its place."""
+    if not hasattr(os, "fork"):
+        return asyncio.new_event_loop()
+    selector = selectors.DefaultSelector()
+    os.register_at_fork(after_in_child=selector.close)
+    return asyncio.SelectorEventLoop(selector)
 
 
 async def _told(job: Mapping[str, Any], session: Offered, tell: Tell) -> None:
