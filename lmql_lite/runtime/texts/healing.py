@@ -19,11 +19,11 @@ from lmql_lite.runtime.state import Step
 _MOST = 16
 _TAIL = re.compile(
     r"""(?:
-      [ \t]{1,16}                                # blanks, also the last ones of a long indentation
-    | [^\S \t]{1,8}                              # line breaks
-    | (?:[ ]|(?<!\w))[A-Za-z0-9_]{1,12} # a word: of a longer one it is not known where its last token begins
-    | (?:[ ]|(?<![^\w\s]))[^\w\s]{1,8}           # signs
-    | [^\W\x00-\x7F]                             # of scripts that may do without blanks the last character
+      [ \t]{1,16}                         # blanks, also the last ones of a long indentation
+    | [^\S \t]{1,8}                       # line breaks
+    | (?:[ ]|(?<!\w))[A-Za-z0-9_]{1,12}   # a word: of a longer one it is not known where its last token begins
+    | (?:[ ]|(?<![^\w\s]))[^\w\s]{1,8}    # signs
+    | [^\W\x00-\x7F]                      # of scripts that may do without blanks the last character
     )\Z""",
     re.VERBOSE,
 )
