@@ -32,7 +32,7 @@ class Beams(Run):
             raise
         finally:
             contest.leave()
-            self._writer.leave()
+            await self._writer.close()
 
     def _results(self, contest: Contest) -> list[Result]:
         """Best first. What hypotheses said that were given up is on the books of each: all of it is what they cost."""

@@ -64,7 +64,7 @@ class Run:
             raise
         finally:
             hypothesis.leave()
-            self._writer.leave()
+            await self._writer.close()
 
     def _started(self) -> events.Started:
         return events.Started(self._writer.model, self._settings.decoder_name, self.seed, self._program.returns)

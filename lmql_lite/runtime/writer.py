@@ -150,6 +150,10 @@ class Writer(Protocol):
         """What the model is saying now, nobody will read."""
         ...
 
+    async def close(self) -> None:
+        """The run is over: returns when nothing of it goes on."""
+        ...
+
     async def finish(self, state: State) -> State:
         """Nothing more will be asked for."""
         ...
@@ -231,6 +235,9 @@ class TokenWriter:
         pinned(self._frontier.tree, before, after)
 
     def leave(self) -> None:
+        pass
+
+    async def close(self) -> None:
         pass
 
     async def finish(self, state: State) -> State:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import socket
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
@@ -415,6 +417,52 @@ def test_one_model_in_many_loops_and_threads() -> None:
             thread.join()
         assert answers == ["Hi"] * 9
         assert not asked._connection._lines
+
+
+def test_connections_that_the_server_had_closed_stayed_open_where_a_reader_left_meanwhile() -> None:
+    """The pool closes them with the next request, one by one; warnings are errors here."""
+    lines: list[asyncio.StreamWriter] = []
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append(writer)
+        with suppress(asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(len(b"{}"))
+                data = sse("[DONE]").encode()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
+                writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
+        writer.close()
+
+    async def left(turns: int) -> None:
+        async with await asyncio.start_server(served, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            connection = client.Connection(Address.of(f"http://127.0.0.1:{port}/v1", KEY))
+
+            async def asked() -> None:
+                async with connection.ask("/completions", {}) as answer:
+                    async for _ in answer.events:
+                        pass
+
+            await asyncio.gather(*(asked() for _ in range(4)))
+            close_all()
+            request = asyncio.create_task(asked())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            request.cancel()
+            await asyncio.wait([request])
+        close_all()
+
+    def close_all() -> None:
+        while lines:
+            lines.pop().close()
+        time.sleep(0.001)  # until the other side has heard of it
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for turns in range(20):
+            asyncio.run(left(turns))
+        gc.collect()
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
 
 
 # The stub itself ------------------------------------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.runtime.events import TokenMoved
 from tests.servers.scored import ScoredCompleter
 
 LIST = "A list of things:\n- Sun\n- Hat\n- Map\n- Tent\n- Rope\nand so on\n"
@@ -200,6 +203,42 @@ def test_a_run_that_is_cancelled_takes_nothing_from_others_S32(session: lq.Sessi
 
     assert asyncio.run(one_leaves()).prompt.endswith("- Tent\n")
     assert model.requests == 1
+
+
+@pytest.mark.parametrize("how", ["ends", "fails", "is cancelled", "is not read on"])
+def test_no_request_outlives_the_run_that_it_was_for(how: str, session: lq.Session) -> None:
+    """What closed behind the run was cut short where its event loop ended."""
+    closed = []
+
+    class Slow(ScoredCompleter):
+        async def stream(self, prompt: Any, wish: Any) -> AsyncGenerator[Any, None]:
+            try:
+                async for piece in super().stream(prompt, wish):
+                    yield piece
+            finally:
+                for _ in range(9):
+                    await asyncio.sleep(0)
+                closed.append(how)
+
+    query = lq.compile(LOOP + ("raise LookupError" if how == "fails" else ""))
+
+    async def over() -> None:
+        options: Any = {"model": Slow(lq.ScriptedModel(LIST)), "session": session}
+        if how == "is not read on":
+            async with aclosing(query.stream(**options)) as events:
+                async for event in events:
+                    if isinstance(event, TokenMoved):
+                        break
+        else:
+            run = asyncio.create_task(query.run(**options))
+            if how == "is cancelled":
+                await asyncio.sleep(0.001)
+                run.cancel()
+            await asyncio.wait([run])
+        assert closed == [how]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(over())
 
 
 def test_samples_repeat_under_their_seed_and_are_fresh_without_one_S6(session: lq.Session) -> None:

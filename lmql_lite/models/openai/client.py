@@ -12,7 +12,7 @@ import json
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, SHOWN, Address
+from lmql_lite.models.openai.uncut import to_the_end
 
 if TYPE_CHECKING:
     import openai
@@ -117,8 +118,8 @@ class Connection:
         options: openai.RequestOptions = {"timeout": _LOOK_TIMEOUT}
         try:
             if body is not None:
-                return await line.client.post(url, cast_to=object, body=body, options=options)
-            return await line.client.get(url, cast_to=object, options=options)
+                return await to_the_end(lambda: line.client.post(url, cast_to=object, body=body, options=options))
+            return await to_the_end(lambda: line.client.get(url, cast_to=object, options=options))
         except openai.APIStatusError as error:
             raise self._refusal(error, 1) from None
         except openai.APIConnectionError as error:
@@ -139,25 +140,21 @@ class Connection:
                 async with aclosing(self._events(stream.response)) as events:
                     yield Answer(requests, events)
             finally:
-                await stream.close()
+                await to_the_end(stream.close)
 
     async def _open(
         self, client: openai.AsyncOpenAI, url: str, body: Mapping[str, object]
     ) -> tuple[openai.AsyncStream[object], int]:
         import openai
 
+        def post() -> Coroutine[Any, Any, openai.AsyncStream[object]]:
+            stream_cls, options = openai.AsyncStream[object], openai.RequestOptions(headers=self._headers)
+            return client.post(url, cast_to=object, body=body, options=options, stream=True, stream_cls=stream_cls)
+
         for tries in range(1, _TRIES + 1):
             self.requests += 1
             try:
-                stream = await client.post(
-                    url,
-                    cast_to=object,
-                    body=body,
-                    options={"headers": self._headers},
-                    stream=True,
-                    stream_cls=openai.AsyncStream[object],
-                )
-                return stream, tries
+                return await to_the_end(post, undo=openai.AsyncStream.close), tries
             except openai.APIStatusError as error:
                 refusal = self._refusal(error, tries)
                 pause = _pause(tries, error.response.headers)
@@ -184,10 +181,7 @@ class Connection:
                         yield {"done": True}
                         break
                     yield self._object(payload)
-            with suppress(Exception):  # all that is wanted has come
-                async with asyncio.timeout(_DRAIN_TIMEOUT):
-                    async for _ in chunks:
-                        pass
+            await to_the_end(lambda: _drained(chunks))
 
     async def _arriving(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         try:
@@ -318,6 +312,15 @@ class Connection:
         finally:
             self._lines.pop(loop, None)
             await client.close()
+
+
+async def _drained(chunks: AsyncIterator[bytes]) -> None:
+    """Reads on to the end of an answer of which all that is wanted has come."""
+    import anyio
+
+    with suppress(Exception), anyio.move_on_after(_DRAIN_TIMEOUT):
+        async for _ in chunks:
+            pass
 
 
 @functools.cache

@@ -56,6 +56,8 @@ class Reader:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.stream: Stream | None = None
+        self._left: list[Stream] = []
+        """May still be closing."""
 
     def follow(self, stream: Stream) -> None:
         if stream is not self.stream:
@@ -67,6 +69,13 @@ class Reader:
         stream, self.stream = self.stream, None
         if stream is not None:
             stream.leave(self.ledger)
+            self._left = [one for one in self._left if not one.is_closed] + [stream]
+
+    async def close(self) -> None:
+        """Leaves, and waits until every request is closed that nobody else reads: none outlives the run."""
+        self.leave()
+        for stream in self._left:
+            await stream.closed()
 
 
 class TextFrontier:

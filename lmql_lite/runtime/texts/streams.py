@@ -66,6 +66,10 @@ class Stream:
         if self._error is not None:
             raise self._error
 
+    @property
+    def is_closed(self) -> bool:
+        return self._task.done()
+
     def follow(self, ledger: Ledger) -> None:
         self._followers.append(ledger)
 
@@ -80,6 +84,11 @@ class Stream:
         if not self.is_over:
             self._end(None)
             self._task.cancel()
+
+    async def closed(self) -> None:
+        """Waits, where nobody follows it any more, until its request is closed."""
+        if not self._followers and not self.is_closed:
+            await asyncio.wait([self._task])
 
     async def over(self) -> None:
         """Waits for the end."""

@@ -145,6 +145,9 @@ class TextWriter:
     def leave(self) -> None:
         self._reader.leave()
 
+    async def close(self) -> None:
+        await self._reader.close()
+
     async def finish(self, state: State) -> State:
         stream = self._reader.stream
         if stream is not None and stream.ends(self._frontier.said(stream.tip)):
