@@ -116,7 +116,8 @@ class Piece:
     Bytes of pieces joined are UTF-8 text; a piece may end inside a character. `token` and `logprob` (natural, raw) are
     None where the server does not report them; `alternatives` are other tokens that might have come, best first, with
     their log-probabilities. `finish` is set on the last piece only: `stop` at end-of-text or a stop string, `length` at
-    `max_tokens`; `ended_by` then is the stop string, None for end-of-text; so is `spent`, if the server tells.
+    `max_tokens`; `ended_by` then is the stop string, None for end-of-text. `spent`, on any piece, is what is known by
+    then of the whole stream; the last piece has it all, if the server tells.
     """
 
     data: bytes

@@ -63,7 +63,7 @@ class Calls:
                         "finish": piece.finish,
                         "ended_by": piece.ended_by,
                     }
-                    call.spent = piece.spent
+                    call.spent = piece.spent or call.spent
                     yield piece
 
     async def weigh(self, model: str, prompt: Prompt, options: Sequence[str], asking: Awaitable[Scored]) -> Scored:

@@ -12,7 +12,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
@@ -66,6 +66,18 @@ def test_llama_cpp_closed_a_connection_behind_each_stream_under_the_next_request
         for _ in range(2):
             assert text(run(pieces_of(asked, TEXT, Wish(60)))) == SPOKEN
         assert (server.requests, server.kept) == (2, kept)
+
+
+def test_an_answer_that_was_left_told_of_one_request_where_two_were_sent_S32() -> None:
+    with serving(VLLM, SPOKEN, Fault(503, {"Retry-After": "0"})) as server:
+        asked = model(server)
+
+        async def first() -> Spent | None:
+            async with aclosing(asked.stream(TEXT, Wish(60))) as pieces:
+                return (await anext(pieces)).spent
+
+        assert run(first()) == Spent(requests=2)
+        assert asked.requests == server.requests == 2
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.models.base import Piece, Spent
 from lmql_lite.runtime.events import TokenMoved
 from tests.servers.scored import ScoredCompleter
 
@@ -203,6 +204,18 @@ def test_a_run_that_is_cancelled_takes_nothing_from_others_S32(session: lq.Sessi
 
     assert asyncio.run(one_leaves()).prompt.endswith("- Tent\n")
     assert model.requests == 1
+
+
+def test_a_request_that_was_sent_twice_and_then_left_counted_once_S32(session: lq.Session) -> None:
+    class Retried(ScoredCompleter):
+        async def stream(self, prompt: Any, wish: Any) -> AsyncGenerator[Any, None]:
+            yield Piece(b"", spent=Spent(requests=2))
+            async with aclosing(super().stream(prompt, wish)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    usage = lq.run_sync(LOOP, model=Retried(lq.ScriptedModel(LIST)), session=session).usage
+    assert (usage.requests, usage.completion_tokens) == (2, None), "it was closed before its end"
 
 
 @pytest.mark.parametrize("how", ["ends", "fails", "is cancelled", "is not read on"])

@@ -145,12 +145,15 @@ class OpenAIModel:
         try:
             async with self._asker.asked(self._server, chat, body) as request:
                 watches = bool(wish.stops) and "stop" not in request.body
+                requests = request.answer.requests  # the first piece tells, in case that the answer is left
+                sent = Spent(requests=requests) if requests > 1 else None
                 async for event in request.answer.events:
                     delta = self._read(event)
                     end.take(delta)
                     is_over = assembler.is_stopped and bool(delta.text)
                     for piece in assembler.take(delta):
-                        yield piece
+                        yield replace(piece, spent=sent) if sent else piece
+                        sent = None
                     if is_over or (watches and assembler.is_stopped):
                         break
         except Refusal as refusal:
@@ -207,7 +210,7 @@ class OpenAIModel:
                 async for piece in pieces:
                     said += piece.data
                     if piece.finish is None:
-                        yield piece
+                        yield replace(piece, spent=piece.spent and _both(spent, piece.spent))
                     last = piece
             spent = _both(spent, last.spent)
             if said or last.finish != "length":
@@ -218,9 +221,11 @@ class OpenAIModel:
         text = said.decode("utf-8", "replace")
         pushed = wish.pushed.after(text) if isinstance(wish.pushed, Language) else None
         later = replace(wish, max_tokens=wish.max_tokens - tokens, pushed=pushed, banned=())
+        sent: Spent | None = Spent()
         async with aclosing(self._pieces(_said(prompt, text), later, before=said)) as pieces:
             async for piece in pieces:
-                yield replace(piece, spent=_both(spent, piece.spent)) if piece.finish is not None else piece
+                told, sent = piece.spent or sent, None
+                yield replace(piece, spent=_both(spent, told)) if told else piece
 
     def _explained(self, refusal: Refusal, *, greedy: bool = False) -> ModelError:
         if refusal.status == 404 and refusal.told:

@@ -77,7 +77,7 @@ async def said_again(pieces: AsyncGenerator[Piece, None], again: bytes) -> Async
                     raise Strayed("the model does not go on with the end of the prompt")
                 left = left[len(said) :]
                 piece = _past(piece, said)
-                if not piece.data and piece.finish is None:
+                if not piece.data and piece.finish is None and piece.spent is None:
                     continue
             yield piece
 

@@ -52,6 +52,8 @@ class Stream:
         self._waiting: list[asyncio.Future[None]] = []
         self._arrived: list[Piece] = []
         """Not yet written."""
+        self._spent: Spent | None = None
+        """As far as the server has said it."""
         self._error: Exception | None = None
         texts.tree.pin(tip)
         self._task = asyncio.create_task(self._read())
@@ -82,7 +84,7 @@ class Stream:
             return
         self._texts.tree.unpin(self.tip)
         if not self.is_over:
-            self._end(None)
+            self._end()
             self._task.cancel()
 
     async def closed(self) -> None:
@@ -96,25 +98,24 @@ class Stream:
             await self.next()
 
     async def _read(self) -> None:
-        spent: Spent | None = None
         try:
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:
                     if not self._arrived:
                         asyncio.get_running_loop().call_soon(self._write)
                     self._arrived.append(piece)
-                    spent = piece.spent
+                    self._spent = piece.spent or self._spent
         except Exception as error:  # for those who read; nobody waits for this task
             self._error = error
         finally:
-            self._end(spent)
+            self._end()
 
-    def _end(self, spent: Spent | None) -> None:
-        """Nothing more will be written. A request that was closed before its end does not say what it cost (S32)."""
+    def _end(self) -> None:
+        """Nothing more will be written. A request that was closed before its end does not say its tokens (S32)."""
         if not self.is_over:
             self._write()
             self.is_over = True
-            self._ledger.pay(replace(self._bill, spent=spent))
+            self._ledger.pay(replace(self._bill, spent=self._spent))
             self._moved(self, None)
             self._wake()
 
