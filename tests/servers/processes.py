@@ -7,12 +7,16 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+Seen = TypeVar("Seen")
 
 _GRACE = 5.0
+_STILL = 0.1
 
 LEAVES_WITH_ITS_PARENT = """\
 import os, signal, threading
@@ -41,6 +45,20 @@ class ServerProcess:
 
     def logged(self) -> str:
         return self.log.read_text("utf-8", errors="replace")
+
+
+def once(happens: Callable[[], bool], *, tries: int = 5) -> bool:
+    """Whether it happens, in so many tries: a busy machine may let a server finish before it hears of its client."""
+    return any(happens() for _ in range(tries))
+
+
+def settled(look: Callable[[], Seen]) -> Seen:
+    """What a look shows twice in a row: servers count somewhat after they have answered."""
+    before, seen = None, look()
+    while before != seen:
+        time.sleep(_STILL)
+        before, seen = seen, look()
+    return seen
 
 
 @contextmanager
