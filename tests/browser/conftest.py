@@ -23,7 +23,9 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-ROOT = Path(__file__).parent.parent.parent
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+DRIVER_FAILURE = r"^(Error|TargetClosedError|TimeoutError): "
 PLAYGROUND = ROOT / "playground"
 SOURCES = ("index.html", "style.css", "build.mjs", "package-lock.json", "src/**/*.js")
 
@@ -200,6 +202,13 @@ def server(chromium: Browser, tmp_path: Path) -> Iterator[Server]:
 
 
 Open = Callable[..., Tab]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where the browser's driver fails, and no assertion does, a test is tried once more, and said to be (D49)."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[DRIVER_FAILURE]))
 
 
 @pytest.fixture
