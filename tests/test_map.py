@@ -97,11 +97,14 @@ def test_an_error_stands_in_the_place_of_its_result_where_it_is_kept() -> None:
 
 def test_the_first_error_ends_all_other_runs_and_their_clean_up_has_run() -> None:
     ended: list[str] = []
+    waiting = asyncio.Semaphore(0)
 
     async def wait(number: int) -> int:
         if number == 3:
-            await asyncio.sleep(0.01)
+            for _ in range(3):
+                await waiting.acquire()
             raise KeyError("three")
+        waiting.release()
         try:
             await asyncio.sleep(60)
         finally:
@@ -117,6 +120,7 @@ def test_the_first_error_ends_all_other_runs_and_their_clean_up_has_run() -> Non
 
 def test_a_map_that_is_cancelled_leaves_nothing_under_way() -> None:
     closed: list[str] = []
+    waiting = asyncio.Semaphore(0)
 
     async def rows() -> AsyncIterator[Any]:
         try:
@@ -126,6 +130,7 @@ def test_a_map_that_is_cancelled_leaves_nothing_under_way() -> None:
             closed.append("rows")
 
     async def wait() -> None:
+        waiting.release()
         try:
             await asyncio.sleep(60)
         finally:
@@ -133,7 +138,8 @@ def test_a_map_that_is_cancelled_leaves_nothing_under_way() -> None:
 
     async def main() -> set[asyncio.Task[Any]]:
         task = asyncio.create_task(lq.compile("await wait()").map(rows(), concurrency=2))
-        await asyncio.sleep(0.05)
+        for _ in range(2):
+            await waiting.acquire()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

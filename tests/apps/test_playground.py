@@ -242,11 +242,13 @@ FAMILY = """
 import os, subprocess, sys, time
 print("child", subprocess.Popen(["sleep", "1000"]).pid)
 print("apart", subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+read, write = os.pipe()
 if os.fork() == 0:
     os.setsid()
     print("forked", os.getpid(), flush=True)
+    os.write(write, b".")
     time.sleep(1000)
-time.sleep(0.3)
+os.read(read, 1)
 {then}
 "a[X]" where len(X) < 5
 """

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -496,13 +497,20 @@ def test_two_accounts_of_one_model_are_told_apart_or_lost(tmp_path: Path) -> Non
 
 def test_who_waits_may_be_cancelled_and_the_file_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "x.tokens"
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(news: News) -> list[Entry]:
+        begun.set()
+        go_on.wait()
+        return []
 
     async def go() -> None:
         async with await TokensFile.open(path) as file:
             await file.append(always([MODEL]))
-            task = asyncio.create_task(file.append(lambda news: time.sleep(0.1) or []))
-            await asyncio.sleep(0.02)
+            task = asyncio.create_task(file.append(slow))
+            await asyncio.to_thread(begun.wait)
             task.cancel()
+            asyncio.get_running_loop().call_later(0.1, go_on.set)
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert await file.append(always(entries(1, [3])[1:]))

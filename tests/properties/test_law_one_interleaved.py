@@ -282,7 +282,7 @@ asyncio.run(main())
 
 def test_a_run_that_is_cancelled_while_it_waits_for_its_file_locks_nobody_out(root: Path) -> None:
     """In a process of its own, which can be ended where it hangs."""
-    subprocess.run([sys.executable, "-c", LEAVING], env={**os.environ, "PYTHONPATH": str(root)}, timeout=20, check=True)
+    subprocess.run([sys.executable, "-c", LEAVING], env={**os.environ, "PYTHONPATH": str(root)}, timeout=60, check=True)
 
 
 @pytest.mark.parametrize("work", ["open", "follow", "append", pytest.param("_write", id="failing")])

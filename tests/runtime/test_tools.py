@@ -374,9 +374,10 @@ def test_a_typed_hole_takes_no_tools() -> None:
 
 
 def test_a_tool_that_is_cancelled_with_its_run_cleans_up() -> None:
-    ended: list[bool] = []
+    begun, ended = asyncio.Event(), list[bool]()
 
     async def wait() -> None:
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -385,7 +386,7 @@ def test_a_tool_that_is_cancelled_with_its_run_cleans_up() -> None:
     async def main() -> None:
         query = lq.compile('"Q:[argmax(tools=[wait]) X]"')
         task = asyncio.create_task(query.run({"wait": wait}, model=lq.ScriptedModel("Q: `wait() # result: null`")))
-        await asyncio.sleep(0.2)
+        await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -130,13 +130,22 @@ def test_a_key_that_a_query_says_is_hidden_in_its_certificate_and_not_in_its_res
 
 
 def test_a_run_that_is_cancelled_leaves_what_it_did(session: lq.Session) -> None:
+    begun = asyncio.Semaphore(0)
+
+    async def wait() -> None:
+        begun.release()
+        await asyncio.sleep(60)
+
     async def cancelled() -> None:
-        query = lq.compile("import asyncio\n" + QUERY + "\nawait asyncio.sleep(60)")
+        query = lq.compile(QUERY + "\nawait wait()")
         work = [
-            asyncio.create_task(query.run(model=lq.ScriptedModel(LIST), session=session, trace=f"run.{suffix}"))
+            asyncio.create_task(
+                query.run({"wait": wait}, model=lq.ScriptedModel(LIST), session=session, trace=f"run.{suffix}")
+            )
             for suffix in ("json", "lqrun", "html")
         ]
-        await asyncio.sleep(0.3)
+        for _ in work:
+            await begun.acquire()
         for task in work:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
