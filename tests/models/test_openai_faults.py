@@ -346,10 +346,34 @@ def test_an_address_without_v1() -> None:
         assert f"did you mean base_url='{server.base_url}'?" == error.hint
 
 
-@pytest.mark.parametrize("status", [None, 404], ids=["200", "404"])
+@pytest.mark.parametrize("status", [None, 404, 405, 501], ids=["200", "404", "405", "501"])
 def test_a_web_page_instead_of_an_answer(status: int | None) -> None:
     with serving(VLLM, "", Fault(status, html=True)) as server:
-        assert "is no OpenAI-compatible API: it answers with a web page" in failing(server).message
+        error = failing(server)
+        assert "is no OpenAI-compatible API: it answers with a web page" in error.message and error.hint
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(404, plain="404 page not found"),
+        Fault(404, message="Not Found"),
+        Fault(405, plain=""),
+        Fault(405, message="Method Not Allowed"),
+        Fault(501, plain="no"),
+    ],
+    ids=["404 text", "404", "405 text", "405", "501 text"],
+)
+def test_a_server_of_something_else_was_said_to_lack_the_model_or_to_refuse_the_request(fault: Fault) -> None:
+    with serving(VLLM, "Hi", fault) as server:
+        error = failing(server)
+    assert "is no OpenAI-compatible API: it answers /" in error.message and error.hint
+    assert error.message.endswith(f"/v1/completions with status {fault.status}")
+
+
+def test_a_server_that_says_what_it_lacks_is_quoted() -> None:
+    with serving(VLLM, "Hi", Fault(501, message="This server does not complete texts")) as server:
+        assert failing(server).message.endswith("failed once: This server does not complete texts")
         assert server.requests == 1
 
 

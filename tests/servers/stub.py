@@ -59,7 +59,7 @@ class Fault:
     bytewise: bool = False
     usage: object = None
     plain: str | None = None
-    """The whole body, as an event stream."""
+    """The whole body, as an event stream; with `status` as text."""
 
 
 class Server:
@@ -118,12 +118,13 @@ class Server:
             while not await request.is_disconnected():
                 await asyncio.sleep(0.01)
             return Response()
-        if fault.status is not None and not fault.html:
+        if fault.status is not None and not fault.html and fault.plain is None:
             return self._error(Refused(fault.status, fault.message, code=fault.code), fault.headers)
         if fault.html:
             return HTMLResponse("<html><title>Welcome</title></html>", status_code=fault.status or 200)
         if fault.plain is not None:
-            return Response(fault.plain, media_type="text/event-stream")
+            kind = "text/event-stream" if fault.status is None else "text/plain"
+            return Response(fault.plain, fault.status or 200, media_type=kind)
         try:
             self._authorize(request)
             body = await self._body(request)

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -42,6 +43,7 @@ _DRAIN_TIMEOUT = 0.2
 """After its last event an answer is read to its end, for so many seconds, so that the connection can be used again."""
 _LARGEST_EVENT = 1 << 26
 _PASSING = {429, 500, 502, 503, 504}
+_NO_ROUTE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
 
 
 class Refusal(ModelError):
@@ -252,9 +254,11 @@ class Connection:
             message, hint = f"{where} {does}{says}", NAME_A_KEY
         elif status == 403:
             message, hint = f"{where} does not let this key in{says}", "name a key that may use this model"
-        elif status == 404 and str(error.response.headers.get("content-type", "")).startswith("text/html"):
-            no_api = self._no_api("answers with a web page")
-            message, hint = no_api.message, no_api.hint
+        elif _has_no_route(error, told):
+            is_page = str(error.response.headers.get("content-type", "")).startswith("text/html")
+            path = self.address.clean(error.response.request.url.path)
+            no_api = self._no_api("answers with a web page" if is_page else f"answers {path} with status {status}")
+            message, hint, told = no_api.message, no_api.hint, ""
         elif status == 429 and not _may_pass(error):
             message, hint = f"the quota of this key at {where} is used up{says}", "raise it there, or name another key"
         elif status == 429:
@@ -340,6 +344,13 @@ def _told(body: object) -> str:
         return words if isinstance(words, str) else json.dumps(words, default=str)
     text = body if isinstance(body, str) else ""
     return "" if text.lstrip().startswith("<") else text
+
+
+def _has_no_route(error: openai.APIStatusError, told: str) -> bool:
+    """Whether it is somebody who does not know the address, not an API that lacks a model or says what it cannot do."""
+    if error.status_code not in _NO_ROUTE:
+        return False
+    return not isinstance(error.body, dict) or told.lower() == HTTPStatus(error.status_code).phrase.lower()
 
 
 def _may_pass(error: openai.APIStatusError) -> bool:
