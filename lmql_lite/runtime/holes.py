@@ -160,11 +160,9 @@ class Holes:
 
     async def check(self, op: Hole, broken: Objection | None, value: Any, giver: str) -> None:
         """Whether a value that no model said meets the conditions of its hole; `broken` is one that it does not."""
-        here = self._standing
-        here.frame.environment[op.name] = value
-        for predicate in op.predicates:
-            if broken is None and not await here.python(predicate.code, predicate.span):
-                broken = Objection(predicate.span)
+        if broken is None and op.predicates:
+            self._standing.own()
+            broken = await Judge(op).judged(value, str(value), self._standing.frame.environment)
         if broken is not None:
             raise ConstraintError(
                 f"[{op.name}] does not meet `{broken.span.source}`: {giver} gave {str(value)!r}",
