@@ -14,11 +14,12 @@ from lmql_lite.program.conditions import All, Condition
 from lmql_lite.program.contradictions import refuse_contradiction
 from lmql_lite.program.lower import Unguided, lower
 from lmql_lite.program.mixed import mixed
-from lmql_lite.program.numbers import LengthIs
+from lmql_lite.program.numbers import SHAPE, Kind, LengthIs
 from lmql_lite.program.ops import Hole, Predicate
 from lmql_lite.program.python import compile_expression, span_of
 from lmql_lite.program.schemas import JsonType
-from lmql_lite.program.subjects import PLAIN, Value
+from lmql_lite.program.subjects import Text, Value
+from lmql_lite.program.texts import Tidied
 from lmql_lite.program.types import typed
 
 
@@ -27,19 +28,31 @@ def asked(hole: Hole, clauses: Sequence[nodes.Expression]) -> Hole:
     spec = hole.type.spec if hole.type else None
     if isinstance(spec, JsonType):
         return _asked_of_json(hole, clauses, spec)
+    number = None if spec else _number(hole.name, clauses)
+    bare = spec.bare if spec else Text(Tidied(), number)
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
     for clause in clauses:
         try:
-            conditions.append(lower(clause, hole.name, spec.bare if spec else PLAIN))
+            conditions.append(lower(clause, hole.name, bare))
         except Unguided:
-            guiding, judging = mixed(clause, hole.name, spec.bare if spec else PLAIN)
+            guiding, judging = mixed(clause, hole.name, bare)
             if guiding is not None:
                 conditions.append(guiding)
             predicates.append(judging)
-    refuse_contradiction(hole.name, clauses, spec.bare if spec else PLAIN)
+    refuse_contradiction(hole.name, clauses, bare)
     condition = All(hole.span, tuple(conditions))
-    return replace(hole, condition=condition, predicates=tuple(predicates))
+    return replace(hole, condition=condition, predicates=tuple(predicates), number=number)
+
+
+def _number(hole: str, clauses: Sequence[nodes.Expression]) -> Kind | None:
+    """What `INT(X)` or `FLOAT(X)` makes of the hole, where it certainly holds: as a clause of its own."""
+    for kind, name in SHAPE.items():
+        for clause in clauses:
+            match clause.tree.body:
+                case ast.Call(ast.Name(function), [ast.Name(first)], []) if (function, first) == (name, hole):
+                    return kind
+    return None
 
 
 def settled(hole: Hole, annotation: Any) -> Hole:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.membership import meets
 from lmql_lite.errors import Span
+from lmql_lite.program.numbers import MADE
 from lmql_lite.program.ops import FINAL, GUIDED, Hole, Predicate
 from lmql_lite.runtime.environment import Environment, evaluate, value_of
 
@@ -52,9 +53,9 @@ class Judge:
         self._heard = text
         try:
             self.value = self._type.convert(text) if final and self._type else text
+            number = MADE[self._op.number](text) if final and self._op.number else None
         except (ValueError, RecursionError) as error:  # the latter where JSON is nested too deeply
-            assert self._op.type is not None
-            return Objection(self._op.type.span, str(error))
+            return Objection(self._op.type.span if self._op.type else self._op.span, str(error))
         environment[self._op.name] = self.value
         environment[FINAL] = final
         for predicate in self._op.predicates if final else told:
@@ -64,6 +65,8 @@ class Judge:
             verdict = await evaluate(code, environment)
             if not verdict and (final or verdict is not None):
                 return Objection(predicate.span)
+        if number is not None:
+            self.value = number
         return None
 
     def _is_told(self, predicate: Predicate, environment: Environment) -> bool:
