@@ -122,7 +122,7 @@ class Holes:
         match clause.tree.body:
             case ast.Call(function, [ast.Name(hole.name), *others], named):
                 first = ast.unparse(function).partition(".")[0]
-                is_python = first not in self._own and (first in CONSTRAINTS or hasattr(builtins, first))
+                is_python = first in CONSTRAINTS or (first not in self._own and hasattr(builtins, first))
                 is_pattern = isinstance(function, ast.Attribute) and function.attr in WAYS
                 rest = [*others, *(each.value for each in named)]
                 return not is_python and not is_pattern and not any(_reads(each, hole.name) for each in rest)
