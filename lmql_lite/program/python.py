@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from types import CodeType
+from typing import Any
 
 from lmql_lite.errors import QueryError, Span
 
@@ -53,3 +54,11 @@ def span_of(node: ast.expr, around: Span) -> Span:
 
     start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
     return Span(around.name, around.text, start, end, around.first_line)
+
+
+def constant(node: ast.expr) -> Any:
+    """A value that is written out; None for all others."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
