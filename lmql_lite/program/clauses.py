@@ -13,6 +13,7 @@ from lmql_lite.lang.keywords import CONSTRAINTS
 from lmql_lite.program.conditions import All, Condition
 from lmql_lite.program.contradictions import refuse_contradiction
 from lmql_lite.program.lower import Unguided, lower
+from lmql_lite.program.mistakes import refuse_mistakes
 from lmql_lite.program.mixed import mixed
 from lmql_lite.program.numbers import LengthIs
 from lmql_lite.program.ops import Hole, Predicate
@@ -29,7 +30,11 @@ def asked(hole: Hole, clauses: Sequence[nodes.Expression]) -> Hole:
         return _asked_of_json(hole, clauses, spec)
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
+    # what a query or a decorator gives need not be text
+    is_text = (spec is None or spec.bare == PLAIN) and not hole.callees and not hole.decorators
     for clause in clauses:
+        if is_text:
+            refuse_mistakes(clause, hole.name)
         try:
             conditions.append(lower(clause, hole.name, spec.bare if spec else PLAIN))
         except Unguided:
