@@ -14,12 +14,13 @@ from lmql_lite.program.conditions import All, Condition, Joint
 from lmql_lite.program.contradictions import refuse_contradiction
 from lmql_lite.program.given import Given
 from lmql_lite.program.lower import Unguided, lower
+from lmql_lite.program.mistakes import refuse_mistakes
 from lmql_lite.program.mixed import mixed
 from lmql_lite.program.numbers import SHAPE, Kind, LengthIs
 from lmql_lite.program.ops import Clause, Hole, Predicate
 from lmql_lite.program.python import compile_expression, span_of
 from lmql_lite.program.schemas import JsonType
-from lmql_lite.program.subjects import Text, Value
+from lmql_lite.program.subjects import PLAIN, Text, Value
 from lmql_lite.program.texts import Tidied
 from lmql_lite.program.types import typed
 
@@ -33,7 +34,11 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
     bare = spec.bare if spec else Text(Tidied(), number)
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
+    # what a query or a decorator gives need not be text
+    is_text = (spec is None or spec.bare == PLAIN) and not hole.callees and not hole.decorators
     for expression, others in ((clause.expression, clause.others) for clause in clauses):
+        if is_text:
+            refuse_mistakes(expression, hole.name)
         try:
             guiding: Condition | None = lower(expression, hole.name, bare)
         except Unguided:

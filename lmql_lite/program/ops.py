@@ -380,6 +380,8 @@ class Program:
     model: Option | None = None
     holes: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
+    bound: frozenset[str] = frozenset()
+    """Names that its holes and its Python bind. The caller may give each a first value."""
     queries: Mapping[int, Program] = field(default_factory=dict)
     """Of the functions in it that are queries, by the line of their first decorator."""
 
