@@ -37,9 +37,7 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
         first = missing[0]
         others = ", ".join(wanted.name for wanted in missing[1:])
         raise InputError(
-            f"the input {first.name!r} is missing"
-            + (f": the query neither defines nor imports this {first.form}" if first.form != "value" else "")
-            + (f", and so are {others}" if others else ""),
+            f"the input {first.name!r} is missing" + (f", and so are {others}" if others else ""),
             span=first.span,
             hint=_how_to_give(first, program.holes),
         )
@@ -56,7 +54,7 @@ def _how_to_give(wanted: Input, holes: tuple[str, ...]) -> str:
     if wanted.form == "value":
         give = f"pass --var {name}=..., or {from_python}"
     else:
-        give = f"define or import {name} in the query, or pass {from_python}"
+        give = f"define or import the {wanted.form} {name} in the query, or pass {from_python}"
     known = (*holes, *FUNCTIONS) if wanted.form == "function" else (*holes, *PLAIN_TYPES, *TYPES)
     meant = did_you_mean(name, known)
     return f"{meant} Else {give}" if meant else give
