@@ -15,7 +15,7 @@ from typing import Any, Literal, Unpack, overload
 
 from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang.docstrings import docstring
-from lmql_lite.lang.keywords import MODULES
+from lmql_lite.lang.keywords import DATES, MODULES
 from lmql_lite.lang.parser import parse
 from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.decoding import INSTEAD
@@ -173,7 +173,7 @@ class QueryFunction:
     def _call(self, call: BoundArguments) -> NestedCall:
         """Defaults and the object of a method are arguments; what stands around the definition is the scope (S27)."""
         call.apply_defaults()
-        wanted = (*self.query.inputs, *MODULES)
+        wanted = (*self.query.inputs, *MODULES, *DATES)
         around = ChainMap(_closure(self._function), self._scope, self._function.__globals__)
         return NestedCall(
             self._function.__name__,
@@ -241,7 +241,7 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
             f"{function.__name__}() cannot have a parameter 'context': it is the run's own object", hint=hint
         )
     compiled = Query(known or compile_program(parse(docstring(function))))
-    names = {*compiled.inputs, *MODULES, *named_in(function.__annotations__.get("return"))}
+    names = {*compiled.inputs, *MODULES, *DATES, *named_in(function.__annotations__.get("return"))}
     return QueryFunction(function, compiled, options, _around(frame, names), kind)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from lmql_lite.cache.token_cache import AnyCache
 from lmql_lite.errors import InputError, did_you_mean
-from lmql_lite.lang.keywords import MODULES, PROVIDED
+from lmql_lite.lang.keywords import DATES, MODULES, PROVIDED
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.models.base import Model
@@ -256,7 +256,7 @@ class Query:
             example = self.inputs[0] if self.inputs else "name"
             raise InputError(f"inputs are a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
         for name in inputs or {}:
-            if name not in (*self.inputs, *self.program.bound, *MODULES, INPUT):
+            if name not in (*self.inputs, *self.program.bound, *MODULES, *DATES, INPUT):
                 hint = did_you_mean(name, self.inputs) or self._known()
                 if name in PROVIDED:
                     hint = f"{name!r} is the run's own object in every query: choose another name"

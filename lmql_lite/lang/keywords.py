@@ -66,3 +66,6 @@ PROVIDED = ("context", *MODULES)
 
 TYPES = ("Literal", "Optional", "Union", "Annotated", "Any", "Enum", "date", "datetime")
 """Names that the annotation of a hole can use without an import."""
+
+DATES = ("date", "datetime")
+"""What a `where` clause can use without an import, where the name is no input."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from lmql_lite.lang.keywords import CONSTRAINTS
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+Form = Literal["value", "function", "type"]
+"""What a query takes a name for that it is given."""
 
 
 def words(tree: ast.AST) -> list[ast.Name]:

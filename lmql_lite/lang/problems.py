@@ -24,6 +24,10 @@ class Problems:
     def enough(self) -> bool:
         return len(self._by_line) >= ENOUGH
 
+    def found(self) -> tuple[QueryError, ...]:
+        """In source order."""
+        return tuple(sorted(self._by_line.values(), key=lambda each: each.span.start if each.span else 0))
+
     def raise_any(self) -> None:
         if self._by_line:
             raise joined(list(self._by_line.values())[:ENOUGH])

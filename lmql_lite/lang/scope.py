@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.embedded import Embedded, FreeName, moved, offers, read
-from lmql_lite.lang.keywords import CONSTRAINTS, CONTEXT, DECODERS, PROVIDED, STOPS, TYPES
-from lmql_lite.lang.names import Names, values, words
+from lmql_lite.lang.keywords import CONSTRAINTS, CONTEXT, DATES, DECODERS, PROVIDED, STOPS, TYPES
+from lmql_lite.lang.names import Form, Names, values, words
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompt_lexer import PROMPTING
 from lmql_lite.lang.python import Python
@@ -93,7 +93,7 @@ class _Check:
         first: dict[str, FreeName] = {}
         for name in free:
             if name.id not in BUILTINS:
-                first.setdefault(name.id, FreeName(name.id, self.python.span(name)))
+                first.setdefault(name.id, FreeName(name.id, self.python.span(name), self._form(name)))
         return Scope(
             tuple(self.holes),
             tuple(first.values()),
@@ -104,6 +104,12 @@ class _Check:
             ),
             tuple(self.inner),
         )
+
+    def _form(self, name: ast.Name) -> Form:
+        if any(name is each for each in self.annotations.reads):
+            return "type"
+        span = self.python.span(name)
+        return "function" if span.text[span.end :].lstrip(" \t")[:1] == "(" else "value"
 
     def _context(self, own: set[int]) -> None:
         """What is read of the run's own `context`: `own` are these names of it."""
@@ -142,10 +148,12 @@ class _Check:
         """Every name that is read as a value, in source order."""
         reads = list(self.names.reads)
         called = {id(name) for where in self._wheres() for name in words(where.tree)}
-        reads.extend(name for name in self.clauses.reads if id(name) not in called or name.id in self.bound)
+        offered = set(DATES) - {name.id for name in reads}
+        clauses = (name for name in self.clauses.reads if id(name) not in called or name.id in self.bound)
+        reads.extend(name for name in clauses if name.id not in offered)
         reads.extend(name for name in self.annotations.reads if name.id not in TYPES or name.id in self.bound)
-        offered = {id(name) for each in self.queries for name in map(offers, each.function.decorator_list)}
-        reads = [name for name in reads if id(name) not in offered]
+        decorators = {id(name) for each in self.queries for name in map(offers, each.function.decorator_list)}
+        reads = [name for name in reads if id(name) not in decorators]
         reads.extend(name for query, scope in self.inner for name in query.reads(scope.inputs))
         return sorted(reads, key=lambda name: (name.lineno, name.col_offset))
 

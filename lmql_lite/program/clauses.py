@@ -35,7 +35,7 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
     # what a query or a decorator gives need not be text
-    is_text = (spec is None or spec.bare == PLAIN) and not hole.callees and not hole.decorators
+    is_text = bare == PLAIN and not hole.callees and not hole.decorators
     for expression, others in ((clause.expression, clause.others) for clause in clauses):
         if is_text:
             refuse_mistakes(expression, hole.name)

@@ -46,7 +46,7 @@ def compile(tree: nodes.Query) -> Program:
 
 
 def _compiled(tree: nodes.Query, scope: Scope) -> Program:
-    program = Compiler(tree, scope).program(tuple(Input(free.name, free.span) for free in scope.inputs))
+    program = Compiler(tree, scope).program(tuple(Input(free.name, free.span, free.form) for free in scope.inputs))
     if not scope.queries:
         return program
     queries, problems = dict[int, Program](), list[QueryError | ConstraintError]()

@@ -107,17 +107,13 @@ def _of_comparison(
             symbol = "==" if isinstance(operator, ast.Is) else "!="
             return "'is' asks for the same object, and that no text of a model is", f"write {symbol}"
         if isinstance(operator, ORDER) and {_kind(left, hole), _kind(right, hole)} == {"text", "number"}:
-            shown, other, symbol = ast.unparse(left), ast.unparse(right), SYMBOLS[type(operator)]
-            if _kind(left, hole) == "text" and _reads(left, hole):
-                hint = (
-                    f"len({shown}) {symbol} {other} is about its length, int({shown}) {symbol} {other} about its number"
-                )
+            text = left if _kind(left, hole) == "text" else right
+            if _reads(text, hole):
+                shown = ast.unparse(text)
+                sides_shown = [f"{{}}({shown})" if side is text else ast.unparse(side) for side in (left, right)]
+                asked = f" {SYMBOLS[type(operator)]} ".join(sides_shown)
+                hint = f"write {asked.format('len')} for its length, {asked.format('int')} for the number in it"
                 return f"{shown} is text and cannot be compared with a number", hint
-            if _reads(right, hole):
-                hint = (
-                    f"{shown} {symbol} len({other}) is about its length, {shown} {symbol} int({other}) about its number"
-                )
-                return f"{other} is text and cannot be compared with a number", hint
     return None
 
 

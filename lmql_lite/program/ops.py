@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
+from lmql_lite.lang.names import Form
 from lmql_lite.program.conditions import Condition
 from lmql_lite.program.given import OtherHoles
 from lmql_lite.program.numbers import Kind
@@ -363,6 +364,7 @@ class Input:
 
     name: str
     span: Span
+    form: Form = "value"
 
 
 @dataclass(frozen=True, slots=True)

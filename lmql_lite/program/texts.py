@@ -8,6 +8,7 @@ from numbers import Real
 from types import CodeType
 
 from lmql_lite.constraints import shapes
+from lmql_lite.constraints.pattern import SIZE_BUDGET
 from lmql_lite.constraints.spellings import SIGMAS, spellings
 from lmql_lite.constraints.terms import Contains, Or, Term
 from lmql_lite.errors import ConstraintError, Span
@@ -126,4 +127,10 @@ class Edge:
                 raise wrong(self.span, sentence, option, 'X.startswith(("a", "b")), STARTS_WITH(X, ["a", "b"])')
             encode(self.span, option)
         texts = tuple(sorted(set(options)))
-        return followed((shapes.begins if self.at_start else shapes.ends)(texts, self.span))
+        try:
+            return followed((shapes.begins if self.at_start else shapes.ends)(texts, self.span))
+        except ConstraintError:
+            edge, many = "begin" if self.at_start else "end", f"{len(texts):,} text{'s' * (len(texts) > 1)}"
+            sentence = f"what a hole can {edge} with takes at most {SIZE_BUDGET:,} steps, and {many} here take more"
+            hint = "list fewer or shorter ones: a step is about one character"
+            raise ConstraintError(sentence, span=self.span, hint=hint) from None
