@@ -21,7 +21,7 @@ from lmql_lite.apps.playground.command import playground
 from lmql_lite.apps.replay_command import replay
 from lmql_lite.apps.run_command import run
 from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, tree_of
-from lmql_lite.errors import InputError, QueryError
+from lmql_lite.errors import ConstraintError, InputError, QueryError
 
 SUFFIXES = (".lq", ".lmql", ".lqrun")
 
@@ -66,10 +66,10 @@ def check(files: tuple[str, ...]) -> None:
     for file in files:
         try:
             compile_program(tree_of(file))
-        except (QueryError, InputError) as error:
+        except (QueryError, ConstraintError, InputError) as error:
             click.echo(error.report())
             worst = max(worst, EXIT_CODES[type(error)])
-            problems += len(error.problems) if isinstance(error, QueryError) else 1
+            problems += len(error.problems)
         else:
             click.echo(f"{file}: ok")
     if problems:

@@ -58,6 +58,9 @@ CONSTRAINTS = (
 MODULES: Mapping[str, str] = {"re": "re", **dict.fromkeys(MARKS, "lmql_lite")}
 """Modules that every query has without importing them, unless it binds the name or is given it: name -> module."""
 
+CONTEXT = ("prompt", "score")
+"""Attributes of `context`."""
+
 PROVIDED = ("context", *MODULES)
 """Names that every query can read without being given them."""
 

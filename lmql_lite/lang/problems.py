@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmql_lite.errors import QueryError, Span
+from lmql_lite.errors import QueryError, Span, joined
 
 ENOUGH = 20
 """After so many problems nobody reads on, and a file that is no query at all should not cost time."""
@@ -26,4 +26,4 @@ class Problems:
 
     def raise_any(self) -> None:
         if self._by_line:
-            raise QueryError.of(list(self._by_line.values())[:ENOUGH])
+            raise joined(list(self._by_line.values())[:ENOUGH])

@@ -213,7 +213,7 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('if True:\n\t"a"\n        "b"\n', 3, "q.lq:3:", ""),
         ('"a"\n  "b"\n', 3, "q.lq:2:", ""),
         ('"{place}"\n', 2, "q.lq:1:3", "'place' is missing"),
-        ('"a[B]" where B in []\n', 3, "q.lq:1:14", "holds for no text"),
+        ('"a[B]" where B in []\n', 4, "q.lq:1:14", "holds for no text"),
         ('none = []\n"a[B]" where B in none\n', 4, "q.lq:2:14", "holds for no text"),
         ('"a"\nassert 1 == 2, "not equal"\n', 4, "q.lq:2", "AssertionError: not equal"),
         ('"a"\nx = 1 / 0\n', 1, "q.lq:2", "ZeroDivisionError: division by zero"),
