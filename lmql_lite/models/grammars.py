@@ -128,7 +128,7 @@ class _Grammar:
             else:
                 row = [_either_of([*options, ['""']] if self._accepts[number] else options)]
             lines.append(f"{self._names[number]}{self._words.defines}{' '.join(row)}\n")
-        # behind a number, letters that could be part of it are numbers too: xgrammar reads as many as it finds
+        # after a number, characters that could be part of it are escaped too: xgrammar reads as many as it finds
         return _NUMBERS.sub(_in_numbers, "".join(lines))
 
     def _begun(self, number: int) -> list[str]:
