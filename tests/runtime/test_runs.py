@@ -415,3 +415,17 @@ def test_threads_share_one_session_and_get_the_same_answers_S28(session: lq.Sess
         crowd = list(pool.map(lambda place: query.run_sync({"place": place}, session=session).prompt, places))
     alone = {place: query.run_sync({"place": place}, session=lq.Session(), cache=False).prompt for place in set(places)}
     assert crowd == [alone[place] for place in places]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("x:>{w}", "x!r:>{w}", "x:{f}", "y:{w}.{n}f", "y:{w + 1}.{n!s}f", "y:{w:d}.2f", "x:"),
+        *("x=", " x = ", "x=!s", "x=:>5", "x=:>{w}", "d['a']=", "[[1][0]]=", "x==1", "x!=1"),
+    ],
+)
+def test_a_value_is_formatted_as_in_an_f_string(value: str, session: lq.Session) -> None:
+    names: dict[str, Any] = {"x": "ab", "w": 6, "f": "*^7", "y": 3.14159, "n": 2, "d": {"a": 1}}
+    query = "".join(f"{name} = {each!r}\n" for name, each in names.items()) + f'"""a{{{value}}}b"""'
+    result = lq.run_sync(query, model=lq.ScriptedModel(""), session=session)
+    assert result.prompt == eval(f'f"""a{{{value}}}b"""', names)
