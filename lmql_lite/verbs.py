@@ -297,7 +297,7 @@ def compile(source: str | Path) -> Query:
     Raises QueryError, with every problem found, and InputError for a file that cannot be read.
     """
     is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(SUFFIXES))
-    text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source))
+    text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source).removeprefix("\ufeff"))
     return Query(compile_program(parse(text)))
 
 

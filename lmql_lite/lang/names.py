@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,11 @@ from lmql_lite.lang.keywords import CONSTRAINTS
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+def identifier(written: str) -> str:
+    """A name as Python knows it: names that are written with other forms of the same letters are one."""
+    return unicodedata.normalize("NFKC", written)
 
 
 def words(tree: ast.AST) -> list[ast.Name]:

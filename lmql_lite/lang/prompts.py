@@ -10,6 +10,7 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.escapes import Decoder, Literal
 from lmql_lite.lang.grammars import Terminal, extent, read
 from lmql_lite.lang.keywords import DECODERS_NOT_YET, NEAREST, ROLES
+from lmql_lite.lang.names import identifier
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompt_lexer import NAME_HINT, PromptLexer
 from lmql_lite.lang.python import Python
@@ -127,7 +128,7 @@ class Prompts:
             if child is None:
                 continue
             if child.type == "NAME":
-                name = self.source.text[child.start : child.end]
+                name = identifier(self.source.text[child.start : child.end])
                 continue
             code = self._expression(child, lexer)
             if code is None:
