@@ -435,7 +435,7 @@ def test_a_name_in_another_form_of_its_letters_is_the_same_name(session: lq.Sess
     source = '"[ﬁ] [X]" where len(fi) == 2 and X == fi\nreturn ﬁ + fi'
     result = lq.run_sync(source, model=lq.ScriptedModel("ab ab"), session=session)
     assert (dict(result.variables), result.value) == ({"fi": "ab", "X": "ab"}, "abab")
-    chosen = lq.run_sync('"Say [ﬁ]" distribution fi in ["a", "b"]', model=lq.ScriptedModel("Say b"), session=session)
+    chosen = lq.run_sync('"Say [ﬁ]" distribution ﬁ in ["a", "b"]', model=lq.ScriptedModel("Say b"), session=session)
     assert chosen["fi"] == "b"
 
 
