@@ -13,6 +13,7 @@ from typing import Any, Literal
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.program.conditions import Condition
+from lmql_lite.program.given import OtherHoles
 from lmql_lite.program.numbers import Kind
 from lmql_lite.program.types import TextType, TypeSpec
 from lmql_lite.tokens import Role
@@ -68,6 +69,15 @@ class Predicate:
     code: CodeType
     call: Call | None = None
     guided: tuple[Condition, ...] = ()
+    others: OtherHoles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A clause of a `where`, as one hole bears it."""
+
+    expression: nodes.Expression
+    others: OtherHoles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +90,7 @@ class HoleType:
     span: Span
     code: CodeType
     offered: tuple[str, ...]
-    clauses: tuple[nodes.Expression, ...]
+    clauses: tuple[Clause, ...]
     spec: TypeSpec | None
 
 

@@ -48,6 +48,10 @@ class TextType:
     judges: bool = False
     """Whether `convert` may refuse a text that the term lets through."""
 
+    def spelled(self, value: Any) -> str:
+        """The text of a value that no model said."""
+        return str(value.value if isinstance(value, Enum) else value)
+
 
 TypeSpec = TextType | JsonType
 

@@ -102,6 +102,11 @@ def test_a_value_that_is_there_already_meets_the_conditions() -> None:
     assert caught.value.span is not None and caught.value.span.source == 'X in ["yes", "no"]'
 
 
+def test_a_value_that_is_there_already_is_a_number_by_INT() -> None:
+    known = lq.Decorator(pre=lambda: "41")
+    assert run('"[@known X]" where INT(X)\nreturn X + 1', inputs={"known": known}).value == 42
+
+
 def test_stages_may_be_async() -> None:
     async def later(value: str) -> int:
         await asyncio.sleep(0)
@@ -135,3 +140,42 @@ def test_what_is_no_decorator_is_said_at_its_place() -> None:
     with pytest.raises(lq.InputError, match="decorated with functions; this is 5") as caught:
         run('"[@five X]"', inputs={"five": 5})
     assert caught.value.span is not None and caught.value.span.source == "five"
+
+
+GIVING = """
+from enum import Enum
+class Colour(Enum):
+    red = "r"
+d = lq.Decorator(pre=lambda name: given)
+"""
+
+
+def given(hole: str, value: object, where: str = "") -> object:
+    source = f'{GIVING}"[@d A: {hole}]!"{where}'
+    return lq.run_sync(source, model=lq.ScriptedModel(""), session=lq.Session(), inputs={"given": value})["A"]
+
+
+@pytest.mark.parametrize(
+    ("hole", "value", "where", "broken"),
+    [
+        ("int", "x", "", "int"),
+        ("int", 5, " where A > 7", "A > 7"),
+        ("Colour", "blue", "", "Colour"),
+        ("list[int]", ["a"], "", "list[int]"),
+        ("list[int]", "[1]", "", "list[int]"),
+        ("list[int]", object(), "", "list[int]"),
+        ("list[int]", [1, 2, 3], " where len(A) < 3", "len(A) < 3"),
+        ("list[int]", [1, 2], " where sum(A) == 4", "sum(A) == 4"),
+    ],
+)
+def test_a_value_of_pre_was_not_held_to_the_type_of_its_hole(hole: str, value: object, where: str, broken: str) -> None:
+    with pytest.raises(lq.ConstraintError) as error:
+        given(hole, value, where)
+    assert error.value.span and error.value.span.source == broken
+
+
+def test_a_value_of_pre_has_the_type_of_its_hole() -> None:
+    assert given("int", "5") == given("int", 5) == 5
+    assert str(given("Colour", "r")) == "Colour.red"
+    assert given("list[int]", [1, 2], " where len(A) < 3") == [1, 2]
+    assert str(given("date", "2024-02-28")) == "2024-02-28"
