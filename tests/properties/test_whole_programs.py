@@ -151,7 +151,6 @@ class Campaign:
             return self._false_when_compiled(program, error)
         return None if text is None else Fault("false refusal", f"{text!r} fills [{sentence.partition('[')[2]}")
 
-
     def _false_when_compiled(self, program: Program, error: lq.QueryError) -> Fault | None:
         query, limit = query_of(program.source), program.options.get("max_tokens", 14)
         for problem in error.problems:

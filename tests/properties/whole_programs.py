@@ -256,8 +256,7 @@ class Query:
             tuple(
                 clause
                 for clause in clauses
-                if (hole in clause.names or not clause.names & own)
-                and clause.names & self.holes <= {hole, *known}
+                if (hole in clause.names or not clause.names & own) and clause.names & self.holes <= {hole, *known}
             )
             for clauses, own in ((prompt.clauses, prompt.holes.keys()), (self.clauses, self.holes))
         ]
@@ -302,7 +301,8 @@ class Query:
                 if not is_reached(stop.word, filling.text, end, said):
                     continue
                 if stop.word == "STOPS_BEFORE" and any(
-                    other.word == "STOPS_AT" and is_reached(other.word, filling.text, end + size, said_by(other, filling))
+                    other.word == "STOPS_AT"
+                    and is_reached(other.word, filling.text, end + size, said_by(other, filling))
                     for size in {len(phrase) for phrase in phrases(said) if filling.text.startswith(phrase, end)}
                     for _, _, other in stops
                 ):
