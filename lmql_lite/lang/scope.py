@@ -13,7 +13,7 @@ from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.embedded import Embedded, FreeName, moved, offers, read
 from lmql_lite.lang.keywords import CONSTRAINTS, CONTEXT, DATES, DECODERS, PROVIDED, STOPS, TYPES
-from lmql_lite.lang.names import Form, Names
+from lmql_lite.lang.names import Form, Names, values, words
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompt_lexer import PROMPTING
 from lmql_lite.lang.python import Python
@@ -72,11 +72,6 @@ class _Check:
         for star in self.names.stars:
             hint = "import the names that are used"
             self.problems.add("'import *' hides which names the query needs", self.python.span(star), hint)
-        for prompt in self.prompts:
-            for hole in _holes(prompt):
-                if hole.name in CONSTRAINTS:
-                    hint = f"choose another name, for example {hole.name}_"
-                    self.problems.add(f"'{hole.name}' is a constraint and cannot name a hole", hole.span, hint)
         for code in self.codes:
             self._functions(code.tree)
         for where in self._wheres():
@@ -104,7 +99,9 @@ class _Check:
             tuple(first.values()),
             frozenset(self.bound),
             frozenset(name.id for name in free if name.id in BUILTINS),
-            frozenset(name.id for name in self.clauses.reads if self._is_constraint(name.id)),
+            frozenset(
+                name.id for where in self._wheres() for name in words(where.tree) if self._is_constraint(name.id)
+            ),
             tuple(self.inner),
         )
 
@@ -150,8 +147,9 @@ class _Check:
     def _reads(self) -> list[ast.Name]:
         """Every name that is read as a value, in source order."""
         reads = list(self.names.reads)
+        called = {id(name) for where in self._wheres() for name in words(where.tree)}
+        clauses = [name for name in self.clauses.reads if id(name) not in called or name.id in self.bound]
         offered = set(DATES) - {name.id for name in reads}
-        clauses = (name for name in self.clauses.reads if not self._is_constraint(name.id))
         reads.extend(name for name in clauses if name.id not in offered)
         reads.extend(name for name in self.annotations.reads if name.id not in TYPES or name.id in self.bound)
         decorators = {id(name) for each in self.queries for name in map(offers, each.function.decorator_list)}
@@ -172,12 +170,12 @@ class _Check:
         for node in ast.walk(where.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 self._call(node, node.func)
-            elif isinstance(node, ast.Name):
-                self._name(node)
             elif isinstance(node, ast.NamedExpr) and node.target.id in self.holes:
                 self.problems.add(
                     "':=' gives a value and compares nothing", self.python.span(node), "write == to compare"
                 )
+        for name in values(where.tree):
+            self._name(name)
 
     def _call(self, call: ast.Call, function: ast.Name) -> None:
         name = function.id
@@ -202,7 +200,7 @@ class _Check:
 
     def _name(self, name: ast.Name) -> None:
         """`len(JOEK) < 9` reads an input called JOEK, or so it seems."""
-        if name.id.isupper() and not self._is_known(name.id) and name.id not in CONSTRAINTS and self._close(name.id):
+        if name.id.isupper() and not self._is_known(name.id) and self._close(name.id):
             self._no_hole(name.id, self.python.span(name))
 
     def _no_hole(self, name: str, span: Span) -> None:
@@ -221,8 +219,7 @@ class _Check:
         return name in self.bound or name in self.holes or name in BUILTINS or name in PROVIDED
 
     def _mentions(self, where: nodes.Expression, holes: list[str], whose: str) -> None:
-        names = [node for node in ast.walk(where.tree) if isinstance(node, ast.Name)]
-        if any(name.id in holes for name in names):
+        if any(name.id in holes for name in values(where.tree)):
             return
         if not holes:
             message = f"this 'where' has nothing to constrain: there is no hole {whose.replace('of its', 'in its')}"

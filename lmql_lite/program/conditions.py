@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lmql_lite.constraints import shapes
 from lmql_lite.constraints.terms import And, Constant, Not, Or, Term, conjunction
 from lmql_lite.errors import Span
-from lmql_lite.program.given import Compared, Given
+from lmql_lite.program.given import Compared, Given, OtherHoles
 from lmql_lite.program.numbers import SHAPE, Kind, LengthIn, LengthIs, NumberIn, NumberIs, Occurs
 from lmql_lite.program.patterns import Fits, StopsAt
 from lmql_lite.program.texts import Edge, Has, OneOf, Shaped
@@ -53,16 +53,30 @@ class Any:
     def bind(self, evaluate: Evaluate) -> Term:
         evaluate = once(evaluate)
         terms: list[Term] = []
-        numbers: dict[Kind, None] = {}
+        reached: list[Term] = []
+        """What a text must be for Python to come this far."""
         for condition in self.conditions:
             # as in Python, what comes after a true part is not evaluated; but a stop is a stop wherever it stands
             if not any(isinstance(term, Constant) and term.holds for term in terms) or _has_stops(condition):
                 term = condition.bind(evaluate)
-                # and what comes after `int(X)` is only reached with a number
-                first = tuple(shapes.shape(SHAPE[kind], self.span) for kind in numbers)
-                terms.append(And((*first, term), self.span) if first else term)
-                numbers |= dict.fromkeys(numbers_read(condition))
+                terms.append(And((*reached, term), self.span) if reached else term)
+                judgeable = _judgeable(condition, evaluate)
+                if judgeable is not None:
+                    reached.append(judgeable)
         return Or(tuple(terms), self.span)
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A clause that reads other holes, too."""
+
+    span: Span
+    others: OtherHoles
+    condition: Condition
+
+    def bind(self, evaluate: Evaluate) -> Term:
+        known = self.others.have_values(evaluate, self.span)
+        return self.condition.bind(evaluate) if known else Constant(True, self.span)
 
 
 Condition = (
@@ -86,6 +100,7 @@ Condition = (
     | No
     | All
     | Any
+    | Joint
 )
 
 
@@ -103,6 +118,30 @@ def negated(condition: Condition) -> Condition:
         case Any(span, conditions):
             return All(span, tuple(map(negated, conditions)))
     return No(condition.span, condition)
+
+
+def _judgeable(condition: Condition, evaluate: Evaluate) -> Term | None:
+    """The texts of which Python can tell whether they meet the condition, `int` raising an error for all others; None
+    for every text."""
+    match condition:
+        case NumberIs(span=span, kind=kind) | NumberIn(span=span, kind=kind):
+            return shapes.shape(SHAPE[kind], span)
+        case All(span, parts) | Any(span, parts) if numbers_read(condition):
+            judgeable: list[Term] = []
+            ends: list[Term] = []
+            """For each part so far: the texts with which Python goes no further."""
+            for part in parts:
+                reads = _judgeable(part, evaluate)
+                if reads is not None and Not(reads) not in ends:
+                    judgeable.append(Or((*ends, reads), span))
+                if _has_stops(part):  # true of every text, and no matter of the text
+                    continue
+                term = part.bind(evaluate)
+                if term == Constant(isinstance(condition, Any)):
+                    break
+                ends.append(Not(term, span) if isinstance(condition, All) else term)
+            return conjunction(tuple(judgeable)) if judgeable else None
+    return None
 
 
 def numbers_read(condition: Condition) -> tuple[Kind, ...]:

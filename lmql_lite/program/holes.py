@@ -24,7 +24,7 @@ from lmql_lite.program.decoding import (
     value_problem,
 )
 from lmql_lite.program.lower import WAYS, mentioned
-from lmql_lite.program.ops import CALL, Callee, Decorator, Hole, HoleDecoder, HoleType, Option
+from lmql_lite.program.ops import CALL, Callee, Clause, Decorator, Hole, HoleDecoder, HoleType, Option
 from lmql_lite.program.python import compile_call, compile_expression, constant, span_of
 from lmql_lite.program.types import NAMES, typed
 
@@ -39,7 +39,7 @@ class Holes:
         self._bound = bound
         self._own = own
 
-    def hole(self, hole: nodes.Hole, clauses: Sequence[nodes.Expression]) -> Hole:
+    def hole(self, hole: nodes.Hole, clauses: Sequence[Clause]) -> Hole:
         """Raises QueryError for what the hole cannot be."""
         call = hole.call
         op = replace(
@@ -59,7 +59,7 @@ class Holes:
         called = _callee("type", hole.annotation.tree.body, hole.annotation.span)
         return replace(op, callees=(called, *op.callees)) if called else op
 
-    def _type(self, name: str, annotation: nodes.Expression, clauses: tuple[nodes.Expression, ...]) -> HoleType:
+    def _type(self, name: str, annotation: nodes.Expression, clauses: tuple[Clause, ...]) -> HoleType:
         """What the type is, where that is written out; else the run finds out, and reads the clauses then."""
         try:
             spec = typed(written(annotation.tree.body, self._own), name, annotation.span)
@@ -105,12 +105,16 @@ class Holes:
 
     # Queries in a hole -------------------------------------------------------------------------------------------
 
-    def _callees(self, hole: nodes.Hole, clauses: Sequence[nodes.Expression]) -> list[Callee]:
+    def _callees(self, hole: nodes.Hole, clauses: Sequence[Clause]) -> list[Callee]:
         """What its function-call form and its clauses call with the hole first: perhaps queries."""
         found = []
         if hole.call and _is_action(hole, hole.call):
             found.append(_callee("hole", hole.call.tree.body, hole.call.span, hole.name))
-        found += [_callee("where", each.tree.body, each.span, hole.name) for each in clauses if self._calls(each, hole)]
+        found += [
+            _callee("where", each.tree.body, each.span, hole.name)
+            for each in (clause.expression for clause in clauses)
+            if self._calls(each, hole)
+        ]
         return [each for each in found if each]
 
     def _calls(self, clause: nodes.Expression, hole: nodes.Hole) -> bool:
@@ -118,7 +122,7 @@ class Holes:
         match clause.tree.body:
             case ast.Call(function, [ast.Name(hole.name), *others], named):
                 first = ast.unparse(function).partition(".")[0]
-                is_python = first not in self._own and (first in CONSTRAINTS or hasattr(builtins, first))
+                is_python = first in CONSTRAINTS or (first not in self._own and hasattr(builtins, first))
                 is_pattern = isinstance(function, ast.Attribute) and function.attr in WAYS
                 rest = [*others, *(each.value for each in named)]
                 return not is_python and not is_pattern and not any(_reads(each, hole.name) for each in rest)

@@ -76,7 +76,7 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
             return f"len takes one value, and here it is given {len(given)}", f"write len({hole})"
         case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in (*NUMBERS, "TOKENS", "WORDS", "SENTENCES"):
             return f"{name} is a function and takes parentheses", f"write {name}({hole})"
-        case ast.Call(ast.Name(name)) if name == hole:
+        case ast.Call(ast.Name(name)) if name == hole and name not in EXAMPLES:
             return f"[{hole}] is text and cannot be called", f"write {hole} alone, or put an operator between the two"
         case ast.Attribute(owner, name) if name not in METHODS and _kind(owner, hole) == "text":
             close = did_you_mean(name, (each for each in METHODS if not each.startswith("_")))

@@ -137,7 +137,9 @@ class Clauses:
                 )
                 return f"{at}({hole}, {stop})"
         other = dice.choice(self.earlier)
-        return dice.choice([f"{hole} != {other}", f"{other} not in {hole}", f"len({hole}) <= len({other}) + 3"])
+        return dice.choice(
+            [f"{hole} != str({other})", f"str({other}) not in {hole}", f"len({hole}) <= len(str({other})) + 3"]
+        )
 
     def length(self) -> str:
         counted, most = self.dice.choice([("{}", 30), ("WORDS({})", 6), ("SENTENCES({})", 3)])
