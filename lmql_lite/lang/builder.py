@@ -272,7 +272,10 @@ class Builder:
     def _where(self, tree: Branch) -> nodes.Expression | None:
         where = self._expression(tree.children[1])
         if where and isinstance(where.tree.body, ast.Tuple):
-            self.problems.add("conditions cannot be listed with commas", where.span, "join them with 'and'")
+            several = bool(where.tree.body.elts)
+            message = "conditions cannot be listed with commas" if several else "nothing stands between the parentheses"
+            hint = "join them with 'and'" if several else "write a condition, such as len(X) < 80"
+            self.problems.add(message, where.span, hint)
         return where
 
     def _expression(self, token: Child) -> nodes.Expression | None:

@@ -23,6 +23,7 @@ PLAIN_HOLE = re.compile(r"\[([^\W\d]\w*)\]")
 PROMPTING = re.compile(r"(?<!\[)(?:\[\[)*\[[A-Z][A-Z0-9_]*[\]:]")
 """A hole in capitals: a string with one is meant as a prompt, wherever it stands; `[i]` may be anything."""
 TAG = re.compile(r"\{\s*:([^{}\[\]\r\n]*)\}")
+SQUARE_TAG = re.compile(r"\[\s*:\s*(\w*)\s*\]")
 OPEN_TAG = re.compile(r"\{\s*:\s*(\w*)")
 DOTTED = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*")
 SPACE = re.compile(r"\s*")
@@ -189,7 +190,9 @@ class PromptLexer:
         """Report it; a NAME keeps the hole whole for the grammar."""
         name = self.text[start:end]
         if not name:
-            self._problem("this hole has no name", opener, min(end + 1, self.literal.end), NAME_HINT)
+            tag = SQUARE_TAG.match(self.text, opener, self.literal.end)
+            hint = f"a tag stands in braces: {{:{tag.group(1)}}}" if tag and tag.group(1) in ROLES else NAME_HINT
+            self._problem("this hole has no name", opener, min(end + 1, self.literal.end), hint)
         elif keyword.iskeyword(name):
             self._problem(f"'{name}' is a word of Python and cannot name a hole", start, end, "choose another name")
         else:

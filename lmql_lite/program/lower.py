@@ -300,15 +300,13 @@ class Lowering:
                     )
         said = next((each.id for each in words(node)), None)
         if said and said not in EXAMPLES:
-            return QueryError(
-                f"{said} is not available in this version", span=span_of(node, self._span), hint=SUPPORTED
-            )
+            sentence = f"{said} is not available in this version"
+            return QueryError(sentence, span=span_of(node, self._span), hint=f"there are {SUPPORTED}")
         sentence = f"{said} cannot stand inside what only Python can judge" if said else "only Python can judge this"
-        return Unguided(
-            sentence,
-            span=span_of(node, self._span),
-            hint=f"give it a clause of its own, joined by `and`; what guides the model: {SUPPORTED}",
+        hint = "give it a clause of its own, joined by `and`" + (
+            "" if said else f"; what guides the model: {SUPPORTED}"
         )
+        return Unguided(sentence, span=span_of(node, self._span), hint=hint)
 
 
 def _is_none(node: ast.expr) -> bool:
