@@ -382,6 +382,25 @@ def test_a_text_longer_than_the_context_names_the_hole(session: lq.Session) -> N
         run('"{text}[X]"', "", session, {"text": "x " * 4000})
 
 
+@pytest.mark.parametrize(
+    "source", ['"{text}[X]"', '"[A]" where A in ["y"]\n"{text}[X]"', '"{text}[X]" where X in ["a", "b"]']
+)
+def test_a_text_that_cannot_fit_is_refused_without_encoding_it(session: lq.Session, source: str) -> None:
+    model = lq.ScriptedModel("abc")
+    encoded: list[int] = []
+    encode = model.tokenizer.encode
+    model.tokenizer.encode = lambda text: encoded.append(len(text)) or encode(text)  # type: ignore
+    with pytest.raises(lq.ModelError, match=r"\[X\] does not fit: scripted reads at most 4096 tokens"):
+        lq.run_sync(source, {"text": "x" * 400_000}, model=model, session=session)
+    assert sum(encoded) < 1000
+
+
+def test_a_text_that_the_hole_itself_forces_may_be_longer_than_the_context(session: lq.Session) -> None:
+    text = "x" * 40_000
+    result = run('argmax(max_tokens=40_001)\n    "[X]" where X in [text, text + "!"]', "", session, {"text": text})
+    assert result.variables["X"] == text
+
+
 def test_cancelling_one_run_takes_nothing_from_another_S32(session: lq.Session) -> None:
     class Slow(lq.ScriptedModel):
         async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
