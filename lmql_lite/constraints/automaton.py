@@ -17,13 +17,17 @@ from lmql_lite.constraints.places import Atoms, Edge, Past, Place
 from lmql_lite.constraints.search import Ways, Witness
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import Choice, Matches, Term, is_closed
-from lmql_lite.constraints.watch import AnyStop, Watch
+from lmql_lite.constraints.watch import AnyStop, Distances, Watch
 from lmql_lite.constraints.ways import Bounds, Way, is_within
 from lmql_lite.errors import ConstraintError
+
+IntArray = NDArray[np.intp]
 
 STATE_BUDGET = 100_000
 
 UTF8 = Utf8()
+UNFINISHED = (0, 1, 2, 3, 2, 2, 3, 3)
+"""For every state of UTF-8 the bytes that the character still needs."""
 MEMBERS = [[(after, np.array(members)) for after, members in groups] for groups in UTF8.groups]
 NOWHERE = 0
 """The state of a text that no continuation makes valid. The others are numbered from 1."""
@@ -46,28 +50,31 @@ class Automaton:
         self._machines = self._watch.machines
         self.cuts_back = bool(self._watch.cutting)
         """Whether a stop may cut off more than was said since it was reached."""
-        self.counts_parts = self._watch.counts_parts
-        """Whether words or sentences are counted: then what a byte adds to the counts depends on the state."""
         self.counts = self._watch.counts
+        self.counts_parts = self._watch.counts_parts
+        """Whether words, sentences or occurrences are counted: then what a byte adds depends on the state."""
+        self.only_phrases = self._watch.only_phrases
+        """Whether nothing but phrases and characters is compared: then what is missing is known without a search."""
         self.regions = self._watch.regions
         self.token = self.counts.one("tokens")
         """What a token adds to the counts."""
-        self._ways = Ways(self, self.counts, isinstance(simple, Choice | Matches), self._too_large)
+        is_plain = self.only_phrases or isinstance(simple, Choice | Matches)
+        self._ways = Ways(self, self.counts, is_plain, self._too_large)
         self._lock = RLock()
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
         self._expanded = np.zeros(TABLE_ROWS, dtype=np.bool_)
         self._entered: dict[tuple[Atoms, int], int] = {}
         """The state of some machines and UTF-8, where no value is cut back: then nothing else makes a place."""
-        self._table: NDArray[np.intp] = np.full((TABLE_ROWS, 256), UNKNOWN, dtype=np.intp)
+        self._table: IntArray = np.full((TABLE_ROWS, 256), UNKNOWN, dtype=np.intp)
         """For each state and byte the next state times 256: so that another byte is added, and not more."""
         self._edges: dict[int, tuple[Edge, ...]] = {}
-        self._added: NDArray[np.intp] = np.zeros((TABLE_ROWS, 256), dtype=np.intp)
+        self._added = [np.zeros((TABLE_ROWS, 256), dtype=np.intp) for _ in range(self.counts.num_lanes)]
         self._reached: list[bool] = []
         self._ahead: list[tuple[Way, ...]] = []
         self._behind: list[tuple[Bounds, ...]] = []
-        self._held: dict[tuple[int, tuple[int, ...]], bool] = {}
-        """Whether a value may end in a state: the same for all counts of a region, known by its least."""
+        self._held: dict[tuple[int, tuple[int, ...], int], bool] = {}
+        """Whether a value may end in a state: the same for all counts of a region, known by its least, and flags."""
         start = Place((0,) * len(self._machines), 0, ())
         self._add(start._replace(utf8=1))  # in the place of NOWHERE: no text ends or goes on there
         self._ahead[NOWHERE] = ()
@@ -126,27 +133,41 @@ class Automaton:
             size = 2 * len(self._places)
             more = np.full((size - len(self._table), 256), UNKNOWN, dtype=np.intp)
             self._table = np.vstack([self._table, more])
-            self._added = np.vstack([self._added, np.zeros_like(more)])
+            self._added = [np.vstack([added, np.zeros_like(more)]) for added in self._added]
             self._expanded = np.append(self._expanded, np.zeros(size - self._expanded.size, dtype=np.bool_))
         self._table[state] = row << 8
-        if self.counts_parts:
-            small = {edge.state: self.counts.small(edge.added) for edge in self._find_edges(state)}
-            self._added[state] = [small.get(number, 0) for number in row.tolist()]
+        if self._added:
+            lanes = {key: self.counts.lanes(key) for key in set(self.gains(state))}
+            for lane, column in enumerate(self._added):
+                column[state] = [lanes[key][lane] for key in self.gains(state)]
         self._expanded[state] = True  # last: whoever sees it may read the row
 
-    def _find_edges(self, state: int) -> tuple[Edge, ...]:
+    def gains(self, state: int) -> list[int]:
+        """What each of the 256 bytes of an expanded state adds to the counts; 0 for those that lead nowhere."""
         place = self._places[state]
-        numbers, first, how_many = np.unique(self._table[state] >> 8, return_index=True, return_counts=True)
-        edges = [
-            self._edge(place, number, byte, many)
-            for number, byte, many in zip(numbers.tolist(), first.tolist(), how_many.tolist(), strict=True)
+        row = (self._table[state] >> 8).tolist()
+        added = {
+            number: self._watch.added(place.atoms, self._places[number].atoms, place.utf8 == 0)
+            for number in set(row)
             if number != NOWHERE
+        }
+        gains = [added.get(number, 0) for number in row]
+        for byte, flags in self._watch.raised(place.atoms).items():
+            if row[byte] != NOWHERE:
+                gains[byte] |= flags
+        return gains
+
+    def _find_edges(self, state: int) -> tuple[Edge, ...]:
+        row = (self._table[state] >> 8).tolist()
+        found: dict[tuple[int, int], list[int]] = {}
+        for byte, key in enumerate(zip(row, self.gains(state), strict=True)):
+            if key[0] != NOWHERE:
+                found.setdefault(key, []).append(byte)
+        edges = [
+            Edge(number, added, added + self.token, members[0], len(members))
+            for (number, added), members in found.items()
         ]
         return tuple(sorted(edges, key=lambda edge: -edge.how_many))  # what most bytes do is likely to be asked first
-
-    def _edge(self, place: Place, number: int, byte: int, how_many: int) -> Edge:
-        added = self._watch.added(place.atoms, self._places[number].atoms, place.utf8 == 0)
-        return Edge(number, added, added + self.token, byte, how_many)
 
     def _enter(self, place: Place, after: Atoms, utf8: int) -> int:
         """The state after one byte, NOWHERE where no continuation can meet the term."""
@@ -189,7 +210,7 @@ class Automaton:
 
     # Walking -----------------------------------------------------------------------------------------------------
 
-    def follow(self, places: NDArray[np.intp], out: NDArray[np.intp] | None = None) -> NDArray[np.intp]:
+    def follow(self, places: IntArray, out: IntArray | None = None) -> IntArray:
         """The next states of many, each times 256, for places that are a state times 256 and a byte."""
         after = self._table.ravel().take(places, mode="clip", out=out)
         if after.size and after.min() < 0:
@@ -198,11 +219,15 @@ class Automaton:
             after = self._table.ravel().take(places, mode="clip", out=out)
         return after
 
-    def row(self, state: int) -> NDArray[np.intp]:
+    def row(self, state: int) -> IntArray:
         """The next state for each of the 256 bytes."""
         self._reach(state)
-        row: NDArray[np.intp] = self._table[state] >> 8
+        row: IntArray = self._table[state] >> 8
         return row
+
+    def steps(self, state: int) -> list[tuple[int, int]]:
+        """For each of the 256 bytes the next state, and what it adds to the counts, tokens left out."""
+        return list(zip(self.row(state).tolist(), self.gains(state), strict=True))
 
     def edges(self, state: int) -> tuple[Edge, ...]:
         edges = self._edges.get(state)
@@ -221,15 +246,15 @@ class Automaton:
         """The configuration after one byte, no token counted."""
         self._reach(state)
         after = int(self._table[state, byte]) >> 8
-        if after == NOWHERE or not self.counts.units:
+        if after == NOWHERE or not (self.counts.units or self.counts.num_flags):
             return after, count
-        added = self._watch.added(self._places[state].atoms, self._places[after].atoms, starts_character(byte))
-        return after, self.counts.add(count, added)
+        place = self._places[state]
+        added = self._watch.added(place.atoms, self._places[after].atoms, starts_character(byte))
+        return after, self.counts.add(count, added | self._watch.raised(place.atoms).get(byte, 0))
 
-    @property
-    def added(self) -> NDArray[np.intp]:
-        """For every place of `follow` what it adds to the counts, as `Counts.small` packs it; no token counted."""
-        return self._added.ravel()
+    def added(self, lane: int) -> IntArray:
+        """For every place of `follow` what it adds to one of `Counts.lanes`."""
+        return self._added[lane].ravel()
 
     def undecided(self, state: int) -> int:
         """How many of the last bytes may turn out to be a phrase before which the value is cut."""
@@ -248,12 +273,16 @@ class Automaton:
 
     def holds(self, state: int, count: int) -> bool:
         """Whether the hole may end here by the model's own decision."""
-        region = self.regions.find(self.counts.unpack(count))
-        known = self._held.get((state, region.low))
+        key = state, self.regions.find(self.counts.unpack(count)).low, self.counts.flags(count)
+        known = self._held.get(key)
         if known is None:
             place = self._places[state]
-            known = self._held[state, region.low] = not place.utf8 and self._watch.holds(place.atoms, count)
+            known = self._held[key] = not place.utf8 and self._watch.holds(place.atoms, count)
         return known
+
+    def grounds(self, state: int, count: int) -> tuple[int, int]:
+        """The flags by which a value may end here: all of the first are raised, and none of the second."""
+        return self._watch.grounds(self._places[state].atoms, count)
 
     def may_hold(self, state: int) -> bool:
         """Whether `holds` is true for some count."""
@@ -319,7 +348,20 @@ class Automaton:
             values = self.counts.unpack(count)
             if any(is_within(values, bounds) for bounds in self._behind[state]):
                 return 0
-        return self._watch.at_least(self._ahead[state], self._places[state].atoms, count)
+        place = self._places[state]
+        least = self._watch.at_least(self._ahead[state], place.atoms, count)
+        if self.only_phrases and place.utf8 and least < NEVER:  # no phrase goes on in this character
+            least += UNFINISHED[place.utf8]
+        return least
+
+    def distances(self, states: IntArray, values: IntArray, flags: IntArray) -> Distances:
+        """For many configurations, where there are `only_phrases`: a row of `values` and a column of `flags` each."""
+        places = [self._places[state] for state in states.tolist()]
+        atoms = np.array([place.atoms for place in places], dtype=np.intp).reshape(states.size, -1)
+        found = self._watch.distances(self._ahead[self.start], atoms, values, flags)
+        unfinished = np.array([UNFINISHED[place.utf8] for place in places], dtype=np.intp)
+        least = np.where(states == NOWHERE, NEVER, np.minimum(found.least + unfinished, NEVER))
+        return found._replace(least=least)
 
     def most_counts(self, state: int) -> tuple[int, ...]:
         """The most of each count with which the hole can end from here, NEVER where nothing limits it."""
