@@ -7,18 +7,20 @@ is exact (S19): a mask built on it never walks into a dead end.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import DEAD, NEVER, Utf8, starts_character
+from lmql_lite.constraints.atoms import DEAD, NEVER, Utf8
 from lmql_lite.constraints.places import Atoms, Edge, Past, Place
 from lmql_lite.constraints.search import Ways, Witness
 from lmql_lite.constraints.simplify import simplify
-from lmql_lite.constraints.terms import Choice, Matches, Term, is_closed
+from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Stop, Term, is_closed
 from lmql_lite.constraints.watch import AnyStop, Distances, Watch
-from lmql_lite.constraints.ways import Bounds, Way, is_within
+from lmql_lite.constraints.ways import Way
 from lmql_lite.errors import ConstraintError
 
 IntArray = NDArray[np.intp]
@@ -64,7 +66,7 @@ class Automaton:
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
         self._expanded = np.zeros(TABLE_ROWS, dtype=np.bool_)
-        self._entered: dict[tuple[Atoms, int], int] = {}
+        self._entered: dict[tuple[Atoms, int, int], int] = {}
         """The state of some machines and UTF-8, where no value is cut back: then nothing else makes a place."""
         self._table: IntArray = np.full((TABLE_ROWS, 256), UNKNOWN, dtype=np.intp)
         """For each state and byte the next state times 256: so that another byte is added, and not more."""
@@ -72,7 +74,9 @@ class Automaton:
         self._added = [np.zeros((TABLE_ROWS, 256), dtype=np.intp) for _ in range(self.counts.num_lanes)]
         self._reached: list[bool] = []
         self._ahead: list[tuple[Way, ...]] = []
-        self._behind: list[tuple[Bounds, ...]] = []
+        self._behind: list[tuple[Way, ...]] = []
+        self._pending: list[int] = []
+        """The flags that bytes raised which may be cut off, as a part of a count."""
         self._held: dict[tuple[int, tuple[int, ...], int], bool] = {}
         """Whether a value may end in a state: the same for all counts of a region, known by its least, and flags."""
         start = Place((0,) * len(self._machines), 0, ())
@@ -89,7 +93,7 @@ class Automaton:
         if number is None:
             number = len(self._places)
             if number >= STATE_BUDGET:
-                raise self._too_large()
+                raise self._too_large(STATE_BUDGET)
             self._add(place)
             self._numbers[place] = number
         return number
@@ -99,10 +103,17 @@ class Automaton:
         self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._watch.stops))
         self._ahead.append(self._watch.ways(place.atoms))
         self._behind.append(self._ways_back(place))
+        self._pending.append(self.counts.flagged(self._raised_in(place, len(place.before))))
 
-    def _too_large(self) -> ConstraintError:
+    def _too_large(self, states: int) -> ConstraintError:
+        parts = self.term.terms if isinstance(self.term, And) else (self.term,)
+        several = [part for part in parts if not isinstance(part, Length | Stop | Constant)]
+        clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
+        sentence = f"this condition needs more than {states:,} states"
+        if len(clauses) > 1:
+            sentence = f"these conditions together need more than {states:,} states: {', '.join(clauses)}"
         return ConstraintError(
-            f"this condition needs more than {STATE_BUDGET:,} states",
+            sentence,
             span=self.term.span,
             hint="fewer or shorter options and phrases, or two holes, make it smaller",
         )
@@ -113,18 +124,20 @@ class Automaton:
         atoms, utf8, _ = place
         row = np.full(256, NOWHERE, dtype=np.intp)
         moves = [machine.moves(atom) for machine, atom in zip(self._machines, atoms, strict=True)]
-        special = sorted(set[int]().union(*(move.special for move in moves)))
+        raised = self._watch.raised(atoms) if self.cuts_back else {}
+        special = sorted(set[int](raised).union(*(move.special for move in moves)))
         other = tuple(move.other for move in moves)
-        entered: dict[tuple[Atoms, int], int] = {} if self.cuts_back else self._entered
+        entered: dict[tuple[Atoms, int, int], int] = {} if self.cuts_back else self._entered
         if self.cuts_back or self._watch.ways(other):
             for after, members in MEMBERS[utf8]:
-                if (other, after) not in entered:
-                    entered[other, after] = self._enter(place, other, after)
-                row[members] = entered[other, after]
+                if (other, after, 0) not in entered:
+                    entered[other, after, 0] = self._enter(place, other, after, 0)
+                row[members] = entered[other, after, 0]
         # one column of successors for each byte: all machines have been asked for all bytes at once
         columns = zip(*([move.special.get(byte, move.other) for byte in special] for move in moves), strict=True)
         after_utf8 = UTF8.table[utf8]
-        keys = list(zip(columns, [after_utf8[byte] for byte in special], strict=bool(moves)))
+        steps = [(after_utf8[byte], raised.get(byte, 0)) for byte in special]
+        keys = [(column, *step) for column, step in zip(columns, steps, strict=bool(moves))]
         for key in keys:
             if key not in entered:
                 entered[key] = NOWHERE if key[1] == DEAD else self._enter(place, *key)
@@ -137,25 +150,32 @@ class Automaton:
             self._expanded = np.append(self._expanded, np.zeros(size - self._expanded.size, dtype=np.bool_))
         self._table[state] = row << 8
         if self._added:
-            lanes = {key: self.counts.lanes(key) for key in set(self.gains(state))}
+            gains = self.gains(state)
+            lanes = {gain: self.counts.lanes(gain) for gain in set(gains)}
             for lane, column in enumerate(self._added):
-                column[state] = [lanes[key][lane] for key in self.gains(state)]
+                column[state] = [lanes[gain][lane] for gain in gains]
         self._expanded[state] = True  # last: whoever sees it may read the row
 
     def gains(self, state: int) -> list[int]:
         """What each of the 256 bytes of an expanded state adds to the counts; 0 for those that lead nowhere."""
-        place = self._places[state]
         row = (self._table[state] >> 8).tolist()
-        added = {
-            number: self._watch.added(place.atoms, self._places[number].atoms, place.utf8 == 0)
-            for number in set(row)
-            if number != NOWHERE
-        }
-        gains = [added.get(number, 0) for number in row]
-        for byte, flags in self._watch.raised(place.atoms).items():
-            if row[byte] != NOWHERE:
-                gains[byte] |= flags
-        return gains
+        raised = self._watch.raised(self._places[state].atoms)
+        gains = {number: self._gain(state, number, 0) for number in set(row) if number != NOWHERE}
+        return [
+            self._gain(state, number, raised[byte]) if byte in raised and number else gains.get(number, 0)
+            for byte, number in enumerate(row)
+        ]
+
+    def _gain(self, state: int, after: int, raised: int) -> int:
+        """What a byte that raises flags adds to the counts: the flags of bytes that may be cut off come later."""
+        place, then = self._places[state], self._places[after]
+        added = self._watch.added(place.atoms, then.atoms, place.utf8 == 0)
+        if self.cuts_back:
+            settled = [past.raised for past in place.before] + [raised]
+            for flags in settled[: len(settled) - len(then.before)]:
+                added |= flags
+            return added
+        return added | raised
 
     def _find_edges(self, state: int) -> tuple[Edge, ...]:
         row = (self._table[state] >> 8).tolist()
@@ -169,36 +189,42 @@ class Automaton:
         ]
         return tuple(sorted(edges, key=lambda edge: -edge.how_many))  # what most bytes do is likely to be asked first
 
-    def _enter(self, place: Place, after: Atoms, utf8: int) -> int:
+    def _enter(self, place: Place, after: Atoms, utf8: int, raised: int) -> int:
         """The state after one byte, NOWHERE where no continuation can meet the term."""
         matched = max((machine.under_way(after[slot]) for slot, machine in self._watch.cutting), default=0)
         # under a phrase that may cut the value the text itself may be past hope: what stands before is judged
-        past = Past(self._watch.judged(place.atoms), min(place.utf8, 1))
+        past = Past(self._watch.judged(place.atoms), min(place.utf8, 1), raised)
         before = (*place.before, past)[-matched:] if matched else ()
         if self._watch.ways(after) or any(self._watch.may_hold(past.atoms) for past in before):
             return self._number(Place(after, utf8, before))
         return NOWHERE
 
-    def _ways_back(self, place: Place) -> tuple[Bounds, ...]:
-        """The counts here with which a stop may still cut the value back to one that meets the term."""
-        found: dict[Bounds, None] = {}
+    def _ways_back(self, place: Place) -> tuple[Way, ...]:
+        """The counts and flags here with which a stop may still cut the value back to one that meets the term."""
+        found: list[Way] = []
         packed, after = 0, place.atoms
-        for past in reversed(place.before):
+        for at in reversed(range(len(place.before))):
+            past = place.before[at]
             if self.counts.units:
                 packed += self._watch.added(past.atoms, after, past.utf8 == 0)
             after = past.atoms
             if past.utf8:
                 continue  # no phrase begins inside a character
             since = self.counts.unpack(packed)
+            flags = self._raised_in(place, at)
             for way in self._watch.ways(past.atoms):
-                if way.num_bytes == 0:
+                if way.num_bytes == 0 and not way.unwanted & flags:
                     # the tokens of the phrase count as well, and some of them are still to come
                     bounds = tuple(
                         (0 if unit == "tokens" else low + more, high + more)
                         for unit, more, (low, high) in zip(self.counts.units, since, way.bounds, strict=True)
                     )
-                    found[bounds] = None
-        return tuple(found)
+                    found.append(way._replace(bounds=bounds, wanted=way.wanted & ~flags))
+        return tuple(dict.fromkeys(found))
+
+    def _raised_in(self, place: Place, many: int) -> int:
+        """The flags that the first of the bytes raised which may be cut off."""
+        return self.counts.flags(reduce(or_, (past.raised for past in place.before[:many]), 0))
 
     def _added_since(self, place: Place, back: int) -> int:
         """What the last bytes have added to the counts. Tokens stay as they are: the hole has been charged for them."""
@@ -248,9 +274,8 @@ class Automaton:
         after = int(self._table[state, byte]) >> 8
         if after == NOWHERE or not (self.counts.units or self.counts.num_flags):
             return after, count
-        place = self._places[state]
-        added = self._watch.added(place.atoms, self._places[after].atoms, starts_character(byte))
-        return after, self.counts.add(count, added | self._watch.raised(place.atoms).get(byte, 0))
+        raised = self._watch.raised(self._places[state].atoms).get(byte, 0)
+        return after, self.counts.add(count, self._gain(state, after, raised))
 
     def added(self, lane: int) -> IntArray:
         """For every place of `follow` what it adds to one of `Counts.lanes`."""
@@ -277,12 +302,21 @@ class Automaton:
         known = self._held.get(key)
         if known is None:
             place = self._places[state]
-            known = self._held[key] = not place.utf8 and self._watch.holds(place.atoms, count)
+            known = self._held[key] = not place.utf8 and self._watch.holds(place.atoms, count | self._pending[state])
         return known
 
     def grounds(self, state: int, count: int) -> tuple[int, int]:
-        """The flags by which a value may end here: all of the first are raised, and none of the second."""
-        return self._watch.grounds(self._places[state].atoms, count)
+        """The flags by which the hole may end here: all of the first are raised, and none of the second."""
+        place = self._places[state]
+        if self.holds(state, count):
+            wanted, unwanted = self._watch.grounds(place.atoms, count | self._pending[state])
+            return wanted & ~self.counts.flags(self._pending[state]), unwanted
+        back = self.cut(state, count)
+        assert back, "the hole ends here"
+        past, before = place.before[-back], self._raised_in(place, len(place.before) - back)
+        count = count - self._added_since(place, back) | self.counts.flagged(before)
+        wanted, unwanted = self._watch.grounds(past.atoms, count)
+        return wanted & ~before, unwanted
 
     def may_hold(self, state: int) -> bool:
         """Whether `holds` is true for some count."""
@@ -308,8 +342,12 @@ class Automaton:
 
     def _fires(self, place: Place, count: int, stop: AnyStop, back: int) -> bool:
         if stop.inclusive:
-            return self._watch.fires(place.atoms, count, stop)
-        return self._watch.fires(place.before[-back].atoms, count - self._added_since(place, back), stop)
+            return self._watch.fires(
+                place.atoms, count | self.counts.flagged(self._raised_in(place, len(place.before))), stop
+            )
+        flags = self.counts.flagged(self._raised_in(place, len(place.before) - back))
+        count = count - self._added_since(place, back) | flags
+        return self._watch.fires(place.before[-back].atoms, count, stop)
 
     # Ends --------------------------------------------------------------------------------------------------------
 
@@ -345,11 +383,11 @@ class Automaton:
     def at_least(self, state: int, count: int) -> int:
         """A number of bytes below which the hole cannot end well. Cheap."""
         if self._behind[state]:
-            values = self.counts.unpack(count)
-            if any(is_within(values, bounds) for bounds in self._behind[state]):
+            values, flags = self.counts.unpack(count), self.counts.flags(count)
+            if any(way.is_gone(values, flags) for way in self._behind[state]):
                 return 0
         place = self._places[state]
-        least = self._watch.at_least(self._ahead[state], place.atoms, count)
+        least = self._watch.at_least(self._ahead[state], place.atoms, count | self._pending[state])
         if self.only_phrases and place.utf8 and least < NEVER:  # no phrase goes on in this character
             least += UNFINISHED[place.utf8]
         return least
@@ -365,5 +403,5 @@ class Automaton:
 
     def most_counts(self, state: int) -> tuple[int, ...]:
         """The most of each count with which the hole can end from here, NEVER where nothing limits it."""
-        bounds = [way.bounds for way in self._ahead[state]] + list(self._behind[state])
+        bounds = [way.bounds for way in (*self._ahead[state], *self._behind[state])]
         return tuple(max((bound[at][1] for bound in bounds), default=-1) for at in range(len(self.counts.units)))

@@ -50,7 +50,8 @@ class Counts:
             bits = (value + HEADROOM).bit_length()
             self._fields.append((shift, (1 << bits) - 1, value))
             shift += bits
-        self._flags_at = shift
+        self.flags_at = shift
+        """The bit at which the flags begin."""
         self._numbers = (1 << shift) - 1
         self._only = self.most[0] if len(self.most) == 1 and not num_flags else None
         self.walked = [at for at, unit in enumerate(self.units) if unit not in ("characters", "tokens")]
@@ -71,13 +72,13 @@ class Counts:
         """What two stretches of text add; not saturated."""
         if not self.num_flags:
             return one + other
-        numbers, at = self._numbers, self._flags_at
+        numbers, at = self._numbers, self.flags_at
         return (one & numbers) + (other & numbers) | (one | other) >> at << at
 
     def pack(self, values: tuple[int, ...], flags: int = 0) -> int:
         """One value for each of `units`, none below 0."""
         packed = sum(value << field[0] for value, field in zip(values, self._fields, strict=True))
-        return packed | flags << self._flags_at
+        return packed | flags << self.flags_at
 
     def unpack(self, count: int) -> tuple[int, ...]:
         """The value of each of `units`."""
@@ -86,11 +87,11 @@ class Counts:
         return tuple([(count >> shift) & mask for shift, mask, _ in self._fields])
 
     def flags(self, count: int) -> int:
-        return count >> self._flags_at
+        return count >> self.flags_at
 
     def flagged(self, flags: int) -> int:
         """Flags as a part of a count."""
-        return flags << self._flags_at
+        return flags << self.flags_at
 
     def flag_lanes(self, flags: int) -> list[int]:
         return [flags >> at & (1 << FLAGS_IN_LANE) - 1 for at in range(0, self.num_flags, FLAGS_IN_LANE)]

@@ -57,6 +57,9 @@ class Finder:
             kept[node] = node if children[node] or not node else kept[shorter[node]]
         numbers = {node: at for at, node in enumerate(node for node in order if kept[node] == node)}
         self.texts = [texts[node] for node in numbers]
+        said = set(b"".join(phrase for phrase, _ in phrases))
+        self.is_plain = max(said) < 0x80 and any(byte not in said for byte in range(0x20, 0x7F))
+        """Whether all phrases are ASCII, and leave a character of it unused."""
         self._moves: list[Moves] = []
         self.found: list[dict[int, int]] = []
         """For every state the flags that a byte raises, where it raises any."""

@@ -12,8 +12,9 @@ from lmql_lite.constraints.counters import Counts
 from lmql_lite.constraints.places import Edge
 from lmql_lite.errors import ConstraintError
 
-SEARCH_BUDGET = 300_000
-"""Configurations that one search for an end may look at."""
+SEARCHED = 30_000
+"""Configurations that one search for an end may look at, beside some for each byte of the shortest text."""
+SEARCHED_A_BYTE = 20
 MEMO_KEPT = 1_000_000
 """Configurations whose distance is remembered, about 200 bytes each."""
 WITNESSES_KEPT = 4
@@ -51,7 +52,9 @@ class Graph(Protocol):
 class Ways:
     """`is_plain` tells that what the graph says to be at least missing is all that is. Threads may share it."""
 
-    def __init__(self, graph: Graph, counts: Counts, is_plain: bool, too_large: Callable[[], ConstraintError]) -> None:
+    def __init__(
+        self, graph: Graph, counts: Counts, is_plain: bool, too_large: Callable[[int], ConstraintError]
+    ) -> None:
         self._graph = graph
         self._counts = counts
         self._is_plain = is_plain
@@ -112,6 +115,7 @@ class Ways:
         depths = {start: 0}
         # a place is put in with what its predecessor was estimated at, and estimated itself when its turn comes
         queue = [(least, 0, start)]
+        most = SEARCHED + SEARCHED_A_BYTE * least
         while queue:
             total, height, here = heappop(queue)
             depth = -height
@@ -139,8 +143,8 @@ class Ways:
                     depths[after] = depth + 1
                     came_from[after] = here, edge.spent
                     heappush(queue, (max(total, depth + 1), height - 1, after))
-            if len(depths) > SEARCH_BUDGET:
-                raise self._too_large()
+            if len(depths) > most:
+                raise self._too_large(most)
         self._distances.update(dict.fromkeys(depths, NEVER))
         return NEVER
 

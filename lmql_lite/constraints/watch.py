@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import NEVER, Forbidden, Options, Phrase
-from lmql_lite.constraints.counters import Counts, Parts, Regions, parts
+from lmql_lite.constraints.avoiding import FEW, Avoiding
+from lmql_lite.constraints.counters import FLAGS_IN_LANE, Counts, Parts, Regions, parts
 from lmql_lite.constraints.demand import Demand
 from lmql_lite.constraints.phrases import Finder, Repeats
 from lmql_lite.constraints.places import Atoms, Judgement
@@ -66,8 +67,6 @@ class Watch:
         """The same for atoms that a flag stands for."""
         largest: dict[Measure, int] = {}
         flagged: dict[Term, list[int]] = {}
-        # where a value is cut back it is judged by what stood before, which flags do not tell
-        self._by_flags = not any(isinstance(stop, AnyStop) and not stop.inclusive for stop in _atoms(term))
         self._collect(term, True, largest, {}, flagged)
         self.cutting = [(slot, machine) for stop, slot, machine in self.stops if not stop.inclusive]
         """The stops before which a value is cut."""
@@ -98,6 +97,7 @@ class Watch:
         self._ways: dict[Atoms, tuple[Way, ...]] = {}
         wanted = [atom.phrase for atom in flagged if isinstance(atom, Contains)]
         self._demand = Demand(wanted, [*self._repeats], self._finder.texts if self._finder else [b""])
+        self._avoiding: dict[tuple[int, int], Avoiding | None] = {}
         self.only_phrases = bool(flagged or self._repeats) and self._has_only_phrases()
         """Whether the term compares nothing but phrases and characters: then what is demanded is all."""
 
@@ -118,17 +118,17 @@ class Watch:
                 self._collect(part, False, largest, known, flagged)
             case Length(at_least, at_most, unit):
                 largest[unit] = max(largest.get(unit, 0), at_least, at_most or 0)
-            case Contains() if self._by_flags:
+            case Contains():
                 flagged.setdefault(term, []).append(id(term))
-            case Lacks() if self._by_flags and not is_needed:
+            case Lacks() if not is_needed:
                 flagged.setdefault(term, []).append(id(term))
-            case Choice() | Matches() | Contains() | Lacks() | Stop() | StopPattern():
+            case Choice() | Matches() | Lacks() | Stop() | StopPattern():
                 slot = known.setdefault(term, len(self._contents))  # equal atoms share a machine
                 if slot == len(self._contents):
                     self._add(term, slot)
                 self._slots[id(term)] = slot
 
-    def _add(self, atom: Choice | Matches | Contains | Lacks | AnyStop, slot: int) -> None:
+    def _add(self, atom: Choice | Matches | Lacks | AnyStop, slot: int) -> None:
         match atom:
             case Choice(options):
                 self._contents.append(Options(options))
@@ -136,8 +136,6 @@ class Watch:
                 self._contents.append(Regex(pattern, flags, span))
             case Lacks(phrases):
                 self._contents.append(Forbidden(phrases))
-            case Contains(phrase):
-                self._contents.append(Phrase(phrase, sticky=True))
             case Stop(phrase):
                 found: Phrase | Found = Phrase(phrase, sticky=False)
                 self._contents.append(found)
@@ -212,7 +210,7 @@ class Watch:
                 return Judgement(at_least <= value and (at_most is None or value <= at_most), False)
             case Contains() | Lacks() if id(term) in self._flags:
                 return Judgement(bool(flags & self._flags[id(term)]) == isinstance(term, Contains), False)
-            case Choice() | Matches() | Contains() | Lacks():
+            case Choice() | Matches() | Lacks():
                 slot = self._slots[id(term)]
                 return Judgement(self._contents[slot].holds(atoms[slot]), False)
             case Stop() | StopPattern():
@@ -226,6 +224,7 @@ class Watch:
             case Or(terms):
                 parts = [self._judge_part(part, atoms, values, flags, reached) for part in terms]
                 return Judgement(any(part.holds for part in parts), any(part.fires for part in parts))
+        raise AssertionError("every phrase has a flag")
 
     def _grounds(self, term: Term, atoms: Atoms, count: int) -> tuple[int, int]:
         match term:
@@ -269,7 +268,7 @@ class Watch:
                 return (self._always._replace(wanted=self._flags[id(term)]),)
             case Lacks() if id(term) in self._flags:
                 return (self._always._replace(unwanted=self._flags[id(term)]),)
-            case Choice() | Matches() | Contains() | Lacks():
+            case Choice() | Matches() | Lacks():
                 slot = self._slots[id(term)]
                 need = self._contents[slot].need(atoms[slot])
                 return (Way(*need, self._always.bounds),) if need.num_bytes < NEVER else ()
@@ -316,7 +315,13 @@ class Watch:
                     num_characters = max(num_characters, more)
                 else:
                     num_bytes = max(num_bytes, more)
-        if wanted & ~flags or any(repeats):
+        avoiding = self._avoid(way)
+        if avoiding is not None:
+            missed = avoiding.missing(atoms[self._finds], wanted & ~flags)
+            if missed >= NEVER:
+                return NEVER
+            num_characters = max(num_characters, missed)
+        elif wanted & ~flags or any(repeats):
             text = atoms[self._finds] if self._finder else 0
             begun = [repeats.begun(atoms[slot]) for slot, repeats in self._repeats.values()]
             demanded = self._demand.least(text, wanted & ~flags, repeats, begun)
@@ -344,12 +349,18 @@ class Watch:
             wanted = [lane & ~raised for lane, raised in zip(lanes, flags, strict=True)]
             more = np.maximum(low - values, 0)
             missing = [more[:, at] for at, unit in enumerate(self.counts.units) if isinstance(unit, Occurrences)]
-            demanded = self._demand.least_of_all(texts, wanted, missing, begun)
+            avoiding = self._avoid(way)
+            if avoiding is not None:
+                demanded = avoiding.missing_of_all(texts, wanted, FLAGS_IN_LANE)
+                for raised, bits in zip(flags, self.counts.flag_lanes(way.unwanted), strict=True):
+                    demanded[(raised & bits) != 0] = NEVER
+            else:
+                demanded = self._demand.least_of_all(texts, wanted, missing, begun)
             after = values.copy()
             if self._characters is not None:
                 np.maximum(demanded, more[:, self._characters], out=demanded)
                 after[:, self._characters] += demanded
-            within = (after <= high).all(axis=1)
+            within = (after <= high).all(axis=1) & (demanded < NEVER)
             np.minimum(least, demanded, out=least, where=within)
             if self._characters is not None:
                 left = high[self._characters] - after[:, self._characters]
@@ -361,7 +372,23 @@ class Watch:
         units = all(unit == "characters" or isinstance(unit, Occurrences) for unit in self.counts.units)
         plain = len(self._contents) == len(self._of_stops) and not self.cutting
         ways = self._ways_of(self.term, ()) if units and plain else ()
-        return bool(ways) and all(way.is_exact and not way.unwanted for way in ways) and self._demand.is_attained()
+        return (
+            bool(ways)
+            and all(way.is_exact for way in ways)
+            and self._demand.is_attained()
+            and all(not way.unwanted or (self._avoid(way) is not None and not self._repeats) for way in ways)
+        )
+
+    def _avoid(self, way: Way) -> Avoiding | None:
+        """What is missing of a few phrases where others must not be said on the way; None where they are many."""
+        if not way.unwanted:
+            return None
+        key = way.wanted, way.unwanted
+        if key not in self._avoiding:
+            assert self._finder is not None, "what is unwanted has a flag"
+            few = way.wanted.bit_count() <= FEW and self._finder.is_plain
+            self._avoiding[key] = Avoiding(self._finder, *key, self.counts.flags_at) if few else None
+        return self._avoiding[key]
 
 
 def _atoms(term: Term) -> Iterator[Term]:

@@ -28,6 +28,11 @@ class Way(NamedTuple):
     unwanted: int = 0
     is_exact: bool = True
 
+    def is_gone(self, values: tuple[int, ...], flags: int) -> bool:
+        """Whether nothing is missing, as far as counts and flags tell."""
+        inside = all(low <= value <= high for value, (low, high) in zip(values, self.bounds, strict=True))
+        return inside and not self.wanted & ~flags and not self.unwanted & flags
+
     def is_as_easy_as(self, other: Way) -> bool:
         """Whether this way is open wherever the other one is."""
         return (
@@ -67,10 +72,6 @@ def possible(ways: Iterable[Way]) -> tuple[Way, ...]:
     easiest = tuple((min(low for low, _ in each), max(high for _, high in each)) for each in zip(*bounds, strict=True))
     common = reduce(and_, wanted), reduce(and_, unwanted)
     return (Way(min(num_bytes), min(num_characters), easiest, *common, is_exact=False),)
-
-
-def is_within(values: tuple[int, ...], bounds: Bounds) -> bool:
-    return all(low <= value <= high for value, (low, high) in zip(values, bounds, strict=True))
 
 
 FREE = (0, NEVER)
