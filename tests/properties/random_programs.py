@@ -1,4 +1,4 @@
-"""Random whole programs as source text, with inputs, options and a model; and smaller ones that fail in the same way."""
+"""Random whole programs as source text, with inputs, options and a model, and smaller ones that fail alike."""
 
 from __future__ import annotations
 

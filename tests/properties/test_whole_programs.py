@@ -13,7 +13,6 @@ import random
 import re
 from collections import Counter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest

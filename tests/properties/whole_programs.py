@@ -325,7 +325,7 @@ class Query:
             clauses = [clause for clause in clauses if clause.names <= {hole, *FUNCTIONS, *STOPS, "TOKENS", *WRITTEN}]
         make = TYPES.get(self.prompt_at(place).holes.get(hole, ""), str)
         for text in candidates([constant for clause in clauses for constant in clause.constants]):
-            if len(text.encode()) > most or make is not str and repr(make(text) if _is(text, make) else None) != text:
+            if len(text.encode()) > most or (make is not str and repr(make(text) if _is(text, make) else None) != text):
                 continue
             here = {**(names or {}), hole: make(text)}
             filling = Filling(hole, place, here, known, text, tokens={hole: len(text.encode())})
