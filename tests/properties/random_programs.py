@@ -1,4 +1,4 @@
-"""Random whole programs as source text, with inputs, options and a model; and smaller ones that fail in the same way."""
+"""Random whole programs as source text, with inputs, options and a model, and smaller ones that fail as they do."""
 
 from __future__ import annotations
 
@@ -215,7 +215,11 @@ class Programs:
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
-        self.given: dict[str, Any] = {"flag": dice.random() < 0.5, "most": dice.randint(1, 6), "words": ["a", "ab", "é"]}
+        self.given: dict[str, Any] = {
+            "flag": dice.random() < 0.5,
+            "most": dice.randint(1, 6),
+            "words": ["a", "ab", "é"],
+        }
         self.given["count"] = 2
         self.holes: list[str] = []
         """Those that have been written so far."""
@@ -242,16 +246,29 @@ class Programs:
             body = [header, *("    " + line for line in body)]
             if self.clauses:
                 body += ["where", "    " + " and ".join(self.clauses)]
-        prelude = PRELUDE if any(name in "\n".join(body) for name in ("keep", "known", "few", "even", "ask", "remark")) else ""
+        prelude = (
+            PRELUDE
+            if any(name in "\n".join(body) for name in ("keep", "known", "few", "even", "ask", "remark"))
+            else ""
+        )
         read = set(re.findall(r"\w+", "\n".join(body))) - {"count"}
         given = {name: value for name, value in self.given.items() if name in read}
-        chosen = None if self.yes(0.01) else (dice.randint(0, 1), dice.choice([0.0, 4.0, 20.0]), dice.choice([None, None, 2]))
+        chosen = (
+            None
+            if self.yes(0.01)
+            else (dice.randint(0, 1), dice.choice([0.0, 4.0, 20.0]), dice.choice([None, None, 2]))
+        )
         return Program(prelude.lstrip() + "\n".join(body), given, options, chosen)
 
     def options(self) -> dict[str, Any]:
         dice = self.dice
         decoder = dice.choices(["argmax", "sample", "beam", "beam_sample"], [5, 4, 1, 1])[0]
-        options: dict[str, Any] = {"decoder": decoder, "seed": dice.randint(0, 9), "max_tokens": 14, "max_backtracks": 8}
+        options: dict[str, Any] = {
+            "decoder": decoder,
+            "seed": dice.randint(0, 9),
+            "max_tokens": 10,
+            "max_backtracks": 4,
+        }
         if decoder.startswith("beam"):
             options["n"] = dice.choice([1, 2, 3])
         elif decoder == "sample":
@@ -266,7 +283,9 @@ class Programs:
 
     def statement(self, depth: int, certain: bool) -> list[str]:
         dice = self.dice
-        kind = dice.choices(["prompt", "for", "while", "if", "try", "let"], [6, 1, 1, 2, 1, 1] if depth else [6, 0, 0, 0, 0, 1])[0]
+        kind = dice.choices(
+            ["prompt", "for", "while", "if", "try", "let"], [6, 1, 1, 2, 1, 1] if depth else [6, 0, 0, 0, 0, 1]
+        )[0]
 
         def inside() -> list[str]:
             block = self.block(dice.choice([1, 1, 2]), depth - 1, certain and kind in ("for", "while"))
@@ -284,13 +303,12 @@ class Programs:
             case "try":
                 return ["try:", *inside(), "except lq.ConstraintError:", "    'none'"]
             case "let":
-                return [dice.choice(["count += 1", "count = most", "words.append('b')"])]
+                return [dice.choice(["count += 1", "count = most"])]
         before = len(self.holes)
         lines = [self.prompt()]
         if certain:
             self.filled += self.holes[before:]
         return lines
-
 
     def prompt(self) -> str:
         dice = self.dice
@@ -341,7 +359,13 @@ class Programs:
     def typed(self, name: str) -> str:
         dice = self.dice
         if name == "N":
-            some = [f"N < {dice.randint(-5, 90)}", f"N != {dice.randint(0, 9)}", "N in [1, 7, 12]", "N % 2 == 0", "len(N) < 4"]
+            some = [
+                f"N < {dice.randint(-5, 90)}",
+                f"N != {dice.randint(0, 9)}",
+                "N in [1, 7, 12]",
+                "N % 2 == 0",
+                "len(N) < 4",
+            ]
         elif name == "K":
             some = ["K != 'a'", "len(K) > 1", "K in ['ab', '12', 'b']", "even(K)"]
         else:

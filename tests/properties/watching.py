@@ -63,8 +63,10 @@ class Watch:
         for prompt in query.prompts:
             for name in prompt.holes.keys() & result.variables.keys():
                 value = result.variables[name]
-                filling = Filling(name, prompt.start, result.variables, result.variables, str(value), "forced", tokens)
-                asked = [clause for some in query.asked(name, prompt.start, result.variables) for clause in some]
+                filling = Filling(
+                    name, prompt.end - 1, result.variables, result.variables, str(value), "forced", tokens
+                )
+                asked = [clause for some in query.asked(name, prompt.end - 1, result.variables) for clause in some]
                 if all(clause.names <= plain for clause in asked):
                     self.broken += [f"at the end: {each}" for each in query.broken(filling)]
 
