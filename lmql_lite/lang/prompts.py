@@ -64,10 +64,6 @@ class Prompts:
         expression = self._expression(_present(value), lexer)
         if expression is None:
             return None
-        if form and isinstance(expression.tree.body, ast.Constant) and isinstance(expression.tree.body.value, str):
-            hint = "write {{ and }} around JSON that belongs to the text"
-            self.problems.add("this fills in a fixed text, with a format", expression.span, hint)
-            return None
         letter = self.source.text[conversion.start : conversion.end] if conversion else ""
         shown = self.decoder.decode(form.start, form.end, literal, indent) if form else ""
         return nodes.Interpolation(span, expression, letter, shown)

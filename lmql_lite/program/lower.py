@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import CodeType
 
 from lmql_lite.constraints.pattern import NO_PATTERN
 from lmql_lite.constraints.shapes import METHODS, SHAPES
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
+from lmql_lite.lang.keywords import STOPS
+from lmql_lite.lang.names import values, words
 from lmql_lite.program.conditions import All, Any, Condition, negated
 from lmql_lite.program.given import Compared, Given
 from lmql_lite.program.numbers import LengthIn, LengthIs, NumberIn, NumberIs, Occurs
@@ -69,8 +71,7 @@ def conjuncts(where: nodes.Expression) -> list[nodes.Expression]:
 
 def mentioned(expression: nodes.Expression, names: Iterable[str]) -> set[str]:
     """Which of `names` the expression reads."""
-    read = {node.id for node in ast.walk(expression.tree) if isinstance(node, ast.Name)}
-    return read & set(names)
+    return {name.id for name in values(expression.tree)}.intersection(names)
 
 
 def lower(clause: nodes.Expression, hole: str, bare: Subject = PLAIN) -> Condition:
@@ -101,7 +102,7 @@ class Lowering:
                 return Any(span, tuple(self.condition(value) for value in values))
             case ast.UnaryOp(ast.Not(), operand):
                 self._refuse_stops(operand)
-                return negated(self.condition(operand))
+                return replace(negated(self.condition(operand)), span=span)
             case ast.Compare(ast.Call(ast.Name("type"), [text], []), _, [kind]) if self._is_hole(text):
                 raise QueryError(
                     "the type of a hole stands at the hole",
@@ -193,8 +194,8 @@ class Lowering:
         if self._is_hole(right):
             return self._with(left, lambda code: Has(span, code))
         match subject(left, self._hole, self._bare):
-            case Text(tidied):
-                return self._with(right, lambda code: OneOf(span, code, single=False, tidied=tidied))
+            case Text(tidied, kind):
+                return self._with(right, lambda code: OneOf(span, code, single=False, tidied=tidied, kind=kind))
             case Size(unit):
                 return self._with(right, lambda code: LengthIn(span, code, unit))
             case Number(kind):
@@ -207,9 +208,12 @@ class Lowering:
 
     def _compared(self, whole: ast.expr, asked: ast.expr, comparison: Comparison, value: ast.expr) -> Condition:
         span = span_of(whole, self._span)
-        match subject(asked, self._hole, self._bare):
-            case Text(tidied) if comparison in ("==", "!="):
-                same = self._with(value, lambda code: OneOf(span, code, single=True, tidied=tidied))
+        about = subject(asked, self._hole, self._bare)
+        if isinstance(about, Text) and about.kind is not None and comparison not in ("==", "!="):
+            about = Number(about.kind)
+        match about:
+            case Text(tidied, kind) if comparison in ("==", "!="):
+                same = self._with(value, lambda code: OneOf(span, code, single=True, tidied=tidied, kind=kind))
                 return same if comparison == "==" else negated(same)
             case Size(unit):
                 return self._with(value, lambda code: LengthIs(span, comparison, code, unit))
@@ -250,7 +254,7 @@ class Lowering:
         return self._codes[node]
 
     def _reads_hole(self, node: ast.AST) -> bool:
-        return any(self._is_hole(part) for part in ast.walk(node))
+        return any(name.id == self._hole for name in values(node))
 
     def _is_hole(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Name) and node.id == self._hole
@@ -294,7 +298,7 @@ class Lowering:
                         hint=f"len({name}({self._hole})) < 20"
                         + (f"; in Python the words are {self._hole}.split()" if name == "WORDS" else ""),
                     )
-        said = next((each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in CONSTRAINTS), None)
+        said = next((each.id for each in words(node)), None)
         if said and said not in EXAMPLES:
             return QueryError(
                 f"{said} is not available in this version", span=span_of(node, self._span), hint=SUPPORTED

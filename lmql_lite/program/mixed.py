@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
+from lmql_lite.lang.keywords import STOPS
+from lmql_lite.lang.names import words
 from lmql_lite.program.conditions import All, Any, Condition
 from lmql_lite.program.given import Given
-from lmql_lite.program.lower import Unguided, lower, mentioned
+from lmql_lite.program.lower import Unguided, lower
 from lmql_lite.program.ops import FINAL, GUIDED, Call, Predicate
 from lmql_lite.program.python import compile_expression, span_of
 from lmql_lite.program.subjects import Subject
@@ -59,12 +60,12 @@ class Parts:
     def read(self, node: ast.expr) -> tuple[Condition | None, ast.expr]:
         """What guides, and the node with its guided parts looked up."""
         part = nodes.Expression(span_of(node, self._clause.span), ast.Expression(node))
-        functions = mentioned(part, CONSTRAINTS)
+        functions = {word.id for word in words(node)}
         try:
             condition = lower(part, self._hole, self._bare)
         except Unguided:
             if isinstance(node, ast.BoolOp):
-                return self._read_all(part, node)
+                return self._read_all(part, node, functions)
             if functions:
                 raise
             return None, node
@@ -80,7 +81,9 @@ class Parts:
         self.guided.append(condition)
         return condition, ast.copy_location(looked_up, node)
 
-    def _read_all(self, part: nodes.Expression, node: ast.BoolOp) -> tuple[Condition | None, ast.expr]:
+    def _read_all(
+        self, part: nodes.Expression, node: ast.BoolOp, functions: set[str]
+    ) -> tuple[Condition | None, ast.expr]:
         read = [self.read(value) for value in node.values]
         judged = ast.copy_location(ast.BoolOp(node.op, [each for _, each in read]), node)
         known = tuple(condition for condition, _ in read if condition is not None)
@@ -90,4 +93,4 @@ class Parts:
             return Any(part.span, known), judged
         # one of the others may be true of any text; but a stop is a stop wherever it stands
         true = Given(part.span, compile_expression(ast.Constant(True), part.span))
-        return (Any(part.span, (*known, true)) if mentioned(part, STOPS) else None), judged
+        return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from types import CodeType
@@ -12,11 +12,13 @@ from typing import Literal
 from lmql_lite.constraints import decimals, shapes
 from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Not, Or, Term, Unit
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.values import Comparison, Evaluate, encode, followed, number, wrong
+from lmql_lite.program.values import Comparison, Evaluate, encode, finite, followed, number, wrong
 
 Kind = Literal["int", "float"]
 SHAPE: dict[Kind, str] = {"int": "INT", "float": "FLOAT"}
 """The texts that are such a number: of everything else Python raises an error."""
+MADE: dict[Kind, Callable[[str], float]] = {"int": int, "float": finite}
+"""What makes the number of such a text."""
 AT_ONCE = 100
 """Numbers that `float()` of a hole is compared with one by one."""
 LISTED = 100_000
@@ -104,7 +106,10 @@ class NumberIn:
 
     def bind(self, evaluate: Evaluate) -> Term:
         sentence = f"{self.kind}() of a hole is one of a list, a range or another collection of numbers"
-        value = _collection(self.span, sentence, evaluate(self.code))
+        return self.among(_collection(self.span, sentence, evaluate(self.code)))
+
+    def among(self, value: Iterable[object]) -> Term:
+        """The texts that are one of these numbers."""
         return self._float_in(value) if self.kind == "float" else self._int_in(value)
 
     def _int_in(self, value: Iterable[object]) -> Term:

@@ -16,9 +16,10 @@ UNITS: dict[str, Unit] = {"CHARS": "characters", "WORDS": "words", "SENTENCES": 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """`X`, `X.strip()`, `X.lower()`."""
+    """`X`, `X.strip()`, `X.lower()`. A text that is sure to be a number may be compared as one, too."""
 
     tidied: Tidied
+    kind: Kind | None = None
 
 
 @dataclass(frozen=True, slots=True)

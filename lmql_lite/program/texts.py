@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from types import CodeType
 
 from lmql_lite.constraints import shapes
+from lmql_lite.constraints.pattern import SIZE_BUDGET
 from lmql_lite.constraints.spellings import SIGMAS, spellings
-from lmql_lite.constraints.terms import Contains, Term
+from lmql_lite.constraints.terms import Contains, Or, Term
 from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.program.numbers import Kind, NumberIn
 from lmql_lite.program.values import Evaluate, encode, followed, wrong
 
 WHOLE_TEXT = 200
@@ -27,17 +30,25 @@ class Tidied:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """`X in value`, `X == value`, `X.lower() in value`. In a text is, as in Python, what is a part of it."""
+    """`X in value`, `X == value`, `X.lower() in value`. In a text is, as in Python, what is a part of it.
+
+    Of a hole that is a number of some kind, options may be texts and numbers.
+    """
 
     span: Span
     code: CodeType
     single: bool
     tidied: Tidied = Tidied()
+    kind: Kind | None = None
 
     def bind(self, evaluate: Evaluate) -> Term:
         value = evaluate(self.code)
         options: list[str] = []
+        numbers: list[object] = []
         for option in [value] if self.single else self._several(value):
+            if self.kind and isinstance(option, Real):
+                numbers.append(option)
+                continue
             if not isinstance(option, str):
                 hint = "a text has quotes; numbers are compared with int(X) or float(X)"
                 raise wrong(self.span, "a hole is text and can only be one of several texts", option, hint)
@@ -48,7 +59,10 @@ class OneOf:
             sentence = "lower() of a Greek sigma depends on the letters around it, which cannot be enforced"
             raise ConstraintError(sentence, span=self.span, hint="list the spellings: X in [..]")
         options = list(dict.fromkeys(options))
-        return followed(spellings(tuple(options), self.span, lowered=lowered, left=left, right=right))
+        texts = followed(spellings(tuple(options), self.span, lowered=lowered, left=left, right=right))
+        if self.kind is None or not numbers:
+            return texts
+        return Or((texts, NumberIn(self.span, self.code, inside=True, kind=self.kind).among(numbers)), self.span)
 
     def _several(self, value: object) -> Iterable[object]:
         if not isinstance(value, str):
@@ -113,4 +127,10 @@ class Edge:
                 raise wrong(self.span, sentence, option, 'X.startswith(("a", "b")), STARTS_WITH(X, ["a", "b"])')
             encode(self.span, option)
         texts = tuple(sorted(set(options)))
-        return followed((shapes.begins if self.at_start else shapes.ends)(texts, self.span))
+        try:
+            return followed((shapes.begins if self.at_start else shapes.ends)(texts, self.span))
+        except ConstraintError:
+            edge, many = "begin" if self.at_start else "end", f"{len(texts):,} text{'s' * (len(texts) > 1)}"
+            sentence = f"what a hole can {edge} with takes at most {SIZE_BUDGET:,} steps, and {many} here take more"
+            hint = "list fewer or shorter ones: a step is about one character"
+            raise ConstraintError(sentence, span=self.span, hint=hint) from None

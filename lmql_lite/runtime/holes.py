@@ -8,6 +8,7 @@ from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import Term
 from lmql_lite.errors import ConstraintError
 from lmql_lite.program.clauses import settled
+from lmql_lite.program.numbers import MADE
 from lmql_lite.program.ops import Distribution, Hole
 from lmql_lite.program.schemas import JsonType
 from lmql_lite.program.types import NAMES, TextType
@@ -286,7 +287,8 @@ def _given(op: Hole, term: Term, value: Any) -> tuple[Any, str, Objection | None
     """A value that no model said, as the hole's type has it; its text; and the type or condition that it breaks."""
     spec = op.type.spec if op.type else None
     if spec is None or op.type is None:
-        return value, str(value), unmet(op, term, str(value))
+        text, broken = str(value), unmet(op, term, str(value))
+        return MADE[op.number](text) if op.number and broken is None else value, text, broken
     try:
         text = spec.spelled(value)
         if isinstance(spec, TextType) and (broken := unmet(op, text_term(op, term), text)):

@@ -199,13 +199,13 @@ class Clauses:
         return self.dice.choice(
             [
                 f"{hole} != {other}",
-                f"{hole} != {other}",
-                f"{other} not in {hole}",
-                f"len({hole}) <= len({other}) + 3",
+                f"{hole} != str({other})",
+                f"str({other}) not in {hole}",
+                f"len({hole}) <= len(str({other})) + 3",
                 f"not ({hole} == 'a' and {other} == 'a')",
                 f"({hole} == 'a' or {other} != 'b')",
-                f"({hole} in ['a', 'b'] or len({other}) < 3)",
-                f"{hole}[:1] != {other}[:1]",
+                f"({hole} in ['a', 'b'] or len(str({other})) < 3)",
+                f"{hole}[:1] != str({other})[:1]",
             ]
         )
 
