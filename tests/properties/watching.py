@@ -53,7 +53,7 @@ class Watch:
     def finishes(self, result: Result, source: str) -> None:
         """What is said of holes alone holds of the result's own values and tokens, too, where none is filled twice."""
         query = query_of(source)
-        written = Counter(name for prompt in query.prompts for name in prompt.holes)
+        written = Counter(name for prompt in query.prompts for _, name in prompt.places)
         if not query.is_straight or max(written.values(), default=0) > 1 or "[@" in source:
             return
         kept = Counter(token.hole for token in result.tokens if token.fate == "kept")
@@ -63,8 +63,10 @@ class Watch:
         for prompt in query.prompts:
             for name in prompt.holes.keys() & result.variables.keys():
                 value = result.variables[name]
-                filling = Filling(name, prompt.start, result.variables, result.variables, str(value), "forced", tokens)
-                asked = [clause for some in query.asked(name, prompt.start, result.variables) for clause in some]
+                filling = Filling(
+                    name, prompt.end - 1, result.variables, result.variables, str(value), "forced", tokens
+                )
+                asked = [clause for some in query.asked(name, prompt.end - 1, result.variables) for clause in some]
                 if all(clause.names <= plain for clause in asked):
                     self.broken += [f"at the end: {each}" for each in query.broken(filling)]
 

@@ -142,8 +142,16 @@ class Prompt:
     start: int
     end: int
     holes: Mapping[str, str]
+    places: tuple[tuple[int, str], ...]
+    """Where each hole stands."""
     clauses: tuple[Clause, ...]
     line_end: int
+    line: int
+    """The number of its logical line."""
+
+    def after(self, place: int) -> set[str]:
+        """The holes behind one of its holes."""
+        return {name for at, name in self.places if at > place}
 
 
 @dataclass(frozen=True)
@@ -168,9 +176,17 @@ class Unknown(Exception):
     """How many tokens a hole has is not told here."""
 
 
+GO_ON = ("elif", "else", "except", "finally")
+LEAVE = ("return", "raise", "break", "continue")
+
+
 class Line(NamedTuple):
     depth: int
     tokens: list[tokenize.TokenInfo]
+
+    @property
+    def word(self) -> str:
+        return self.tokens[0].string
 
 
 class Query:
@@ -188,7 +204,7 @@ class Query:
         for at, line in enumerate(self._lines):
             if inside is not None and line.depth > inside:
                 continue
-            word = line.tokens[0].string
+            word = line.word
             inside = line.depth if word in ("def", "class", "async") else None
             if word == "where":
                 self.clauses = self._clauses(self._clause_tokens(at, 1))
@@ -198,7 +214,7 @@ class Query:
             elif inside is None:
                 self._read(at, line)
         self.holes = frozenset(name for prompt in self.prompts for name in prompt.holes)
-        self.is_straight = not any(line.tokens[0].string in ("for", "while", "try") for line in self._lines)
+        self.is_straight = not any(line.word in ("for", "while", "try") for line in self._lines)
 
     def _at(self, place: tuple[int, int]) -> int:
         return self._starts[place[0] - 1] + place[1]
@@ -223,9 +239,10 @@ class Query:
             divided = _divided(words) if rest[0].string == "where" else ([], words)
             clauses = tuple(clause for part in divided for clause in self._clauses(part))
             end = words[-1]
-        holes = dict(each for string in strings for each in _holes(string.string))
+        found = [(self._at(each.start) + place, *hole) for each in strings for place, *hole in _holes(each.string)]
+        holes, places = {name: annotation for _, name, annotation in found}, tuple((at, name) for at, name, _ in found)
         extent = self._at(strings[0].start), self._at(strings[-1].end)
-        self.prompts.append(Prompt(*extent, holes, clauses, self._at(end.end)))
+        self.prompts.append(Prompt(*extent, holes, places, clauses, self._at(end.end), at))
 
     def _clause_tokens(self, at: int, first: int) -> list[tokenize.TokenInfo]:
         """Those of a clause that begins in a line; where it is left open it goes on in deeper ones."""
@@ -246,20 +263,83 @@ class Query:
     def prompt_at(self, place: int) -> Prompt:
         return next(prompt for prompt in self.prompts if prompt.start <= place < prompt.end)
 
+    def is_about(self, place: int, at: int) -> bool:
+        """Whether `at` is in a `where` that speaks of the string at a place: its own, or that of the query."""
+        prompt = self.prompt_at(place)
+        return prompt.start <= at < prompt.line_end or self.where[0] <= at <= self.where[1]
+
     # Judgement ---------------------------------------------------------------------------------------------------
 
     def asked(self, hole: str, place: int, known: Collection[str]) -> list[tuple[Clause, ...]]:
-        """The clauses of each `where` that a value of the hole has to meet, filled in the string at `place`: those that
-        name it, all other holes of which have values, and those that name no hole of their string or query."""
+        """The clauses of each `where` that a value of the hole at `place` has to meet: those that name it and other
+        holes that have values, where it may be the last of them to be filled; and those that name no hole of their
+        string or query."""
         prompt = self.prompt_at(place)
+
+        def concerns(clause: Clause, own: Collection[str]) -> bool:
+            mine, others = clause.names.intersection(own), clause.names & self.holes - {hole}
+            if (mine and hole not in mine) or not others <= set(known):
+                return False
+            if own is self.holes:
+                return not others or not self._are_filled_after(prompt, place, others)
+            return mine.isdisjoint(prompt.after(place) - {hole})
+
         return [
-            tuple(
-                clause
-                for clause in clauses
-                if (hole in clause.names or not clause.names & own) and clause.names & self.holes <= {hole, *known}
-            )
-            for clauses, own in ((prompt.clauses, prompt.holes.keys()), (self.clauses, self.holes))
+            tuple(clause for clause in clauses if concerns(clause, own))
+            for clauses, own in ((prompt.clauses, frozenset(prompt.holes)), (self.clauses, self.holes))
         ]
+
+    def _are_filled_after(self, prompt: Prompt, place: int, names: Collection[str]) -> bool:
+        """Whether one of these holes is certain to be filled after the one at this place."""
+        if prompt.after(place).intersection(names):
+            return True
+        around = [prompt.line]
+        while (parent := self._parent(around[-1])) is not None:
+            around.append(parent)
+        tried = [number for number, at in enumerate(around[1:], 1) if self._lines[at].word == "try"]
+        for at in around[max(tried, default=0) :]:  # what is tried may be left in the middle
+            for later in self._after(at):
+                if any(self._lines[each].word in LEAVE for each in self._block(later)):
+                    return False
+                if self._fills(later, names):
+                    return True
+        return False
+
+    def _parent(self, at: int) -> int | None:
+        depth = self._lines[at].depth
+        return next((before for before in range(at, -1, -1) if self._lines[before].depth < depth), None)
+
+    def _block(self, at: int) -> range:
+        """A line and the deeper ones behind it."""
+        depth, end = self._lines[at].depth, at + 1
+        while end < len(self._lines) and self._lines[end].depth > depth:
+            end += 1
+        return range(at, end)
+
+    def _after(self, at: int) -> Iterator[int]:
+        """The statements behind that of a line, in its own block."""
+        depth, at = self._lines[at].depth, self._block(at).stop
+        while at < len(self._lines) and self._lines[at].depth == depth:
+            if self._lines[at].word not in GO_ON:
+                yield at
+            at = self._block(at).stop
+
+    def _fills(self, at: int, names: Collection[str]) -> bool:
+        """Whether a statement is certain to fill one of these holes."""
+        line = self._lines[at]
+        if line.word == "if":
+            branches, at = [self._block(at)], self._block(at).stop
+            while at < len(self._lines) and self._lines[at].depth == line.depth and self._lines[at].word in GO_ON:
+                branches.append(self._block(at))
+                at = branches[-1].stop
+            has_else = self._lines[branches[-1].start].word == "else"
+            return has_else and all(self._fills_in(branch, names) for branch in branches)
+        prompts = [prompt for prompt in self.prompts if prompt.line == at]
+        return line.tokens[0].type == tokenize.STRING and any(prompt.holes.keys() & set(names) for prompt in prompts)
+
+    def _fills_in(self, block: range, names: Collection[str]) -> bool:
+        depth = self._lines[block.start].depth + 1
+        return any(self._fills(at, names) for at in block[1:] if self._lines[at].depth == depth)
 
     def broken(self, filling: Filling) -> list[str]:
         """The clauses that do not hold, each as a sentence; of one `where` the first, as Python would have it."""
@@ -325,7 +405,7 @@ class Query:
             clauses = [clause for clause in clauses if clause.names <= {hole, *FUNCTIONS, *STOPS, "TOKENS", *WRITTEN}]
         make = TYPES.get(self.prompt_at(place).holes.get(hole, ""), str)
         for text in candidates([constant for clause in clauses for constant in clause.constants]):
-            if len(text.encode()) > most or (make is not str and repr(make(text) if _is(text, make) else None) != text):
+            if len(text.encode()) > most or not _is(text, make):
                 continue
             here = {**(names or {}), hole: make(text)}
             filling = Filling(hole, place, here, known, text, tokens={hole: len(text.encode())})
@@ -381,11 +461,11 @@ def candidates(constants: Sequence[Any]) -> Iterator[str]:
 
 
 def _is(text: str, make: type) -> bool:
+    """Whether a value of the type is written in this way."""
     try:
-        make(text)
+        return make is str or repr(make(text)) == text
     except ValueError:
         return False
-    return True
 
 
 # The tokens of a source ------------------------------------------------------------------------------------------
@@ -416,8 +496,8 @@ def _divided(tokens: list[tokenize.TokenInfo]) -> tuple[list[tokenize.TokenInfo]
     return tokens[:at], tokens[at + 1 :]
 
 
-def _holes(string: str) -> Iterator[tuple[str, str]]:
-    """Names of the holes in a string as it is written, and what stands after their colons."""
+def _holes(string: str) -> Iterator[tuple[int, str, str]]:
+    """The holes in a string as it is written: where they stand, their names, and what stands after their colons."""
     at = 0
     while at < len(string):
         letter = string[at]
@@ -433,5 +513,5 @@ def _holes(string: str) -> Iterator[tuple[str, str]]:
             head, _, annotation = inside.partition(":")
             named = re.search(r"([A-Za-z_]\w*)\s*$", head) or re.search(r"\(\s*([A-Za-z_]\w*)", head)
             assert named is not None, f"a hole without a name: {string}"
-            yield named[1], annotation.strip()
+            yield at, named[1], annotation.strip()
         at = end
