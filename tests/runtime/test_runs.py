@@ -415,3 +415,20 @@ def test_threads_share_one_session_and_get_the_same_answers_S28(session: lq.Sess
         crowd = list(pool.map(lambda place: query.run_sync({"place": place}, session=session).prompt, places))
     alone = {place: query.run_sync({"place": place}, session=lq.Session(), cache=False).prompt for place in set(places)}
     assert crowd == [alone[place] for place in places]
+
+
+@pytest.mark.parametrize(
+    ("query", "least", "most"),
+    [
+        ('"The [S]" where len(TOKENS(S)) <= 2', 0, 2),
+        ('"Go[S]" where len(TOKENS(S)) == 1', 1, 1),
+        ('"Go to the [S]" where len(TOKENS(S)) == 5', 5, 5),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 3, 11])
+def test_a_first_token_healed_over_the_end_of_the_prompt_counts_where_it_is_shown(
+    query: str, least: int, most: int, seed: int
+) -> None:
+    """S15."""
+    result = lq.run_sync(f"sample(temperature=2, seed={seed})\n{query}", model="demo")
+    assert least <= sum(token.hole == "S" for token in result.tokens) <= most
