@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import DEAD, NEVER, Utf8
-from lmql_lite.constraints.places import Atoms, Edge, Past, Place
+from lmql_lite.constraints.places import ONE_BYTE, Atoms, Edge, Past, Place, Reach
 from lmql_lite.constraints.search import Ways, Witness
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Stop, Term, is_closed
@@ -60,8 +60,11 @@ class Automaton:
         self.regions = self._watch.regions
         self.token = self.counts.one("tokens")
         """What a token adds to the counts."""
+        self.is_choice = isinstance(simple, Choice) or (
+            isinstance(simple, And) and any(isinstance(part, Choice) for part in simple.terms)
+        )
         is_plain = self.only_phrases or isinstance(simple, Choice | Matches)
-        self._ways = Ways(self, self.counts, is_plain, self._too_large)
+        self._ways = Ways(self, self.counts, is_plain, self.too_large)
         self._lock = RLock()
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
@@ -93,7 +96,7 @@ class Automaton:
         if number is None:
             number = len(self._places)
             if number >= STATE_BUDGET:
-                raise self._too_large(STATE_BUDGET)
+                raise self.too_large(STATE_BUDGET)
             self._add(place)
             self._numbers[place] = number
         return number
@@ -105,7 +108,8 @@ class Automaton:
         self._behind.append(self._ways_back(place))
         self._pending.append(self.counts.flagged(self._raised_in(place, len(place.before))))
 
-    def _too_large(self, states: int) -> ConstraintError:
+    def too_large(self, states: int) -> ConstraintError:
+        """The error where so many states or configurations were not enough."""
         parts = self.term.terms if isinstance(self.term, And) else (self.term,)
         several = [part for part in parts if not isinstance(part, Length | Stop | Constant)]
         clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
@@ -349,11 +353,26 @@ class Automaton:
         count = count - self._added_since(place, back) | flags
         return self._watch.fires(place.before[-back].atoms, count, stop)
 
+    def is_whole(self, state: int) -> bool:
+        """Whether the text does not end inside a character."""
+        return not self._places[state].utf8
+
     # Ends --------------------------------------------------------------------------------------------------------
 
+    def go(self, ways: Ways) -> None:
+        """Counts the tokens that are still to come by these ways. Without them every byte may be a token (S19)."""
+        self._ways = ways
+
     def distance(self, state: int, count: int) -> int:
-        """The least number of bytes after which the hole can end well, each of them a token; NEVER where it cannot."""
+        """The least number of bytes after which the hole can end well, each of them a token; NEVER where it cannot.
+
+        Where the term counts tokens, and what they are is known, a number of tokens.
+        """
         return self._ways.distance(state, count)
+
+    def is_within(self, most: int, state: int, count: int) -> bool:
+        """Whether the distance is not larger than that."""
+        return self._ways.is_within(most, state, count)
 
     def lives(self, state: int, count: int) -> bool:
         return self._ways.distance(state, count) < NEVER
@@ -364,7 +383,7 @@ class Automaton:
 
     def goes_on(self, state: int, count: int) -> bool:
         """Whether there is a text that goes on from here."""
-        return any(self.lives(edge.state, self.counts.add(count, edge.spent)) for edge in self.edges(state))
+        return any(self.lives(edge.state, self.counts.add(count, edge.spent)) for edge in self._ways.edges(state))
 
     def only_edge(self, state: int, count: int) -> Edge | None:
         """The single byte with which a text can go on from here, None where there are several, or none."""
@@ -380,14 +399,14 @@ class Automaton:
         """Whether the hole may end here, by a stop or by the model's own decision."""
         return self.holds(state, count) or self.stops(state, count)
 
-    def at_least(self, state: int, count: int) -> int:
-        """A number of bytes below which the hole cannot end well. Cheap."""
+    def at_least(self, state: int, count: int, reach: Reach = ONE_BYTE) -> int:
+        """A number of tokens, each of which reaches so far, below which the hole cannot end well. Cheap."""
         if self._behind[state]:
             values, flags = self.counts.unpack(count), self.counts.flags(count)
             if any(way.is_gone(values, flags) for way in self._behind[state]):
                 return 0
         place = self._places[state]
-        least = self._watch.at_least(self._ahead[state], place.atoms, count | self._pending[state])
+        least = self._watch.at_least(self._ahead[state], place.atoms, count | self._pending[state], reach)
         if self.only_phrases and place.utf8 and least < NEVER:  # no phrase goes on in this character
             least += UNFINISHED[place.utf8]
         return least

@@ -13,10 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.constraints import search
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.counters import Region
 from lmql_lite.constraints.walk import Pairs
+from lmql_lite.constraints.watch import Distances
 
 IntArray = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -100,9 +102,10 @@ class Ways(NamedTuple):
 class Questions:
     """About `pairs`, sorted by state as far as they come from a walk."""
 
-    def __init__(self, automaton: Automaton, pairs: Pairs) -> None:
+    def __init__(self, automaton: Automaton, pairs: Pairs, in_tokens: search.Ways | None) -> None:
         self._automaton = automaton
         self.pairs = pairs
+        self._in_tokens = in_tokens
         self._ways: dict[Region, Ways] = {}
 
     def ask(self, values: Values, flags: int) -> Answers:
@@ -147,13 +150,29 @@ class Questions:
         """The bytes to an end, for all pairs or some of them."""
         automaton, counts = self._automaton, self._automaton.counts
         if automaton.only_phrases:
-            return automaton.distances(
-                self.pairs.states, self.pairs.added + np.array(values, dtype=np.intp), self._raised(flags)
-            ).least
+            return self._distances(np.array(values, dtype=np.intp), flags).least
         pairs = self.pairs if which is None else self.pairs.some(which)
         now = counts.pack(values, flags)
         asked = pairs.configurations(counts)
         return np.array([automaton.distance(state, counts.add(now, added)) for state, added in asked], dtype=np.intp)
+
+    def in_time(self, values: Values, flags: int, tokens: int, lives: Flags) -> Flags:
+        """Which of those that live can end well within so many tokens more."""
+        automaton, counts, in_tokens = self._automaton, self._automaton.counts, self._in_tokens
+        if automaton.only_phrases:
+            return lives & (self._distances(np.array(values, dtype=np.intp), flags).least <= tokens)
+        found = np.zeros(lives.size, dtype=np.bool_)
+        which = np.flatnonzero(lives)
+        now = counts.pack(values, flags)
+        for at, (state, added) in zip(which.tolist(), self.pairs.some(which).configurations(counts), strict=True):
+            here = state, counts.add(now, added)
+            found[at] = automaton.is_within(tokens, *here) or (
+                in_tokens is not None and in_tokens.is_within(tokens, *here)
+            )
+        return found
+
+    def _distances(self, here: IntArray, flags: int) -> Distances:
+        return self._automaton.distances(self.pairs.states, self.pairs.added + here, self._raised(flags))
 
     def _raised(self, flags: int) -> IntArray:
         lanes = np.array(self._automaton.counts.flag_lanes(flags), dtype=np.intp)
@@ -162,7 +181,7 @@ class Questions:
     def _ask_for_phrases(self, here: IntArray, flags: int) -> Answers:
         """All at once: nothing has to be searched for."""
         counts = self._automaton.counts
-        found = self._automaton.distances(self.pairs.states, self.pairs.added + here, self._raised(flags))
+        found = self._distances(here, flags)
         lives = found.least < NEVER
         high = here.copy()
         if counts.units[:1] == ("characters",):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from lmql_lite.constraints.advances import Advances
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.by_token import in_tokens
 from lmql_lite.constraints.judging import Borders, Box, Questions
 from lmql_lite.constraints.places import Edge
 from lmql_lite.constraints.recent import Recent
@@ -111,6 +112,10 @@ class Masks:
         self.advances = memory.advances
         self._memory = memory
         self._following = following if automaton.closed else b""
+        self.in_tokens = in_tokens(automaton, vocabulary)
+        """How few tokens lead to an end, None where bytes have to stand in."""
+        if automaton.token and self.in_tokens is not None:
+            automaton.go(self.in_tokens)
 
     def mask(self, state: int, count: int, held: bytes, tokens_left: int) -> Mask:
         memory = self._memory
@@ -149,19 +154,17 @@ class Masks:
         automaton = self.automaton
         counts, regions = automaton.counts, automaton.regions
         reached = self._reached(state, held)
-        # a token that begins with held text is charged to whom that belongs to
-        here = count if held else counts.add(count, automaton.token)
+        here = counts.add(count, automaton.token)
         values, flags = counts.unpack(count), counts.flags(count)
         region = regions.find(values)
         lives, far, box = reached.questions.ask(counts.unpack(here), flags)
-        if here != count:
-            box = Box(box.low - counts.unpack(automaton.token), box.high - counts.unpack(automaton.token))
+        box = Box(box.low - counts.unpack(automaton.token), box.high - counts.unpack(automaton.token))
         num_places, num_passing = reached.walk.pairs.states.size, reached.passing.borders.pairs.states.size
         on = lives[num_places:]
         ends = not held and automaton.holds(state, count)
         late = b""
         if tokens_left < far:
-            in_time = reached.questions.distances(counts.unpack(here), flags)[:num_places] < tokens_left
+            in_time = reached.questions.in_time(counts.unpack(here), flags, tokens_left - 1, lives)[:num_places]
             late = (lives[:num_places] & ~in_time).tobytes() if automaton.closed and automaton.token else b""
             lives = np.append(in_time, lives[num_places:])
         stops, where_stops = reached.stops.borders.ask(counts.unpack(here), flags)
@@ -248,7 +251,7 @@ class Masks:
             found,
             self._passing(found.stops, automaton.stops),
             self._passing(found.passing, automaton.holds),
-            Questions(automaton, found.pairs.and_more([*beyond, *onwards], automaton.counts)),
+            Questions(automaton, found.pairs.and_more([*beyond, *onwards], automaton.counts), self.in_tokens),
             edges,
         )
 

@@ -49,3 +49,13 @@ class Judgement(NamedTuple):
 
     holds: bool
     fires: bool
+
+
+class Reach(NamedTuple):
+    """The most that one token says. No sentence begins where no word does."""
+
+    bytes: int = 1
+    words: int = 1
+
+
+ONE_BYTE = Reach()

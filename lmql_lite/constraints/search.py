@@ -12,7 +12,7 @@ from lmql_lite.constraints.counters import Counts
 from lmql_lite.constraints.places import Edge
 from lmql_lite.errors import ConstraintError
 
-SEARCHED = 30_000
+SEARCHED = 15_000
 """Configurations that one search for an end may look at, beside some for each byte of the shortest text."""
 SEARCHED_A_BYTE = 20
 MEMO_KEPT = 1_000_000
@@ -64,6 +64,9 @@ class Ways:
         self._distances: dict[tuple[int, int], int] = {}
         self._bounds: dict[tuple[int, int], int] = {}
 
+    def edges(self, state: int) -> tuple[Edge, ...]:
+        return self._graph.edges(state)
+
     def distance(self, state: int, count: int) -> int:
         known = self._distances.get((state, count))
         if known is not None:
@@ -72,6 +75,21 @@ class Ways:
             if len(self._distances) + len(self._bounds) > MEMO_KEPT:
                 self._distances, self._bounds = {}, {}
             return self._search(state, count)
+
+    def is_within(self, most: int, state: int, count: int) -> bool:
+        """Whether it is not farther than so many steps; a way that is known already answers at once."""
+        known = self._distances.get((state, count))
+        if known is not None or self._is_plain:
+            return self.distance(state, count) <= most
+        if self._graph.at_least(state, count) > most:
+            return False
+        if self._graph.ends(state, count):
+            return True
+        for witness in self._witnesses.get(state, ()):
+            if witness.length <= most and self._graph.ends(witness.end, self._counts.add(count, witness.spent)):
+                return True
+        with self._lock:
+            return self._search(state, count, to_the_end=True) <= most
 
     def way(self, state: int, count: int) -> Witness | None:
         """Some way to an end, not always the shortest."""

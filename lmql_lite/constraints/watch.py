@@ -18,7 +18,7 @@ from lmql_lite.constraints.avoiding import FEW, Avoiding
 from lmql_lite.constraints.counters import FLAGS_IN_LANE, Counts, Parts, Regions, parts
 from lmql_lite.constraints.demand import Demand
 from lmql_lite.constraints.phrases import Finder, Repeats
-from lmql_lite.constraints.places import Atoms, Judgement
+from lmql_lite.constraints.places import Atoms, Judgement, Reach
 from lmql_lite.constraints.regex import LONGEST_CUT, Found, Regex
 from lmql_lite.constraints.simplify import characters
 from lmql_lite.constraints.terms import (
@@ -285,18 +285,19 @@ class Watch:
         bounds = (low, NEVER if high is None else high)
         return tuple(bounds if each == unit else FREE for each in self.counts.units)
 
-    def at_least(self, ways: tuple[Way, ...], atoms: Atoms, count: int) -> int:
-        """A number of bytes below which none of these ways is gone to its end."""
+    def at_least(self, ways: tuple[Way, ...], atoms: Atoms, count: int, reach: Reach) -> int:
+        """A number of tokens, each of which reaches so far, below which none of these ways is gone to its end."""
         values, flags = self.counts.unpack(count), self.counts.flags(count)
         if len(ways) == 1:
-            return self._length_of(ways[0], atoms, values, flags)
-        return min((self._length_of(way, atoms, values, flags) for way in ways), default=NEVER)
+            return self._length_of(ways[0], atoms, values, flags, reach)
+        return min((self._length_of(way, atoms, values, flags, reach) for way in ways), default=NEVER)
 
-    def _length_of(self, way: Way, atoms: Atoms, values: tuple[int, ...], flags: int) -> int:
+    def _length_of(self, way: Way, atoms: Atoms, values: tuple[int, ...], flags: int, reach: Reach) -> int:
         num_bytes, num_characters, bounds, wanted, unwanted, _ = way
         if unwanted & flags:
             return NEVER
         repeats: list[int] = []
+        num_tokens = 0
         for at, (low, high) in enumerate(bounds):
             value = values[at]
             if value > high:
@@ -309,12 +310,13 @@ class Watch:
                 if unit in self._parts:
                     slot, machine = self._parts[unit]
                     missing = machine.missing(atoms[slot], more)
+                    num_tokens = max(num_tokens, -(-more // reach.words))
                     num_bytes = max(num_bytes, missing.num_bytes)
                     num_characters = max(num_characters, missing.num_characters)
                 elif unit == "characters":
                     num_characters = max(num_characters, more)
                 else:
-                    num_bytes = max(num_bytes, more)
+                    num_tokens = max(num_tokens, more)
         avoiding = self._avoid(way)
         if avoiding is not None:
             missed = avoiding.missing(atoms[self._finds], wanted & ~flags)
@@ -326,11 +328,11 @@ class Watch:
             begun = [repeats.begun(atoms[slot]) for slot, repeats in self._repeats.values()]
             demanded = self._demand.least(text, wanted & ~flags, repeats, begun)
             num_bytes, num_characters = max(num_bytes, demanded.num_bytes), max(num_characters, demanded.num_characters)
-        num_bytes = max(num_bytes, num_characters)
-        for index, more in ((self._characters, num_characters), (self._tokens, num_bytes)):
+        num_tokens = max(num_tokens, -(-max(num_bytes, num_characters) // reach.bytes))
+        for index, more in ((self._characters, num_characters), (self._tokens, num_tokens)):
             if index is not None and values[index] + more > bounds[index][1]:
                 return NEVER
-        return num_bytes
+        return num_tokens
 
     def distances(self, ways: tuple[Way, ...], atoms: IntArray, values: IntArray, flags: IntArray) -> Distances:
         """The least that is missing, for many places at once, where there are only phrases.

@@ -10,9 +10,20 @@ from types import CodeType
 from typing import Literal
 
 from lmql_lite.constraints import decimals, shapes
-from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Not, Or, Term, Unit
+from lmql_lite.constraints.terms import (
+    Choice,
+    Constant,
+    Length,
+    Matches,
+    Measure,
+    Not,
+    Occurrences,
+    Or,
+    Term,
+    Unit,
+)
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.values import Comparison, Evaluate, encode, finite, followed, number, wrong
+from lmql_lite.program.values import Comparison, Evaluate, encode, finite, number, wrong
 
 Kind = Literal["int", "float"]
 SHAPE: dict[Kind, str] = {"int": "INT", "float": "FLOAT"}
@@ -190,21 +201,7 @@ class Occurs:
         value = number(self.span, "how often a text occurs is compared with a number", evaluate(self.code)) - self.more
         if not phrase:  # stands before every character, and at the end
             return length_term(self.comparison, value - 1, self.span)
-        least, most = _bounds("==" if self.comparison == "!=" else self.comparison, value)
-        if most is not None and most < max(least or 0, 0):
-            inside: Term = Constant(False, self.span)
-        elif least is not None and least > 0:
-            inside = self._times(phrase, least)
-            if most is not None:
-                inside = And((inside, Not(self._times(phrase, most + 1), self.span)), self.span)
-        else:
-            inside = Constant(True, self.span) if most is None else Not(self._times(phrase, most + 1), self.span)
-        return Not(inside, self.span) if self.comparison == "!=" else inside
-
-    def _times(self, phrase: str, times: int) -> Term:
-        """As many as do not overlap: the first of all ways to find them is as good as any."""
-        pattern = f"(?s:.*)(?:{shapes.literally(phrase)}(?s:.*)){{{times}}}"
-        return followed(Matches(pattern, delimits=False, span=self.span))
+        return length_term(self.comparison, value, self.span, Occurrences(phrase.encode()))
 
 
 def _truth(function: object) -> list[bool]:
@@ -230,7 +227,7 @@ def _repetition(holds: list[bool]) -> tuple[int, int]:
     return 0, 0
 
 
-def length_term(comparison: Comparison, value: float, span: Span, unit: Unit = "characters") -> Term:
+def length_term(comparison: Comparison, value: float, span: Span, unit: Measure = "characters") -> Term:
     """A comparison of a count with a number, as bounds that are whole numbers."""
     if comparison == "!=":
         return Not(length_term("==", value, span, unit), span)

@@ -460,3 +460,20 @@ def test_a_name_in_another_form_of_its_letters_is_the_same_name(session: lq.Sess
 
 def test_a_byte_order_mark_before_a_query_is_no_part_of_it(session: lq.Session) -> None:
     assert lq.run_sync('\ufeff"hello"', model=lq.ScriptedModel(""), session=session).prompt == "hello"
+
+
+@pytest.mark.parametrize(
+    ("query", "least", "most"),
+    [
+        ('"The [S]" where len(TOKENS(S)) <= 2', 0, 2),
+        ('"Go[S]" where len(TOKENS(S)) == 1', 1, 1),
+        ('"Go to the [S]" where len(TOKENS(S)) == 5', 5, 5),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 3, 11])
+def test_a_first_token_healed_over_the_end_of_the_prompt_counts_where_it_is_shown(
+    query: str, least: int, most: int, seed: int
+) -> None:
+    """S15."""
+    result = lq.run_sync(f"sample(temperature=2, seed={seed})\n{query}", model="demo")
+    assert least <= sum(token.hole == "S" for token in result.tokens) <= most
