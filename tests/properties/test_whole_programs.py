@@ -56,7 +56,7 @@ class Campaign:
         self._watch.broken.clear()
         try:
             query = lq.compile(program.source)
-        except lq.QueryError as error:
+        except (lq.QueryError, lq.ConstraintError) as error:
             self.counts["refused when compiled"] += 1
             is_right = "mentions no hole" in str(error)
             return None if is_right else self._false_refusal(program, error, is_compiled=False)
@@ -158,7 +158,7 @@ class Campaign:
             return self._false_when_compiled(program, error)
         return None if text is None else Fault("false refusal", f"{text!r} fills [{sentence.partition('[')[2]}")
 
-    def _false_when_compiled(self, program: Program, error: lq.QueryError) -> Fault | None:
+    def _false_when_compiled(self, program: Program, error: lq.LmqlLiteError) -> Fault | None:
         query, limit = query_of(program.source), program.options.get("max_tokens", 10)
         for problem in error.problems:
             hole = problem.message.partition("nothing can fill [")[2].partition("]")[0]
