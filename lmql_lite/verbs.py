@@ -304,7 +304,7 @@ def compile(source: str | Path) -> Query:
         hint = "decode bytes first: source.decode()" if isinstance(source, bytes) else "give its text, or a Path"
         raise InputError(sentence, hint=hint)
     is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(SUFFIXES))
-    text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source))
+    text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source).removeprefix("\ufeff"))
     return Query(compile_program(parse(text)))
 
 

@@ -116,3 +116,41 @@ def test_several_programs_run_at_once_after_an_error() -> None:
 
     first, second = asyncio.run(both())
     assert isinstance(first, lq.InputError) and isinstance(second, lq.Result)
+
+
+@pytest.mark.parametrize(
+    ("where", "quoted"),
+    [
+        ('not "e" in X and X in v', '`not "e" in X` and `X in v`'),
+        ('not X.startswith("a") and X in v', '`not X.startswith("a")` and `X in v`'),
+        ("X.isdigit() and not X.isdigit()", "`X.isdigit()` and `not X.isdigit()`"),
+    ],
+)
+def test_a_conflict_quotes_a_clause_with_its_not(where: str, quoted: str) -> None:
+    with pytest.raises(lq.ConstraintError) as caught:
+        inputs = {"v": ["ae"]} if "v" in where else {}
+        lq.compile(f'"[X]" where {where}').run_sync(inputs, model=lq.ScriptedModel("abc"))
+    assert quoted in caught.value.message
+
+
+def test_too_many_texts_to_begin_with_are_no_regular_expression() -> None:
+    query = lq.compile('"[X]" where STARTS_WITH(X, v)')
+    with pytest.raises(lq.ConstraintError, match="what a hole can begin with takes at most") as caught:
+        query.run_sync({"v": [f"{number:05}x" for number in range(20_000)]}, model=lq.ScriptedModel("abc"))
+    assert "regular expression" not in caught.value.message
+
+
+def test_a_docstring_in_one_line_says_that_it_is_read_as_it_stands() -> None:
+    def f() -> None:
+        'lq\n"[X]"'
+
+    with pytest.raises(lq.QueryError, match="is read as it stands in the file"):
+        lq.query(f)
+
+
+def test_a_docstring_without_a_file_says_that_its_escapes_are_gone() -> None:
+    names: dict[str, object] = {}
+    exec('def f():\n    """lq\n    "a\\n[X]"\n    """\n', names)
+    with pytest.raises(lq.QueryError, match="no file holds this function") as caught:
+        lq.query(names["f"])  # type: ignore[call-overload]
+    assert caught.value.hint and caught.value.hint.startswith("write r before the docstring")

@@ -13,6 +13,7 @@ from lmql_lite.lang.blocks import Blocks
 from lmql_lite.lang.grammars import extent
 from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, NEAREST
 from lmql_lite.lang.layout import Layout
+from lmql_lite.lang.names import identifier
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompt_lexer import PROMPTING
 from lmql_lite.lang.prompts import Prompts
@@ -266,12 +267,15 @@ class Builder:
     def _distribution(self, tree: Branch) -> nodes.Distribution | None:
         _, name, options = tree.children
         expression = self._expression(options)
-        return nodes.Distribution(self._span(tree), str(name), expression) if expression else None
+        return nodes.Distribution(self._span(tree), identifier(str(name)), expression) if expression else None
 
     def _where(self, tree: Branch) -> nodes.Expression | None:
         where = self._expression(tree.children[1])
         if where and isinstance(where.tree.body, ast.Tuple):
-            self.problems.add("conditions cannot be listed with commas", where.span, "join them with 'and'")
+            several = bool(where.tree.body.elts)
+            message = "conditions cannot be listed with commas" if several else "nothing stands between the parentheses"
+            hint = "join them with 'and'" if several else "write a condition, such as len(X) < 80"
+            self.problems.add(message, where.span, hint)
         return where
 
     def _expression(self, token: Child) -> nodes.Expression | None:

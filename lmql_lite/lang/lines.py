@@ -58,6 +58,9 @@ class Lines:
             hint = f'write it at the beginning of the string: "{{:{role}}}..."'
             self.cursor.problem(first, "a role tag stands inside a prompt string", hint)
             self.cursor.emit("BROKEN", first, lexemes[end - 1])
+        elif first.kind == "name" and first.text in shapes.FOREIGN and self._no_operator(lexemes, index + 1, end):
+            self.cursor.problem(first, f"'{first.text}' is no word of Python", shapes.FOREIGN[first.text])
+            self.cursor.emit("BROKEN", first, lexemes[end - 1])
         elif self._is_prose(lexemes[index:end]):
             self.cursor.problem(first, "this is no Python, and a prompt stands in quotes", 'write "..." around it')
             self.cursor.emit("BROKEN", first, lexemes[end - 1])
@@ -83,7 +86,7 @@ class Lines:
     def _is_prose(lexemes: list[Lexeme]) -> bool:
         """`Say hello: [GREETING]`: two words that Python would not put beside one another."""
         words = [lexeme.text for lexeme in lexemes[:2] if lexeme.kind == "name"]
-        if len(words) < 2 or shapes.is_assignment(lexemes):
+        if len(words) < 2 or words[0] == "print" or shapes.is_assignment(lexemes):
             return False
         return not any(keyword.iskeyword(word) or keyword.issoftkeyword(word) for word in words)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,6 +15,11 @@ Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 Form = Literal["value", "function", "type"]
 """What a query takes a name for that it is given."""
+
+
+def identifier(written: str) -> str:
+    """A name as Python knows it: names that are written with other forms of the same letters are one."""
+    return unicodedata.normalize("NFKC", written)
 
 
 def words(tree: ast.AST) -> list[ast.Name]:

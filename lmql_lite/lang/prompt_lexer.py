@@ -23,6 +23,7 @@ PLAIN_HOLE = re.compile(r"\[([^\W\d]\w*)\]")
 PROMPTING = re.compile(r"(?<!\[)(?:\[\[)*\[[A-Z][A-Z0-9_]*[\]:]")
 """A hole in capitals: a string with one is meant as a prompt, wherever it stands; `[i]` may be anything."""
 TAG = re.compile(r"\{\s*:([^{}\[\]\r\n]*)\}")
+SQUARE_TAG = re.compile(r"\[\s*:\s*(\w*)\s*\]")
 OPEN_TAG = re.compile(r"\{\s*:\s*(\w*)")
 DOTTED = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*")
 SPACE = re.compile(r"\s*")
@@ -62,6 +63,8 @@ class PromptLexer:
         self.terminals: list[Terminal] = []
         self.escaped: set[int] = set()
         """Where code begins in which quotes are escaped: what it says is not what the source spells."""
+        self.named: dict[int, tuple[int, int]] = {}
+        """Where code begins that is followed by `=`, as in `{x=}`: the extent that is shown before the value."""
 
     def lex(self) -> list[Terminal]:
         position, end = self.literal.start, self.literal.end
@@ -187,7 +190,9 @@ class PromptLexer:
         """Report it; a NAME keeps the hole whole for the grammar."""
         name = self.text[start:end]
         if not name:
-            self._problem("this hole has no name", opener, min(end + 1, self.literal.end), NAME_HINT)
+            tag = SQUARE_TAG.match(self.text, opener, self.literal.end)
+            hint = f"a tag stands in braces: {{:{tag.group(1)}}}" if tag and tag.group(1) in ROLES else NAME_HINT
+            self._problem("this hole has no name", opener, min(end + 1, self.literal.end), hint)
         elif keyword.iskeyword(name):
             self._problem(f"'{name}' is a word of Python and cannot name a hole", start, end, "choose another name")
         else:
@@ -202,7 +207,7 @@ class PromptLexer:
         at = self.terminals[-1].end
         self._emit("NAME", at, at)
 
-    def _value(self, opener: int) -> int:
+    def _value(self, opener: int, depth: int = 0) -> int:
         tag = TAG.match(self.text, opener, self.literal.end)
         self._emit("LBRACE", opener, opener + 1)
         if tag:
@@ -220,12 +225,13 @@ class PromptLexer:
             self._problem(JSON, opener, opener + 1, JSON_HINT)
             start = end
             position = self._extent(opener + 1, "}").end
+        elif end > start and self.text[end - 1] == "=" and self.text[end - 2] not in "=!<>":
+            self.named[start] = (value.start, value.end)
+            start, end = self._trimmed(start, end - 1)
+            if start == end:
+                self._problem("nothing stands between these braces", opener, position + 1, BRACE_HINT)
         elif start == end:
             self._problem("nothing stands between these braces", opener, position + 1, BRACE_HINT)
-        elif self.text[end - 1] == "=" and self.text[end - 2] not in "=!<>":
-            name = self.text[start : end - 1].strip()
-            self._problem("a value cannot end in '='", end - 1, end, f"write {name}={{{name}}}")
-            start = end
         self._emit_code("EXPRESSION", Extent(start, end, value.escaped))
         if self.text[position] == "!":
             conversion = WORD.match(self.text, position + 1, self.literal.end)
@@ -237,20 +243,28 @@ class PromptLexer:
             if self.text[position : position + 1] not in (":", "}") or position >= self.literal.end:
                 position = self._extent(position, ":}").end
         if self.text[position] == ":":
-            closer = position + 1
-            while closer < self.literal.end and self.text[closer] not in "{}":
-                closer += 1
-            if closer >= self.literal.end:
-                raise Unclosed
-            if self.text[closer] == "{":
-                hint = "write {format(value, width)}"
-                self._problem("a format inside a format is not supported", closer, closer + 1, hint)
-                closer = self._extent(position + 1, "}").end
-            else:
-                self._emit("FORMAT", position + 1, closer)
-            position = closer
+            position = self._format(position + 1, depth)
         self._emit("RBRACE", position, position + 1)
         return position + 1
+
+    def _format(self, position: int, depth: int) -> int:
+        """Up to the brace that closes the value."""
+        start = position
+        while position < self.literal.end:
+            character = self.text[position]
+            if character in "{}" and (position > start or character == "}"):
+                self._emit("FORMAT", start, position)
+            if character == "}":
+                return position
+            if character == "{":
+                if depth:
+                    hint = "compute the format before, and write {value:{format}}"
+                    self._problem("a format stands inside the format of a format", position, position + 1, hint)
+                    return self._extent(position, "}").end
+                start = position = self._value(position, depth + 1)
+            else:
+                position += 1
+        raise Unclosed
 
     def _extent(self, start: int, stops: str) -> Extent:
         """Python from `start` up to one of `stops` outside brackets and strings. Raises Unclosed when none comes."""

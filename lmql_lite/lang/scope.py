@@ -231,7 +231,7 @@ class _Check:
     def _distribution(self, distribution: nodes.Distribution, prompts: Iterable[nodes.Prompt]) -> None:
         name = distribution.name
         holding = [prompt for prompt in prompts if any(hole.name == name for hole in _holes(prompt))]
-        first = distribution.span.source.index(name, len("distribution"))
+        first = max(distribution.span.source.find(name, len("distribution")), 0)  # its letters may have other forms
         start = distribution.span.start + first
         span = Span(
             distribution.span.name, distribution.span.text, start, start + len(name), self.query.span.first_line

@@ -43,6 +43,11 @@ MISTAKEN = {
     "=<": "write <=",
     "===": "write ==",
     "<>": "write !=",
+    "//": "a comment begins with #",
+    "/*": "a comment begins with #",
+    "++": "write += 1",
+    "--": "write -= 1",
+    "from": "write: from MODULE import NAME",
     **dict.fromkeys(
         ("where", "distribution"),
         "it stands behind a prompt; a string in a function is none, unless it is the docstring of a @query",
@@ -65,7 +70,8 @@ WORDED = {
 }
 """Words that are operators elsewhere, or in speech."""
 AN_OPERATOR = re.compile(r"""(?<=[\w)\]"'])\s+(\w+)(?=\s+[\w("'\[{-])""")
-FUNCTION_ALONE = re.compile(rf"\b(len|int|float|{'|'.join(CONSTRAINTS)})\s+(\w+)")
+EMPTY_INDEX = re.compile(r"(?<=\w)\[\s*\]")
+FUNCTION_ALONE = re.compile(rf"\b(len|{'|'.join(CONSTRAINTS)})\s+(\w+)")
 
 CURLED = "\u201c\u201d\u201e\u2018\u2019"
 """Quotes that word processors write."""
@@ -83,6 +89,12 @@ def missing_operator(rest: str) -> tuple[int, str, str] | None:
     for word in AN_OPERATOR.finditer(rest):
         if word.group(1) in WORDED:
             return word.start(1), f"'{word.group(1)}' is no operator", WORDED[word.group(1)]
+    if empty := EMPTY_INDEX.search(rest):
+        return (
+            empty.start(),
+            "nothing stands between these brackets",
+            'write what belongs there: Literal["a", "b"]',
+        )
     if function := FUNCTION_ALONE.search(rest):
         name, given = function.groups()
         return function.start(1), f"'{name}' is a function and takes parentheses", f"write {name}({given})"
@@ -110,7 +122,10 @@ def said_at_end(message: str, code: str) -> tuple[str, str | None]:
     if "invalid syntax" not in message and "unexpected EOF" not in message:
         return sentence(message, "")
     word = LAST_WORD.search(code)
-    return f"something is missing after '{word.group(1)}'" if word else "something is missing here", None
+    if word is None:
+        return "something is missing here", None
+    hint = MISTAKEN[word.group(1)] if word.group(1) in ("++", "--") else None
+    return f"something is missing after '{word.group(1)}'", hint
 
 
 def said_by_compiler(message: str) -> str:

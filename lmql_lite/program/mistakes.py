@@ -71,7 +71,7 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
         case ast.Call(ast.Name("len"), [ast.Compare(left, [operator], [right])]) if _reads(node, hole):
             symbol = SYMBOLS.get(type(operator), "<")
             hint = f"write len({ast.unparse(left)}) {symbol} {ast.unparse(right)}"
-            return "the parenthesis of this len(...) closes behind the comparison", hint
+            return "this len(...) closes after the comparison instead of before it", hint
         case ast.Call(ast.Name("len"), given, []) if len(given) != 1 and _reads(node, hole):
             return f"len takes one value, and here it is given {len(given)}", f"write len({hole})"
         case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in (*NUMBERS, "TOKENS", "WORDS", "SENTENCES"):
@@ -88,7 +88,7 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
         case ast.BinOp(left, ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Pow(), right):
             texts = [each for each in (left, right) if _kind(each, hole) == "text"]
             if any(_reads(each, hole) for each in texts):
-                return f"[{hole}] is text, and this calculates with it", f"write int({hole}), or [{hole}: int]"
+                return f"[{hole}] is text and cannot be calculated with", f"write int({hole}), or [{hole}: int]"
     return None
 
 
@@ -101,11 +101,11 @@ def _of_comparison(
                 alone = "write it alone" if name in STOPS else "write it alone, or with `not` before it"
                 is_truth = any(isinstance(each, ast.Constant) and isinstance(each.value, bool) for each in sides)
                 hint = alone if is_truth else ASKED.get(name, alone).replace("{}", hole)
-                return f"{name} says yes or no, and cannot be compared", hint
+                return f"{name}({hole}) is true or false and cannot be compared", hint
     for left, operator, right in zip(sides, operators, sides[1:], strict=False):
         if isinstance(operator, ast.Is | ast.IsNot) and _reads(left, hole) and _kind(right, hole):
             symbol = "==" if isinstance(operator, ast.Is) else "!="
-            return "'is' asks for the same object, and that no text of a model is", f"write {symbol}"
+            return "'is' compares objects, not what they say", f"write {symbol}"
         if isinstance(operator, ORDER) and {_kind(left, hole), _kind(right, hole)} == {"text", "number"}:
             text = left if _kind(left, hole) == "text" else right
             if _reads(text, hole):

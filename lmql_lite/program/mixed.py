@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import replace
 
+from lmql_lite.constraints.terms import Unit
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
-from lmql_lite.lang.names import words
+from lmql_lite.lang.names import values, words
 from lmql_lite.program.conditions import All, Any, Condition
 from lmql_lite.program.given import Given
 from lmql_lite.program.lower import Unguided, lower
+from lmql_lite.program.numbers import LengthFits
 from lmql_lite.program.ops import FINAL, GUIDED, Call, Predicate
 from lmql_lite.program.python import compile_expression, span_of
-from lmql_lite.program.subjects import Subject
+from lmql_lite.program.subjects import Size, Subject, Text, subject
 
 
 def mixed(clause: nodes.Expression, hole: str, bare: Subject) -> tuple[Condition | None, Predicate]:
@@ -49,6 +52,17 @@ def _is_named(function: ast.expr, hole: str) -> bool:
     return isinstance(function, ast.Name) and function.id != hole
 
 
+LENGTH = "length of the hole"
+ARITHMETIC = ("abs", "bool", "divmod", "float", "int", "max", "min", "pow", "range", "round", "sum")
+"""Functions that do nothing but compute."""
+SIMPLE = (
+    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.IfExp, ast.Constant, ast.Name, ast.Attribute),
+    *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set),
+    *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
+)
+"""Python that does nothing but compute."""
+
+
 class Parts:
     def __init__(self, clause: nodes.Expression, hole: str, bare: Subject) -> None:
         self._clause = clause
@@ -68,7 +82,7 @@ class Parts:
                 return self._read_all(part, node, functions)
             if functions:
                 raise
-            return None, node
+            return self._by_length(part, node), node
         if not functions:
             return condition, node
         if "TOKENS" in functions:
@@ -80,6 +94,18 @@ class Parts:
         looked_up = ast.Subscript(ast.Name(GUIDED, ast.Load()), ast.Constant(len(self.guided)), ast.Load())
         self.guided.append(condition)
         return condition, ast.copy_location(looked_up, node)
+
+    def _by_length(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
+        """What guides where all that the node asks of the hole is its length."""
+        if not isinstance(self._bare, Text):
+            return None
+        lengths = Lengths(self._hole, self._bare)
+        asked: ast.expr = lengths.visit(copy.deepcopy(node))
+        if len(lengths.units) != 1 or lengths.asks_more or any(name.id == self._hole for name in values(asked)):
+            return None
+        given = ast.arguments([], [ast.arg(LENGTH)], None, [], [], None, [])
+        function = ast.copy_location(ast.Lambda(given, asked), node)
+        return LengthFits(part.span, compile_expression(function, part.span), lengths.units.pop())
 
     def _read_all(
         self, part: nodes.Expression, node: ast.BoolOp, functions: set[str]
@@ -94,3 +120,28 @@ class Parts:
         # one of the others may be true of any text; but a stop is a stop wherever it stands
         true = Given(part.span, compile_expression(ast.Constant(True), part.span))
         return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged
+
+
+class Lengths(ast.NodeTransformer):
+    """Puts a parameter in the place of the hole's length."""
+
+    def __init__(self, hole: str, bare: Subject) -> None:
+        self._hole = hole
+        self._bare = bare
+        self.units: set[Unit] = set()
+        self.asks_more = False
+        """Whether it does what may not be done for every length, such as calling a function of the query."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match subject(node, self._hole, self._bare):
+            case Size(unit):
+                self.units.add(unit)
+                return ast.copy_location(ast.Name(LENGTH, ast.Load()), node)
+        if not (isinstance(node.func, ast.Name) and node.func.id in ARITHMETIC):
+            self.asks_more = True
+        return self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if not isinstance(node, SIMPLE):
+            self.asks_more = True
+        return super().generic_visit(node)

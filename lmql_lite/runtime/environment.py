@@ -19,6 +19,8 @@ from lmql_lite.runtime.result import OptionScores
 from lmql_lite.runtime.steps import Steps
 
 Environment = dict[str, Any]
+OTHER_NAMES = {"null": "None", "nil": "None", "undefined": "None", "true": "True", "false": "False"}
+"""What other languages call a value of Python."""
 FUNCTIONS = ("len", "int", "float", "any", "all", "sum", "abs", "min", "max", "sorted", "set", "range", *CONSTRAINTS)
 """Functions that a condition is likely to mean."""
 PLAIN_TYPES = ("bool", "dict", "float", "int", "list", "str")
@@ -50,13 +52,15 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
 def _how_to_give(wanted: Input, holes: tuple[str, ...]) -> str:
     """What helps where nobody gave this input: it may be a slip of the pen."""
     name = wanted.name
+    if name in OTHER_NAMES:
+        return f"did you mean {OTHER_NAMES[name]}?"
     from_python = f"inputs={{{name!r}: ...}} from Python"
     if wanted.form == "value":
         give = f"pass --var {name}=..., or {from_python}"
     else:
         give = f"define or import the {wanted.form} {name} in the query, or pass {from_python}"
-    known = (*holes, *FUNCTIONS) if wanted.form == "function" else (*holes, *PLAIN_TYPES, *TYPES)
-    meant = did_you_mean(name, known)
+    others = {"value": (), "function": FUNCTIONS, "type": (*PLAIN_TYPES, *TYPES)}[wanted.form]
+    meant = did_you_mean(name, (*holes, *others))
     return f"{meant} Else {give}" if meant else give
 
 

@@ -102,6 +102,11 @@ def test_a_value_that_is_there_already_meets_the_conditions() -> None:
     assert caught.value.span is not None and caught.value.span.source == 'X in ["yes", "no"]'
 
 
+def test_a_value_that_is_there_already_is_a_number_by_INT() -> None:
+    known = lq.Decorator(pre=lambda: "41")
+    assert run('"[@known X]" where INT(X)\nreturn X + 1', inputs={"known": known}).value == 42
+
+
 def test_stages_may_be_async() -> None:
     async def later(value: str) -> int:
         await asyncio.sleep(0)
