@@ -65,7 +65,7 @@ SIMPLE = (
 
 def negated_parts(node: ast.BoolOp) -> ast.BoolOp:
     """`not` before `and` or `or`, moved inwards: `not (a or b)` is `not a and not b`."""
-    parts = [ast.copy_location(ast.UnaryOp(ast.Not(), value), value) for value in node.values]
+    parts: list[ast.expr] = [ast.copy_location(ast.UnaryOp(ast.Not(), value), value) for value in node.values]
     return ast.copy_location(ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), parts), node)
 
 
