@@ -63,6 +63,12 @@ SIMPLE = (
 """Python that does nothing but compute."""
 
 
+def negated_parts(node: ast.BoolOp) -> ast.BoolOp:
+    """`not` before `and` or `or`, moved inwards: `not (a or b)` is `not a and not b`."""
+    parts: list[ast.expr] = [ast.copy_location(ast.UnaryOp(ast.Not(), value), value) for value in node.values]
+    return ast.copy_location(ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), parts), node)
+
+
 class Parts:
     def __init__(self, clause: nodes.Expression, hole: str, bare: Subject) -> None:
         self._clause = clause
@@ -78,6 +84,9 @@ class Parts:
         try:
             condition = lower(part, self._hole, self._bare)
         except Unguided:
+            match node:
+                case ast.UnaryOp(ast.Not(), ast.BoolOp() as inner):
+                    return self.read(negated_parts(inner))
             if isinstance(node, ast.BoolOp):
                 return self._read_all(part, node, functions)
             if functions:

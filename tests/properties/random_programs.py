@@ -200,12 +200,12 @@ class Clauses:
             [
                 f"{hole} != {other}",
                 f"{hole} != str({other})",
-                f"str({other}) not in {hole}",
-                f"len({hole}) <= len(str({other})) + 3",
+                f"str({other}) not in str({hole})",
+                f"len(str({hole})) <= len(str({other})) + 3",
                 f"not ({hole} == 'a' and {other} == 'a')",
                 f"({hole} == 'a' or {other} != 'b')",
                 f"({hole} in ['a', 'b'] or len(str({other})) < 3)",
-                f"{hole}[:1] != str({other})[:1]",
+                f"str({hole})[:1] != str({other})[:1]",
             ]
         )
 

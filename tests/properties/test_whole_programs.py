@@ -20,6 +20,7 @@ import pytest
 import lmql_lite as lq
 from tests.properties.random_programs import Program, random_program, smallest
 from tests.properties.watching import Watch, query_of
+from tests.properties.whole_programs import Filling, Query
 
 PROGRAMS = int(os.environ.get("LMQL_LITE_PROGRAMS", "2000"))
 FIRST = int(os.environ.get("LMQL_LITE_FIRST_PROGRAM", "0"))
@@ -56,7 +57,7 @@ class Campaign:
         self._watch.broken.clear()
         try:
             query = lq.compile(program.source)
-        except lq.QueryError as error:
+        except (lq.QueryError, lq.ConstraintError) as error:
             self.counts["refused when compiled"] += 1
             is_right = "mentions no hole" in str(error)
             return None if is_right else self._false_refusal(program, error, is_compiled=False)
@@ -158,7 +159,7 @@ class Campaign:
             return self._false_when_compiled(program, error)
         return None if text is None else Fault("false refusal", f"{text!r} fills [{sentence.partition('[')[2]}")
 
-    def _false_when_compiled(self, program: Program, error: lq.QueryError) -> Fault | None:
+    def _false_when_compiled(self, program: Program, error: lq.LmqlLiteError) -> Fault | None:
         query, limit = query_of(program.source), program.options.get("max_tokens", 10)
         for problem in error.problems:
             hole = problem.message.partition("nothing can fill [")[2].partition("]")[0]
@@ -221,6 +222,39 @@ def test_random_programs_hold_their_where_in_every_state_of_the_cache(
             faults.append(f"program {seed}, {states}: {found}")
     assert not faults, "\n\n".join(faults)
     assert campaign.counts["finished"] > SHARE / 2, campaign.counts
+
+
+GLOBAL = (
+    'argmax\n    "[A] [B] [A]"\n    for i in range(2):\n        "[B]"\nwhere\n    A != B and\n    flag and len(A) < 9'
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "hole", "names", "broken"),
+    [
+        ('"[X]" where flag and len(X) < 3', "[X]", {"X": "ab", "flag": False}, "flag"),
+        ('"[A]"\n"[X]" where A == "z" and X in ["a"]', "[X]", {"A": "a", "X": "a"}, "A == 'z'"),
+        (GLOBAL, "[B] [A]", {"A": "y", "B": "y", "flag": True}, None),  # A is certain to be filled again
+        (GLOBAL, "[A]", {"A": "y", "B": "y", "flag": True}, "A != B"),  # ... and the loop may have no turn
+        ('"[X]" where STOPS_AT(X, "b") and len(X) > 2', "[X]", {"X": "abcab c"}, "does not end at its first stop"),
+        ('"[X]" where STOPS_AT(X, "b") and len(X) > 2', "[X]", {"X": "abcab"}, None),
+        ('"[X: int]" where X > 3', "[X", {"X": "7"}, "is not of the type int"),
+        ('"[X]" where (INT(X) and int(X) < 10) or X == "none"', "[X]", {"X": "none"}, None),
+        ('"[X]" where re.search("b$", X) and "a" in X', "[X]", {"X": "ac"}, "re.search('b$', X)"),
+    ],
+)
+def test_the_oracle_sees_each_kind_of_broken_clause(
+    source: str, hole: str, names: dict[str, Any], broken: str | None
+) -> None:
+    text, place = str(names[hole[1]]), source.rindex(hole)
+    found = Query(source).broken(Filling(hole[1], place, names, names.keys() & {"A", "B", "X"}, text))
+    assert found == [] if broken is None else broken in found[0]
+
+
+def test_the_oracle_finds_texts_that_were_refused() -> None:
+    query = Query('"[X]" where (INT(X) and int(X) > 999 and len(X) < 3) or X == "none"')
+    assert query.filler("X", 1, {}, (), most=10) == "none"
+    assert Query('"[X]" where "ab" in X and len(X) < 2').filler("X", 1, {}, (), most=10) is None
 
 
 @pytest.mark.parametrize("seed", range(3))

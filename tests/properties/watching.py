@@ -45,8 +45,8 @@ class Watch:
     def fills(self, holes: Holes, value: Any, text: str, ending: str) -> None:
         frame, op = holes._standing.frame, holes._standing.op
         assert isinstance(op, Hole), "only holes are filled"
-        names = {**frame.environment, op.name: value}
-        filling = Filling(op.name, op.span.start, names, frame.variables.keys(), text, ending)
+        names = {**frame.environment, op.name: value if op.type else text}
+        filling = Filling(op.name, op.span.start, names, frame.variables.keys(), text, ending, value)
         self.fillings += 1
         self.broken += query_of(op.span.text).broken(filling)
 
@@ -62,11 +62,11 @@ class Watch:
         plain = query.holes.union(FUNCTIONS, STOPS, WRITTEN, ["TOKENS"])
         for prompt in query.prompts:
             for name in prompt.holes.keys() & result.variables.keys():
-                value = result.variables[name]
-                filling = Filling(
-                    name, prompt.end - 1, result.variables, result.variables, str(value), "forced", tokens
-                )
-                asked = [clause for some in query.asked(name, prompt.end - 1, result.variables) for clause in some]
+                names, value, behind = result.variables, result.variables[name], prompt.end - 1
+                if not (isinstance(value, str) or prompt.holes[name]):
+                    continue  # its text may have been another one
+                filling = Filling(name, behind, names, names, str(value), "forced", value, tokens)
+                asked = [clause for some in query.asked(name, behind, names) for clause in some]
                 if all(clause.names <= plain for clause in asked):
                     self.broken += [f"at the end: {each}" for each in query.broken(filling)]
 

@@ -156,8 +156,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Filling:
-    """A hole that has just got its value. `names` are the query's variables, the hole's own value among them; `known`
-    are the holes that have a value by now."""
+    """A hole that has just got its value. `names` are the query's variables, among them the hole's text, or its value
+    if it is of a type; `known` are the holes that have a value by now."""
 
     hole: str
     place: int
@@ -165,6 +165,7 @@ class Filling:
     known: Collection[str]
     text: str
     ending: str = "bound"
+    value: Any = None
     tokens: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -419,7 +420,8 @@ WRITTEN = ("len", "int", "float", "range", "set", "sum", "any", "all", "str", "s
 
 
 def meets(clause: Clause, filling: Filling) -> bool:
-    """What is asked of a value that is no text may be asked of its text, such as its length."""
+    """What is asked of a value that is no text may be asked of its text, such as its length; and a text that `INT`
+    makes a number may be compared with one."""
 
     def tokens(hole: str) -> range:
         if hole not in filling.tokens:
@@ -430,9 +432,10 @@ def meets(clause: Clause, filling: Filling) -> bool:
     try:
         return clause.holds(names)
     except (TypeError, AttributeError):
-        if isinstance(filling.names[filling.hole], str):
+        is_text = isinstance(filling.names[filling.hole], str)
+        if is_text and (filling.value is None or isinstance(filling.value, str)):
             raise
-        return clause.holds({**names, filling.hole: filling.text})
+        return clause.holds({**names, filling.hole: filling.value if is_text else filling.text})
 
 
 def candidates(constants: Sequence[Any]) -> Iterator[str]:

@@ -306,3 +306,13 @@ def test_a_function_of_where_inside_python_is_refused_with_its_place() -> None:
         assert caught.value.span is not None and caught.value.span.line == 3
     with pytest.raises(lq.QueryError, match="how many tokens"):
         lq.compile('def f(text):\n    return True\n"[X]" where len(TOKENS(X)) == 2 or f(X)')
+
+
+@pytest.mark.parametrize(
+    "where",
+    ['not (REGEX(X, "a.*") or odd(X))', "not (odd(X) or len(WORDS(X)) != 1)", "not (INT(X) and X.isalpha() or odd(X))"],
+)
+def test_not_before_a_mix_of_python_and_words_of_where_was_refused(where: str) -> None:
+    options = ["abc", "ab", "bcd", "bc", "1"]
+    source = f'def odd(text):\n    return len(text) % 2 == 1\n"[X]" where {where} and X in {options}'
+    assert lq.run_sync(source, model=lq.ScriptedModel("abc"), session=lq.Session())["X"] in ("ab", "bc")
