@@ -225,6 +225,8 @@ class Layout:
             else:
                 self.cursor.broken(lexemes[0])
             return
+        if word == "case" and at == 1:
+            self.cursor.problem(lexemes[0], "this 'case' has no pattern", "write case VALUE: or, for all else, case _:")
         self._head(lexemes[:at], word)
         if at + 1 < len(lexemes):
             self.cursor.emit("_COLON", lexemes[at])

@@ -6,11 +6,15 @@ import ast
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from lmql_lite.lang.keywords import CONSTRAINTS
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+Form = Literal["value", "function", "type"]
+"""What a query takes a name for that it is given."""
 
 
 def identifier(written: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lmql_lite.lang.escapes import Literal
 from lmql_lite.lang.grammars import Terminal
-from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET
+from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, ROLES
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.scanner import CLOSER_OF
 from lmql_lite.lang.source import Source
@@ -20,12 +20,17 @@ from lmql_lite.lang.source import Source
 TEXT = re.compile(r"(?:[^\[\]{}\\]+|\\(?:N\{[^}\n]*\}|\r\n|.)|\[\[|\]|\{\{|\}\})+", re.DOTALL)
 RAW_TEXT = re.compile(r"(?:[^\[\]{}]+|\[\[|\]|\{\{|\}\})+")
 PLAIN_HOLE = re.compile(r"\[([^\W\d]\w*)\]")
+PROMPTING = re.compile(r"(?<!\[)(?:\[\[)*\[[A-Z][A-Z0-9_]*[\]:]")
+"""A hole in capitals: a string with one is meant as a prompt, wherever it stands; `[i]` may be anything."""
 TAG = re.compile(r"\{\s*:([^{}\[\]\r\n]*)\}")
+OPEN_TAG = re.compile(r"\{\s*:\s*(\w*)")
 DOTTED = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*")
 SPACE = re.compile(r"\s*")
 WORD = re.compile(r"\w*")
 
 NAME_HINT = "a hole is named like a variable: [ANSWER]; write [[ for a plain bracket"
+JSON = "'{' begins a value that is filled in, and what follows looks like JSON"
+JSON_HINT = "write {{ and }} around JSON that belongs to the text"
 BRACE_HINT = "write {{ for a plain brace"
 
 
@@ -39,7 +44,11 @@ class Extent(NamedTuple):
 
 
 class Unclosed(Exception):
-    """The end of the literal came before the end of what began at this place."""
+    """The end of the literal came before the end of what began here; `at` is the place of a bracket inside it that is
+    to blame."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
 
 
 class PromptLexer:
@@ -74,14 +83,22 @@ class PromptLexer:
                 else:
                     self._problem("this '}' closes nothing", position, position + 1, "write }} for a plain brace")
                     position += 1
-            except Unclosed:
+            except Unclosed as unclosed:
                 del self.terminals[mark:]
-                opener = self.text[position]
-                doubled = opener * 2
-                hint = f"add the missing '{CLOSER_OF[opener]}', or write {doubled} for a plain '{opener}'"
-                self._problem(f"'{opener}' is never closed", position, position + 1, hint)
+                self._unclosed(position, position if unclosed.at is None else unclosed.at)
                 position = end
         return self.terminals
+
+    def _unclosed(self, begin: int, at: int) -> None:
+        """Report the bracket at `at`, in the hole or the value that begins at `begin`."""
+        opener = self.text[at]
+        tag = OPEN_TAG.match(self.text, begin, self.literal.end)
+        hint = f"add the missing '{CLOSER_OF[opener]}'"
+        if tag and tag.group(1) in ROLES:
+            hint = f"write {{:{tag.group(1)}}}"
+        elif at == begin:
+            hint += f", or write {opener * 2} for a plain '{opener}'"
+        self._problem(f"'{opener}' is never closed", at, at + 1, hint)
 
     def _hole(self, opener: int) -> int:
         plain = PLAIN_HOLE.match(self.text, opener, self.literal.end)
@@ -196,13 +213,19 @@ class PromptLexer:
             self._emit("ROLE", start, end)
             self._emit("RBRACE", tag.end() - 1, tag.end())
             return tag.end()
+        if OPEN_TAG.match(self.text, opener, self.literal.end):
+            raise Unclosed
         value = self._extent(opener + 1, "!:}")
         position = value.end
         start, end = self._trimmed(value.start, value.end)
         if end > start and self.text[end - 1] == "=" and self.text[end - 2] not in "=!<>":
             self.named[start] = (value.start, value.end)
             start, end = self._trimmed(start, end - 1)
-        if start == end:
+        if self.text[position] == ":" and self.text[start : start + 2].lstrip("\\")[:1] in ("'", '"'):
+            self._problem(JSON, opener, opener + 1, JSON_HINT)
+            start = end
+            position = self._extent(opener + 1, "}").end
+        elif start == end:
             self._problem("nothing stands between these braces", opener, position + 1, BRACE_HINT)
         self._emit_code("EXPRESSION", Extent(start, end, value.escaped))
         if self.text[position] == "!":
@@ -241,7 +264,7 @@ class PromptLexer:
     def _extent(self, start: int, stops: str) -> Extent:
         """Python from `start` up to one of `stops` outside brackets and strings. Raises Unclosed when none comes."""
         text, end, raw = self.text, self.literal.end, self.literal.raw
-        depth = 0
+        openers: list[int] = []
         escaped = False
         position = start
         while position < end:
@@ -259,14 +282,14 @@ class PromptLexer:
             if character in "'\"":
                 position = self._string_end(position)
                 continue
-            if depth == 0 and character in stops and not (character == "!" and text[position + 1] == "="):
+            if not openers and character in stops and not (character == "!" and text[position + 1] == "="):
                 return Extent(start, position, escaped)
             if character in CLOSER_OF:
-                depth += 1
+                openers.append(position)
             elif character in ")]}":
-                if depth == 0:
-                    raise Unclosed
-                depth -= 1
+                if not openers or CLOSER_OF[text[openers[-1]]] != character:
+                    raise Unclosed(openers[-1] if openers else None)
+                openers.pop()
             position += 1
         raise Unclosed
 

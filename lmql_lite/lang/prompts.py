@@ -74,10 +74,6 @@ class Prompts:
         expression = self._expression(_terminal(value), lexer)
         if expression is None:
             return None
-        if form and isinstance(expression.tree.body, ast.Constant) and isinstance(expression.tree.body.value, str):
-            hint = "write {{ and }} around JSON that belongs to the text"
-            self.problems.add("this fills in a fixed text, with a format", expression.span, hint)
-            return None
         letter = "" if form or expression.span.start not in lexer.named else "r"
         if conversion:
             given = _terminal(conversion)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from lmql_lite.lang.keywords import CONSTRAINTS
+
 FIRST_WORD = re.compile(r"[^\W\d]\w*|[\d.]+|[-+*/%@&|^<>=!:~]+|\S")
 
 LAST_WORD = re.compile(r"(\w+|[^\w\s]+)\s*$")
@@ -48,6 +50,23 @@ MISTAKEN = {
 }
 
 
+WORDED = {
+    **dict.fromkeys(("contains", "includes", "has", "include", "contain"), 'write ".." in X'),
+    **dict.fromkeys(("matches", "like", "match"), 'write REGEX(X, r"..")'),
+    **dict.fromkeys(("equals", "equal", "eq"), "write =="),
+    **dict.fromkeys(("startswith", "starts", "begins"), 'write X.startswith("..")'),
+    **dict.fromkeys(("endswith", "ends"), 'write X.endswith("..")'),
+    "between": "write 3 < len(X) < 9",
+    **dict.fromkeys(("AND", "then", "plus"), "write and"),
+    "OR": "write or",
+    "NOT": "write not",
+    "unless": "write or",
+    "xor": "write !=",
+}
+"""Words that are operators elsewhere, or in speech."""
+AN_OPERATOR = re.compile(r"""(?<=[\w)\]"'])\s+(\w+)(?=\s+[\w("'\[{-])""")
+FUNCTION_ALONE = re.compile(rf"\b(len|int|float|{'|'.join(CONSTRAINTS)})\s+(\w+)")
+
 CURLED = "\u201c\u201d\u201e\u2018\u2019"
 """Quotes that word processors write."""
 
@@ -56,6 +75,18 @@ def lowered(sentence: str) -> str:
     """As our sentences begin: in lower case, without a final period."""
     sentence = sentence.rstrip(".")
     return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
+
+
+def missing_operator(rest: str) -> tuple[int, str, str] | None:
+    """Where two operands meet: the offset of the word that is to blame, the sentence and the hint; None where it is
+    none that is known."""
+    for word in AN_OPERATOR.finditer(rest):
+        if word.group(1) in WORDED:
+            return word.start(1), f"'{word.group(1)}' is no operator", WORDED[word.group(1)]
+    if function := FUNCTION_ALONE.search(rest):
+        name, given = function.groups()
+        return function.start(1), f"'{name}' is a function and takes parentheses", f"write {name}({given})"
+    return None
 
 
 def sentence(message: str, rest: str) -> tuple[str, str | None]:

@@ -163,6 +163,8 @@ def compound_word(lexemes: list[Lexeme]) -> str | None:
         return first.text
     if first.text == "async" and is_word(lexemes, 1, "for", "with"):
         return lexemes[1].text
+    if first.text == "case" and is_op(lexemes, 1, ":"):
+        return "case"
     if first.text in ("match", "case") and len(lexemes) > 2:
         following = lexemes[1]
         named = following.kind != "op" or following.text in OPERAND_OPENERS or following.text == "*"

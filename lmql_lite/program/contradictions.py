@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import And, Choice, Constant, Term
-from lmql_lite.errors import QueryError
+from lmql_lite.errors import ConstraintError
 from lmql_lite.lang import nodes
 from lmql_lite.program.conditions import reach
 from lmql_lite.program.lower import Lowering
@@ -25,7 +25,7 @@ class Known(NamedTuple):
 
 
 def refuse_contradiction(hole: str, clauses: Iterable[nodes.Expression], bare: Subject) -> None:
-    """Raises QueryError, naming no more clauses than it takes. What is not seen here is found when the hole opens."""
+    """Raises ConstraintError, naming as few clauses as it takes. What is not seen here is found when the hole opens."""
     guilty = _conflict([known for clause in clauses if (known := _known(clause, hole, bare))])
     if not guilty:
         return
@@ -34,7 +34,7 @@ def refuse_contradiction(hole: str, clauses: Iterable[nodes.Expression], bare: S
     hint = "take one of them away, or join them by `or`" if others else "look at its bounds, its spaces and its case"
     if guilty[-1].term == Choice(()):
         hint = "the list of options is empty"
-    raise QueryError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].clause.span, hint=hint)
+    raise ConstraintError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].clause.span, hint=hint)
 
 
 def _known(clause: nodes.Expression, hole: str, bare: Subject) -> Known | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import CodeType
 
 from lmql_lite.constraints.pattern import NO_PATTERN
@@ -115,7 +116,7 @@ class Lowering:
                 return Any(span, tuple(self.condition(value) for value in values))
             case ast.UnaryOp(ast.Not(), operand):
                 self._refuse_stops(operand)
-                return negated(self.condition(operand))
+                return replace(negated(self.condition(operand)), span=span)
             case ast.Compare(ast.Call(ast.Name("type"), [text], []), _, [kind]) if self._is_hole(text):
                 raise QueryError(
                     "the type of a hole stands at the hole",

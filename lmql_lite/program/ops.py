@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
+from lmql_lite.lang.names import Form
 from lmql_lite.program.conditions import Condition
 from lmql_lite.program.given import OtherHoles
 from lmql_lite.program.numbers import Kind
@@ -363,6 +364,7 @@ class Input:
 
     name: str
     span: Span
+    form: Form = "value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +382,8 @@ class Program:
     model: Option | None = None
     holes: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
+    bound: frozenset[str] = frozenset()
+    """Names that its holes and its Python bind. The caller may give each a first value."""
     queries: Mapping[int, Program] = field(default_factory=dict)
     """Of the functions in it that are queries, by the line of their first decorator."""
 

@@ -287,8 +287,8 @@ def _given(op: Hole, term: Term, value: Any) -> tuple[Any, str, Objection | None
     """A value that no model said, as the hole's type has it; its text; and the type or condition that it breaks."""
     spec = op.type.spec if op.type else None
     if spec is None or op.type is None:
-        broken = unmet(op, term, str(value))
-        return MADE[op.number](str(value)) if op.number and not broken else value, str(value), broken
+        text, broken = str(value), unmet(op, term, str(value))
+        return MADE[op.number](text) if op.number and broken is None else value, text, broken
     try:
         text = spec.spelled(value)
         if isinstance(spec, TextType) and (broken := unmet(op, text_term(op, term), text)):

@@ -60,7 +60,7 @@ class Judge:
         except (ValueError, RecursionError) as error:  # the latter where JSON is nested too deeply
             return Objection(self._op.type.span if self._op.type else self._op.span, str(error))
         broken = await self.judged(self.value, text, environment, None if final else told)
-        if number is not None:
+        if broken is None and number is not None:
             self.value = number
         return broken
 
