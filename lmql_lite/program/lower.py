@@ -332,10 +332,6 @@ class Lowering:
                         + (f"; in Python the words are {self._hole}.split()" if name == "WORDS" else ""),
                     )
         said = next((each.id for each in words(node)), None)
-        if said and said not in EXAMPLES:
-            return QueryError(
-                f"{said} is not available in this version", span=span_of(node, self._span), hint=SUPPORTED
-            )
         sentence = f"{said} cannot stand inside what only Python can judge" if said else "only Python can judge this"
         return Unguided(
             sentence,
