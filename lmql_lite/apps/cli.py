@@ -24,6 +24,12 @@ from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, tree_of
 from lmql_lite.errors import ConstraintError, InputError, QueryError
 
 SUFFIXES = (".lq", ".lmql", ".lqrun")
+INSTEAD = {
+    "serve-model": "local:NAME runs a model in this process, openai/NAME with --base-url uses a server",
+    "usage": "lq --help",
+    "version": "lq --version",
+}
+"""Commands of LMQL that are not here, and what to write."""
 
 
 class Commands(click.Group):
@@ -40,6 +46,8 @@ class Commands(click.Group):
         if first not in self.commands and first.endswith(SUFFIXES):
             command = "replay" if first.endswith(".lqrun") else "run"
             context.fail(f"{first} is a file and no command. Did you mean: lq {command} {first}")
+        if first in INSTEAD:
+            context.fail(f"there is no command {first}: {INSTEAD[first]}")
         return super().resolve_command(context, arguments)
 
 

@@ -50,10 +50,14 @@ CONSTRAINTS = (
     "FLOAT",
     "REGEX",
     "DATE",
-    "ESCAPED",
-    "ERASE",
 )
 """Functions of a `where` clause. Their first argument is a hole."""
+
+GONE: Mapping[str, str] = {
+    "ESCAPED": "a decorator changes the value: [@f X] with def f(value): return value.replace(...)",
+    "ERASE": "a decorator takes the text out of the prompt: [@f X] with def f(value): return value, ''",
+}
+"""Functions of LMQL's `where` that changed a value, and what does so here."""
 
 MODULES: Mapping[str, str] = {"re": "re", **dict.fromkeys(MARKS, "lmql_lite")}
 """Modules that every query has without importing them, unless it binds the name or is given it: name -> module."""

@@ -221,15 +221,13 @@ class PromptLexer:
         value = self._extent(opener + 1, "!:}")
         position = value.end
         start, end = self._trimmed(value.start, value.end)
+        if end > start and self.text[end - 1] == "=" and self.text[end - 2] not in "=!<>":
+            self.named[start] = (value.start, value.end)
+            start, end = self._trimmed(start, end - 1)
         if self.text[position] == ":" and self.text[start : start + 2].lstrip("\\")[:1] in ("'", '"'):
             self._problem(JSON, opener, opener + 1, JSON_HINT)
             start = end
             position = self._extent(opener + 1, "}").end
-        elif end > start and self.text[end - 1] == "=" and self.text[end - 2] not in "=!<>":
-            self.named[start] = (value.start, value.end)
-            start, end = self._trimmed(start, end - 1)
-            if start == end:
-                self._problem("nothing stands between these braces", opener, position + 1, BRACE_HINT)
         elif start == end:
             self._problem("nothing stands between these braces", opener, position + 1, BRACE_HINT)
         self._emit_code("EXPRESSION", Extent(start, end, value.escaped))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.embedded import Embedded, FreeName, moved, offers, read
-from lmql_lite.lang.keywords import CONSTRAINTS, CONTEXT, DATES, DECODERS, PROVIDED, STOPS, TYPES
+from lmql_lite.lang.keywords import CONSTRAINTS, CONTEXT, DATES, DECODERS, GONE, PROVIDED, STOPS, TYPES
 from lmql_lite.lang.names import Form, Names, values, words
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompt_lexer import PROMPTING
@@ -190,7 +190,7 @@ class _Check:
                 self._no_hole(first.id, self.python.span(first))
         elif name.isupper() and len(name) > 1 and not self._is_known(name):
             close = difflib.get_close_matches(name, CONSTRAINTS, 1)
-            hint = f"there are {', '.join(CONSTRAINTS)}"
+            hint = GONE.get(name, f"there are {', '.join(CONSTRAINTS)}")
             message = f"no constraint is called '{name}'{_meant(close)}"
             self.problems.add(message, self.python.span(function), None if close else hint)
         elif not self._is_known(name) and (close := difflib.get_close_matches(name.upper(), STOPS, 1, 0.85)):

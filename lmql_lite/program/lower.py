@@ -332,9 +332,6 @@ class Lowering:
                         + (f"; in Python the words are {self._hole}.split()" if name == "WORDS" else ""),
                     )
         said = next((each.id for each in words(node)), None)
-        if said and said not in EXAMPLES:
-            sentence = f"{said} is not available in this version"
-            return QueryError(sentence, span=span_of(node, self._span), hint=f"there are {SUPPORTED}")
         sentence = f"{said} cannot stand inside what only Python can judge" if said else "only Python can judge this"
         hint = "give it a clause of its own, joined by `and`" + (
             "" if said else f"; what guides the model: {SUPPORTED}"

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lmql_lite.constraints import shapes
+from lmql_lite.constraints import decimals, shapes
 from lmql_lite.constraints.pattern import UnsupportedPattern, program
 from lmql_lite.constraints.terms import ANYTHING, Choice, Length, Matches, Term, conjunction
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.patterns import MEANINGFUL
 from lmql_lite.program.schemas import Convert, JsonType, adapted, of_python, of_schema, says_all, schema_of, validating
 from lmql_lite.program.subjects import PLAIN, Day, Number, OneListed, Subject, Value
-from lmql_lite.program.values import encode, finite
+from lmql_lite.program.values import Comparison, encode, finite
 
 NAMES: Mapping[str, object] = {
     "Literal": typing.Literal,
@@ -123,6 +123,7 @@ def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
 
 WORDLESS = {"type", "title", "description", "examples", "default"}
 """Keys of a JSON Schema that narrow nothing."""
+BOUNDS: Mapping[str, Comparison] = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextType:
@@ -136,6 +137,9 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
         low = max((bound for bound in least if bound is not None), default=None)
         high = min((bound for bound in most if bound is not None), default=None)
         terms.append(shapes.integers(low, high, span))
+    elif plain.bare == Number("float"):
+        bounds = [(comparison, schema.pop(key, None)) for key, comparison in BOUNDS.items()]
+        terms += [decimals.compared(comparison, bound, span) for comparison, bound in bounds if bound is not None]
     elif plain.bare == PLAIN:
         terms.append(Length(schema.pop("minLength", 0), schema.pop("maxLength", None), span=span))
     validate = validating(adapter.validate_python)

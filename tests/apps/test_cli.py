@@ -341,3 +341,11 @@ def test_check_reports_a_condition_that_cannot_be_met(shell: Shell) -> None:
     ended = shell("check", shell.write("q.lq", '"[X]" where X in []\n"[Y]" where len(Y) < 0\n'))
     assert ended.code == 4 and ended.out.count("nothing can fill") == 2
     assert ended.err == "2 problems found\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"), [("serve-model", "local:NAME"), ("usage", "--help"), ("version", "--version")]
+)
+def test_a_command_of_lmql_says_what_to_write(shell: Shell, command: str, instead: str) -> None:
+    ended = shell(command)
+    assert ended.code == 2 and f"there is no command {command}" in ended.err and instead in ended.err

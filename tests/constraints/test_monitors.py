@@ -18,6 +18,7 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     Stop,
     StopPattern,

@@ -85,7 +85,7 @@ LONG = 10**130
         ("len(SENTENCES(X)) % 2 == 0", "SENTENCES(X)", "only says how long"),
         ("len(TOKENS(X, 3)) < 5", "TOKENS(X, 3)", "only says how long"),
         ("INT(X, 3)", "INT(X, 3)", "takes a hole"),
-        ("ERASE(X)", "ERASE(X)", "ERASE is not available in this version"),
+        ("ERASE(X)", "ERASE", "no constraint is called 'ERASE'"),
     ],
 )
 def test_what_is_written_out_is_judged_when_the_query_is_compiled(where: str, place: str, sentence: str) -> None:
