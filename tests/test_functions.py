@@ -433,3 +433,8 @@ def test_a_parameter_called_context_is_refused():
 def test_a_lambda_has_no_docstring():
     with pytest.raises(lq.QueryError, match="<lambda> has no docstring with a query"):
         lq.query(lambda: None)
+
+
+def test_an_option_of_lmql_that_is_not_here_says_what_stands_for_it() -> None:
+    with pytest.raises(TypeError, match=r"is_async.*async def"):
+        lq.query(is_async=True)  # type: ignore[call-overload]

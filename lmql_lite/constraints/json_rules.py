@@ -7,6 +7,7 @@ white space leaves the model no way to ramble and forces more bytes; this is the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,32 @@ from lmql_lite.errors import ConstraintError, Span
 SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 IMPOSSIBLE = "Unsatisfiable schema: "
 """How llguidance begins its sentence about a schema that no value has."""
+
+REFUSALS = (
+    (
+        r"Unimplemented keys: \[(.*)\]",
+        r"its JSON Schema has \1, which no grammar can say",
+        "leave it out and ask for it in `where`, where Python judges the value",
+    ),
+    (
+        r"Unknown format: (.*)",
+        r"its JSON Schema has the format '\1', which is not known",
+        'write a "pattern" in its place, or ask for it in `where`',
+    ),
+    (
+        r"lookarounds not supported|regex parse error",
+        "it has a pattern that no grammar can follow",
+        r"look-around, back-references and \\b cannot guide; ask for them in `where`, with Python's re",
+    ),
+    (r"oneOf constraints", "its JSON Schema has oneOf, which no grammar can say", "write anyOf"),
+    (r"Pointer '(.*)' does not exist", r"its JSON Schema has no '\1'", 'a "$ref" names what stands under "$defs"'),
+    (
+        r"Resource '(.*?)' is not present",
+        r"its JSON Schema refers to '\1'",
+        'nothing is fetched; write what it says under "$defs"',
+    ),
+)
+"""What llguidance says, as a pattern; what is said instead; and the hint."""
 
 
 def grammar(schema: Mapping[str, Any] | bool, *, free_spelling: bool = False) -> str:
@@ -47,8 +74,9 @@ def refusal(reason: str, name: str, span: Span) -> ConstraintError:
     if sentence.startswith(IMPOSSIBLE):
         said_why = sentence.removeprefix(IMPOSSIBLE)
         return ConstraintError(f"nothing can fill [{name}]: no value has this type, {said_why}", span=span)
-    return ConstraintError(
-        f"the type of [{name}] cannot guide a model: {sentence}",
-        span=span,
-        hint="a type is guided by its JSON Schema; leave out what that cannot say, and ask for it in `where`",
-    )
+    hint = "a type is guided by its JSON Schema; leave out what that cannot say, and ask for it in `where`"
+    for pattern, better, mended in REFUSALS:
+        if known := re.search(pattern, sentence):
+            sentence, hint = known.expand(better), known.expand(mended)
+            break
+    return ConstraintError(f"the type of [{name}] cannot guide a model: {sentence}", span=span, hint=hint)

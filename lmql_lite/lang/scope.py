@@ -74,6 +74,7 @@ class _Check:
             self.problems.add("'import *' hides which names the query needs", self.python.span(star), hint)
         for code in self.codes:
             self._functions(code.tree)
+            self._imports(code.tree)
         for where in self._wheres():
             self._where(where)
         for prompt in self.prompts:
@@ -134,6 +135,20 @@ class _Check:
                         hint = "prompt outside of it, or make it a query: @query, and the query as its docstring"
                         message = f"nothing fills {hole.group(1)} inside a function"
                         self.problems.add(message, self.python.span(string), hint)
+
+    def _imports(self, tree: ast.AST) -> None:
+        """LMQL's own package is no part of this one, and its names are known without an import."""
+        for node in ast.walk(tree):
+            match node:
+                case ast.Import([*aliases]):
+                    modules = [alias.name for alias in aliases]
+                case ast.ImportFrom(str(module), level=0):
+                    modules = [module]
+                case _:
+                    continue
+            if any(module.partition(".")[0] == "lmql" for module in modules):
+                hint = "leave the import out: a query needs none; what Python calls is in lmql_lite"
+                self.problems.add("a query does not import lmql", self.python.span(node), hint)
 
     def _inner(self, query: Embedded) -> Scope | None:
         """The names of a query inside this one."""

@@ -98,6 +98,7 @@ INSTEAD: Mapping[str, str] = {
     "stats": "leave it out: every result has its usage",
     "performance_stats": "leave it out: every result has its usage",
     "truncation_threshold": "min_p=... leaves out tokens that are much less likely than the best",
+    "is_async": "leave it out: @query above an async def gives what is awaited, above a def what is not",
     "output_writer": "stream() gives every event of a run",
 }
 """Options of LMQL's decoders that are not ours, and what to write instead."""

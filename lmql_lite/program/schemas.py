@@ -13,7 +13,7 @@ from lmql_lite.constraints.json_rules import grammar, refuse_impossible
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import And, Constant, Length, Term
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.values import wrong
+from lmql_lite.program.values import finite, wrong
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -73,7 +73,7 @@ def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the JSON Schema of [{name}] is no JSON: {error}", span=span) from None
     refuse_impossible(rules, name, span)
-    return JsonType(schema, json.loads, is_list=schema.get("type") == "array")
+    return JsonType(schema, finite_json, is_list=schema.get("type") == "array")
 
 
 def of_python(annotation: Any, name: str, span: Span) -> JsonType:
@@ -81,8 +81,25 @@ def of_python(annotation: Any, name: str, span: Span) -> JsonType:
     adapter = adapted(annotation, name, span)
     schema = closed(schema_of(adapter, annotation, name, span))
     refuse_impossible(grammar(schema), name, span)
-    convert, judges = validating(adapter.validate_json), not says_all(adapter.core_schema)
+    validate, has_floats = validating(adapter.validate_json), _has_floats(schema)
+
+    def convert(text: str) -> Any:
+        finite_json(text, has_floats)
+        return validate(text)
+
+    judges = not says_all(adapter.core_schema)
     return JsonType(schema, convert, judges, _has_length(annotation), adapter.core_schema["type"] == "list")
+
+
+def finite_json(text: str, has_floats: bool = False) -> Any:
+    """The value of a JSON text. Raises ValueError for a number too large for a float; where the type `has_floats`, an
+    integer may be read as one."""
+    return json.loads(text, parse_float=finite, parse_int=_float_sized if has_floats else None)
+
+
+def _float_sized(text: str) -> int:
+    finite(text)
+    return int(text)
 
 
 def adapted(annotation: Any, name: str, span: Span) -> TypeAdapter[Any]:
@@ -101,8 +118,10 @@ def adapted(annotation: Any, name: str, span: Span) -> TypeAdapter[Any]:
 def schema_of(adapter: TypeAdapter[Any], annotation: Any, name: str, span: Span) -> dict[str, Any]:
     from pydantic.errors import PydanticUserError
 
+    from lmql_lite.program.generated import Generated
+
     try:
-        return adapter.json_schema()
+        return adapter.json_schema(schema_generator=Generated)
     except PydanticUserError as error:
         raise _no_type(annotation, name, span, error) from error
 
@@ -147,14 +166,22 @@ def _has_length(annotation: object) -> bool:
 
 # Schemas of pydantic -------------------------------------------------------------------------------------------------
 
-SUBSCHEMAS = ("properties", "$defs")
+SUBSCHEMAS = ("properties", "patternProperties", "$defs")
 """Keys of a schema that hold schemas by name; those by place, or one alone, are found by their shape."""
+
+
+FRACTION = r"^-?(0|[1-9][0-9]*)/[1-9][0-9]*$"
+FORMATS = frozenset(
+    ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
+)
+"""Formats that guide; of the others, such as the path of a file, only pydantic knows what they ask."""
 
 
 def closed(schema: Any) -> Any:
     """The schema without what it leaves open and a value never has.
 
-    Properties that a class does not have pydantic would ignore: none are said. Items that occur twice in a set it
+    Properties that a class does not have pydantic would ignore: none are said. Formats that no grammar knows pydantic
+    judges. Items that occur twice in a set it
     counts once: they may be said.
     """
     if isinstance(schema, list):
@@ -169,11 +196,22 @@ def closed(schema: Any) -> Any:
             inside[key] = closed(value)
         elif key not in ("uniqueItems", "default", "discriminator", "examples"):
             inside[key] = value
+    if inside.get("format") == "fraction":
+        inside["pattern"] = FRACTION
+    if isinstance(inside.get("format"), str) and inside["format"] not in FORMATS:
+        del inside["format"]
     if "oneOf" in inside:  # of a tagged union: that no two are met at once is plain from the tag
         inside["anyOf"] = inside.pop("oneOf")
     if "properties" in inside:
         inside.setdefault("additionalProperties", False)
     return inside
+
+
+def _has_floats(schema: Any) -> bool:
+    """Whether a number of its values may be a float."""
+    if isinstance(schema, list):
+        return any(map(_has_floats, schema))
+    return isinstance(schema, dict) and (schema.get("type") == "number" or any(map(_has_floats, schema.values())))
 
 
 SAID = frozenset(

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from lmql_lite.constraints import decimals, shapes
-from lmql_lite.constraints.pattern import UnsupportedPattern, program
+from lmql_lite.constraints.pattern import UnsupportedPattern, found, program
 from lmql_lite.constraints.terms import ANYTHING, Choice, Length, Matches, Term, conjunction
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.patterns import MEANINGFUL
@@ -123,6 +123,11 @@ def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
 
 WORDLESS = {"type", "title", "description", "examples", "default"}
 """Keys of a JSON Schema that narrow nothing."""
+LAST_DOLLAR = re.compile(r"(?<!\\)((?:\\\\)*)\$$")
+"""To pydantic the end of the text alone, to Python also the place before a last line break."""
+MULTILINE = re.compile(r"\(\?[a-zA-Z]*m")
+ANOTHER_CLASS = re.compile(r"\[.*(?:\[|&&|--|~~)")
+"""Classes that pydantic reads as several."""
 BOUNDS: Mapping[str, Comparison] = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -142,6 +147,8 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
         terms += [decimals.compared(comparison, bound, span) for comparison, bound in bounds if bound is not None]
     elif plain.bare == PLAIN:
         terms.append(Length(schema.pop("minLength", 0), schema.pop("maxLength", None), span=span))
+        if "pattern" in schema:  # pydantic stays the judge: its expressions are nearly those of Python
+            terms += _searched(schema["pattern"], span)
     validate = validating(adapter.validate_python)
 
     def convert(text: str) -> Any:
@@ -149,6 +156,20 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
 
     judges = bool(schema) or not says_all(adapter.core_schema)
     return TextType(conjunction(tuple(terms)), convert, plain.bare, judges)
+
+
+def _searched(pattern: str, span: Span) -> list[Term]:
+    """What guides where pydantic searches for a pattern; nothing, where Python would read it otherwise."""
+    if ANOTHER_CLASS.search(pattern):
+        return []
+    if not MULTILINE.search(pattern):
+        pattern = LAST_DOLLAR.sub(r"\1\\Z", pattern)
+    try:
+        searched, flags, whole = found(pattern, 0, from_start=False)
+        program(searched, flags & MEANINGFUL)
+    except (UnsupportedPattern, re.error):
+        return []
+    return [Matches(searched, flags & MEANINGFUL, delimits=whole, span=span)]
 
 
 def _next(bound: int | None, step: int) -> int | None:

@@ -204,7 +204,8 @@ class Holes:
             if not self.leads:
                 self.is_rejected = True
                 return
-            back = await hole.filling.go_back() if hole.rejections < here.frame.settings.backtracks else None
+            goes_back = may_reject and hole.rejections < here.frame.settings.backtracks
+            back = await hole.filling.go_back() if goes_back else None
             if back is None:
                 raise hole.rejected(broken, matcher)
             hole.rejections += 1

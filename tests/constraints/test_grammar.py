@@ -240,11 +240,13 @@ def test_trap_a_limit_never_cuts_a_value() -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"not": {"type": "string"}}, 'Unimplemented keys: ["not"]'),
-        ({"type": "array", "uniqueItems": True}, 'Unimplemented keys: ["uniqueItems"]'),
-        ({"type": "string", "format": "path"}, "Unknown format: path"),
+        ({"not": {"type": "string"}}, 'its JSON Schema has "not", which no grammar can say'),
+        ({"type": "array", "uniqueItems": True}, 'its JSON Schema has "uniqueItems", which no grammar can say'),
+        ({"type": "string", "format": "path"}, "its JSON Schema has the format 'path', which is not known"),
+        ({"type": "string", "pattern": r"\ba"}, "it has a pattern that no grammar can follow"),
+        ({"oneOf": [{"type": "string"}, {"minLength": 1}]}, "its JSON Schema has oneOf, which no grammar can say"),
         ({"type": "strin"}, "Invalid type: strin"),
-        ({"$ref": "#/$defs/X"}, "Pointer '/$defs/X' does not exist"),
+        ({"$ref": "#/$defs/X"}, "its JSON Schema has no '/$defs/X'"),
     ],
 )
 def test_what_llguidance_cannot_follow_is_refused_with_its_reason(schema: Any, reason: str) -> None:

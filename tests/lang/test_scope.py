@@ -261,3 +261,11 @@ def test_a_word_of_the_language_is_one_where_it_is_called_and_a_name_elsewhere()
     found = scope(source)
     assert (found.holes, found.constraints) == (("DATE", "X"), {"REGEX", "DATE"})
     assert [free.name for free in found.inputs] == ["INT"]
+
+
+@pytest.mark.parametrize("line", ["import lmql", "import lmql.lib.chat as chat", "from lmql import F"])
+def test_an_import_of_lmql_says_that_a_query_needs_none(line: str) -> None:
+    with pytest.raises(QueryError, match="does not import lmql") as caught:
+        scope(f'{line}\nargmax\n"[X]"')
+    assert caught.value.hint is not None and "leave the import out" in caught.value.hint
+    scope('import lmql_lite as lmql\nargmax\n"[X]"')

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import enum
 import json
-from typing import Any
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
@@ -379,3 +383,92 @@ def test_bounds_of_an_annotated_float_guide_the_model(session: lq.Session) -> No
     result = run(source, "It is 7.25.", session)
     assert 0 < result.value < 0.5
     assert not [token for token in result.tokens if token.fate == "rejected"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "script", "value"),
+    [
+        ("^[0-9]{3}$", "nothing like a number", r"[0-9]{3}"),
+        ("b", "aaaa", r"(?s).*b.*"),
+        ("^(cat|dog)s?$", "horses", r"(cat|dog)s?"),
+    ],
+)
+def test_the_pattern_of_an_annotated_text_guides_the_model(
+    pattern: str, script: str, value: str, session: lq.Session
+) -> None:
+    annotation = Annotated[str, pydantic.Field(pattern=pattern, max_length=12)]
+    result = run('argmax(max_backtracks=0)\n"[X: T]"', script, session, T=annotation)
+    assert re.fullmatch(value, result.variables["X"])
+
+
+def test_an_end_of_a_pattern_is_the_end_of_the_text_as_pydantic_has_it(session: lq.Session) -> None:
+    annotation = Annotated[str, pydantic.Field(pattern="^ab?$")]
+    assert run('argmax(max_backtracks=0)\n"[X: T]"', "a\n", session, T=annotation).variables == {"X": "a"}
+
+
+def test_a_pattern_that_cannot_guide_is_judged_by_pydantic(session: lq.Session) -> None:
+    annotation = Annotated[str, pydantic.Field(pattern=r"\bno\b")]
+    assert run('"[X: T]"', "well, no", session, T=annotation).variables == {"X": "well, no"}
+    with pytest.raises(lq.ConstraintError, match="has no value that meets"):
+        run('argmax(max_backtracks=1)\n"[X: T]"', "known", session, T=annotation)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "script", "value"),
+    [
+        (dict[int, str], '{"one": "a"}', {0: ""}),
+        (dict[Literal["a", "b"], int], '{"b": 3}', {"b": 3}),
+        (dict[bool, int], '{"true": 1}', {True: 1}),
+        (dict[datetime.date, int], '{"2026-11-21": 1}', {datetime.date(2026, 11, 21): 1}),
+        (complex, '"1+2j"', 1 + 2j),
+        (Fraction, '"1/3"', Fraction(1, 3)),
+        (bytes, '"ab"', b"ab"),
+        (Path, '"a/b"', Path("a/b")),
+        (pydantic.SecretStr, '"key"', pydantic.SecretStr("key")),
+    ],
+)
+def test_a_key_or_a_value_that_json_has_no_word_for_guides(
+    annotation: Any, script: str, value: object, session: lq.Session
+) -> None:
+    """No draw is refused: the model is let say nothing else."""
+    result = run('argmax(max_backtracks=0)\n"[X: T]"', script, session, T=annotation)
+    found = result.variables["X"]
+    assert found == value if script != '{"one": "a"}' else all(isinstance(key, int) for key in found)
+
+
+def test_keys_of_an_enum_are_the_only_ones(session: lq.Session) -> None:
+    class Kind(enum.Enum):
+        CAT = "cat"
+        DOG = "dog"
+
+    result = run('argmax(max_backtracks=0)\n"[X: T]"', '{"dog": 3}', session, T=dict[Kind, int])
+    assert result.variables == {"X": {Kind.DOG: 3}}
+
+
+def test_json_inside_json_is_refused_with_what_to_write(session: lq.Session) -> None:
+    with pytest.raises(lq.ConstraintError, match="none that text could spell") as caught:
+        run('"[X: T]"', '"1"', session, T=pydantic.Json[int])
+    assert caught.value.hint is not None and "without Json" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("annotation", "script"),
+    [
+        (list[float], "[97E0479]"),
+        (list[float], f"[{'9' * 320}]"),
+        (list[Any], "[1, 97E0479]"),
+        ({"type": "array", "items": {"type": "number"}}, "[-97E0479]"),
+    ],
+)
+def test_a_number_in_json_is_never_infinite(annotation: Any, script: str, session: lq.Session) -> None:
+    with pytest.raises(lq.ConstraintError, match="too large for a float"):
+        run('"[X: T]"', script, session, T=annotation)
+
+
+def test_a_large_integer_in_json_is_no_float(session: lq.Session) -> None:
+    assert run('"[X: list[int]]"', f"[{'9' * 320}]", session).variables == {"X": [int("9" * 320)]}
+
+
+def test_an_optional_value_that_is_asked_to_be_none_is_none(session: lq.Session) -> None:
+    result = run('"[X: Optional[int]]" where X is None', "7", session)
+    assert result.variables == {"X": None}
