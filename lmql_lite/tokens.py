@@ -70,6 +70,11 @@ class Sampling:
         """Whether what was said before changes what is chosen."""
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
 
+    @property
+    def truncates(self) -> bool:
+        """Whether a token can be left out for being less likely than others."""
+        return self.top_k is not None or self.top_p < 1 or self.min_p > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Token:

@@ -47,6 +47,14 @@ class Crossroads(NamedTuple):
     penalties: Penalties
 
 
+Place = tuple[int, bytes, bytes]
+
+
+def place_of(crossroads: Crossroads) -> Place:
+    """Where a crossroads is: the same in every run, whatever is cached."""
+    return crossroads.state.depth, crossroads.matcher.text, crossroads.held
+
+
 class Way(NamedTuple):
     """A token that may come next at a crossroads; `choice` is None where the hole ends there, at its bound."""
 
@@ -89,6 +97,11 @@ class Fill:
         self._max_tokens = max_tokens
         self._opened: State | None = None
         self._crossroads: list[Crossroads] = []
+        """Of all attempts; where values are drawn, of the one under way."""
+        self._left: dict[Place, Mask] = {}
+        """The tokens at each place of refused draws that may lead to a value not refused yet."""
+        self._first: Place | None = None
+        """Where draws can first differ."""
         self._made: list[Step] = []
         """Every token of every attempt."""
 
@@ -164,12 +177,15 @@ class Fill:
         fork = copy(self)
         fork._path, fork._ledger = books.path, books.ledger
         fork._crossroads, fork._made = list(self._crossroads), list(self._made)
+        fork._left = {place: left.copy() for place, left in self._left.items()}
         return fork
 
     async def go_back(self) -> State | None:
         """A state from which the hole is filled otherwise; None where every way was gone."""
         assert self._opened is not None, "a hole is opened first"
         if self._sampling.temperature > 0:
+            if not self._exclude():
+                return None
             self._sampling = replace(self._sampling, index=self._sampling.index + 1)
             return self._opened
         best: tuple[float, Crossroads, Choice] | None = None
@@ -183,6 +199,23 @@ class Fill:
             return None
         _, crossroads, choice = best
         return self._noted(crossroads.state, self._take(crossroads, choice))
+
+    def _exclude(self) -> bool:
+        """Takes out what was just drawn and refused. Gives whether any other value is left.
+
+        A token is left out of further draws where draws first differ, and only once all that it leads to was refused:
+        so the others are drawn with their own probabilities (S21). Where top_k, top_p or min_p let some tokens in and
+        others not, leaving one out would let in another: there nothing is left out.
+        """
+        drawn, self._crossroads = self._crossroads, []
+        if self._first is None:
+            self._first = next((place_of(each) for each in drawn if each.untried.any()), None)
+        for crossroads in reversed(drawn):
+            left = self._left.setdefault(place_of(crossroads), crossroads.untried.copy())
+            left &= crossroads.untried
+            if left.any():
+                return True
+        return False
 
     def _noted(self, before: State, after: State) -> State:
         if after.history is not before.history:
@@ -222,7 +255,11 @@ class Fill:
     def _crossroads_at(self, state: State, matcher: Matcher, held: bytes, left: int) -> Crossroads:
         """Where the hole may have so many more tokens, and none was tried."""
         penalties = self._path.counts.penalties(state.history, self._sampling)
-        return Crossroads(state, matcher, held, matcher.allowed(held, left), penalties)
+        crossroads = Crossroads(state, matcher, held, matcher.allowed(held, left), penalties)
+        place = place_of(crossroads)
+        if place != self._first or place not in self._left or self._sampling.truncates:
+            return crossroads
+        return crossroads._replace(untried=crossroads.untried & self._left[place])
 
     def take(self, way: Way) -> State:
         """The state at the end of the way."""
@@ -231,8 +268,7 @@ class Fill:
             return crossroads.state._replace(matcher=crossroads.matcher.end("bound"))
         if self._may_reject:
             crossroads = crossroads._replace(untried=crossroads.untried.copy())
-            if self._sampling.temperature <= 0:
-                self._crossroads.append(crossroads)
+            self._crossroads.append(crossroads)
         return self._noted(crossroads.state, self._take(crossroads, choice))
 
     def _cross_out(self, mask: Mask, token: int) -> None:

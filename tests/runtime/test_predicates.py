@@ -77,6 +77,41 @@ def test_a_draw_that_is_rejected_is_drawn_again_and_the_distribution_stays_right
     assert np.isfinite(expected)
 
 
+@pytest.mark.parametrize("options", ["temperature=0.3", "temperature=0.3, max_backtracks=1"])
+def test_a_draw_that_was_refused_is_not_drawn_again_while_another_is_left(options: str) -> None:
+    """The model is all but certain of the refused one: to draw it again and again would never give the other."""
+    model = lq.ScriptedModel("aaaa", certainty=30)
+    source = f'sample({options})\n    "[X]"\nwhere X in ["a", "b"] and str.upper(X) == "B"'
+    query = lq.compile(source)
+    session = lq.Session()
+    runs = [query.run_sync(model=model, session=session, seed=3, cache=cache) for cache in (False, True, True, False)]
+    assert all(result["X"] == "b" for result in runs)
+    assert len({tuple((token.id, token.source == "forced", token.fate) for token in each.tokens) for each in runs}) == 1
+
+
+def test_draws_end_when_every_value_was_refused() -> None:
+    model = lq.ScriptedModel("aaaa", certainty=0)
+    source = 'sample(max_backtracks=1000)\n    "[X]"\nwhere X in ["a", "b", "c"] and str.upper(X) == "D"'
+    with pytest.raises(lq.ConstraintError, match="the last of 3 values"):
+        lq.run_sync(source, model=model, seed=1)
+
+
+@pytest.mark.parametrize("policy", ["", "(top_k=3)"])
+def test_what_is_left_out_of_further_draws_leaves_the_others_as_likely_as_they_were(policy: str) -> None:
+    """ "ba" is refused, and "b" is not left out for it: "bb" keeps its own share of what is left."""
+    model = lq.ScriptedModel("", certainty=0, seed=5)
+    kept = ["a", "bb", "c"] if not policy else ["a", "bb", "c", "d"]
+    where = f"X in {[*kept, 'ba', 'e']} and str.upper(X) not in ['BA', 'E']"
+    query, session, runs = lq.compile(f'sample{policy}\n    "go [X]"\nwhere {where}'), lq.Session(), 500
+    plain = lq.compile(f'sample{policy}\n    "go [X]"\nwhere X in {[*kept, "ba", "e"]}')
+    seen = Counter(query.run_sync(model=model, session=session, seed=seed)["X"] for seed in range(runs))
+    drawn = Counter(plain.run_sync(model=model, session=session, seed=seed)["X"] for seed in range(runs, 4 * runs))
+    total = sum(drawn[value] for value in kept)
+    for value in kept:
+        share = drawn[value] / total
+        assert abs(seen[value] / runs - share) < 4 * math.sqrt(max(share * (1 - share), 0.01) / runs) + 0.02
+
+
 def test_a_condition_over_several_holes_is_judged_at_the_last_one_S20(session: lq.Session) -> None:
     model = lq.ScriptedModel("1+1=2", certainty=12)
     source = '"[A]+[B]" where A in ["1", "2"] and B in ["1", "2"] and int(A) + int(B) == 3'
