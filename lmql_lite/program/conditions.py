@@ -75,8 +75,10 @@ class Joint:
     condition: Condition
 
     def bind(self, evaluate: Evaluate) -> Term:
-        known = self.others.have_values(evaluate, self.span)
-        return self.condition.bind(evaluate) if known else Constant(True, self.span)
+        if not self.others.have_values(evaluate, self.span):
+            return Constant(True, self.span)
+        with self.others.read_as_values(evaluate, self.span):
+            return self.condition.bind(evaluate)
 
 
 Condition = (

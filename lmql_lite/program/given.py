@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import builtins
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -54,6 +55,20 @@ class OtherHoles:
                 hint=f"fill [{name}] first, or put the condition into the `where` at the end of the query",
             )
         return True
+
+    @contextmanager
+    def read_as_values(self, evaluate: Evaluate, clause: Span) -> Iterator[None]:
+        """Raises ConstraintError where Python fails since one of them is a number, and no text any more."""
+        try:
+            yield
+        except (TypeError, AttributeError) as error:
+            for name, code in zip(self.names, self.codes, strict=True):
+                value = evaluate(code)
+                if isinstance(value, int | float):
+                    sentence = f"`{clause.source}` reads [{name}], which is the number {value} by then: {error}"
+                    hint = f"write str({name}) for its text"
+                    raise ConstraintError(sentence, span=clause, hint=hint) from error
+            raise
 
 
 @dataclass(frozen=True, slots=True)

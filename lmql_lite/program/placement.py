@@ -34,7 +34,7 @@ class StringClauses:
         for each in self._clauses:
             own = each.holes.intersection(self._in_string)
             if not own or (name in own and own.isdisjoint(to_come)):
-                yield each.clause(each.reads.difference(self._in_string), waits=False)
+                yield each.clause(each.reads - {name}, waits=False)
 
 
 class QueryClauses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
@@ -78,7 +78,9 @@ class Judge:
                 code = (
                     predicate.call.code if predicate.call and self._is_told(predicate, environment) else predicate.code
                 )
-                verdict = await evaluate(code, environment)
+                others = predicate.others
+                with others.read_as_values(evaluate_now, predicate.span) if others else nullcontext():
+                    verdict = await evaluate(code, environment)
                 if not verdict and (told is None or verdict is not None):
                     return Objection(predicate.span)
         return None

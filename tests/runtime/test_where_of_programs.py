@@ -179,3 +179,26 @@ except lq.ConstraintError:
 return X
 """
     assert run(source).value == "orig"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"[A] [B]" where INT(A) and len(A) + len(B) < 5',
+        '"[A: int] [B]" where len(A) < len(B)',
+        'argmax\n    "[A] [B]"\nwhere INT(A) and len(A) + len(B) < 5 and INT(B)',
+        'argmax\n    if True:\n        "[A: int]"\n    else:\n        "[C]"\n    "[B]"\nwhere len(A) < len(B)',
+        '"[A]" where INT(A)\n"[B]" where A.startswith("1") and len(B) < 4',
+        '"[A]" where INT(A)\n"[B]" where len(B) < 4 and str.upper(B) == A.upper()',
+    ],
+)
+def test_an_earlier_hole_that_is_a_number_is_no_text_and_the_error_says_so(source: str) -> None:
+    with pytest.raises(lq.ConstraintError, match=r"reads \[A\], which is the number 12 by then") as error:
+        lq.run_sync(source, model=lq.ScriptedModel("12 34"))
+    assert error.value.hint == "write str(A) for its text" and error.value.span is not None
+
+
+def test_the_text_of_an_earlier_number_is_what_str_gives() -> None:
+    source = '"[A] [B]" where INT(A) and len(str(A)) + len(B) < 5 and INT(B)'
+    result = lq.run_sync(source, model=lq.ScriptedModel("12 345"))
+    assert result["A"] == 12 and 0 <= result["B"] < 100
