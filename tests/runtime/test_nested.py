@@ -304,3 +304,20 @@ except Exception as error:
     assert result.prompt == f"a\n{said.get(hole, 'ValueError')} end"
     assert [token.data for token in result.tokens if token.fate == "cut"] == [b"\n-"]
     result.check_ledger()
+
+
+def test_what_guides_joins_the_conditions_of_a_called_query_and_other_python_only_checks_its_answer() -> None:
+    source = """
+@query
+def word():
+    '''lq
+    "[R]" where R in ["aa", "bb"]
+    return R
+    '''
+"[A: word()]" where CLAUSE
+"""
+    model = lq.ScriptedModel("aa")
+    assert lq.run_sync(source.replace("CLAUSE", 'A.upper() == "BB"'), model=model)["A"] == "bb"
+    with pytest.raises(lq.ConstraintError, match="the query gave 'aa'") as caught:
+        lq.run_sync(source.replace("CLAUSE", 'str.upper(A) == "BB"'), model=model)
+    assert caught.value.hint is not None

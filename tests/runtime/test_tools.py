@@ -309,6 +309,13 @@ def test_conditions_judge_the_whole_text_and_stops_only_what_the_model_says() ->
         run(source, {"search": search}, model=lq.ScriptedModel(said.replace("=1", "=9")))
 
 
+def test_a_call_that_begins_and_has_no_room_says_what_to_do() -> None:
+    model = lq.ScriptedModel("Sum `add(1, 2) # result: 3` so")
+    with pytest.raises(ConstraintError, match=r"\[X\] does not allow what add was called for") as caught:
+        run('"[argmax(tools=[add]) X]" where len(X) < 12', {"add": add}, model=model)
+    assert caught.value.hint is not None and "leave room for them" in caught.value.hint
+
+
 def test_a_condition_of_python_sees_the_whole_text_too() -> None:
     source = '"Q:[argmax(tools=[add]) X]" where STOPS_BEFORE(X, "\\n") and judge(X)'
     heard: list[str] = []

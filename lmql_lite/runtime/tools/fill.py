@@ -133,7 +133,8 @@ class ToolFill:
             raise ConstraintError(
                 f"the condition of [{self._op.name}] does not allow what {name} was called for: {inserted.decode()!r}",
                 span=self._op.condition.span,
-                hint="conditions are on the whole text of the hole, calls and results included",
+                hint="conditions are on the whole text of the hole, calls and results included: leave room for them, "
+                "or let the tools have a hole of their own",
             ) from None
         text = ToolText(piece, text.before + inserted, None, text.used + used, text.calls + 1)
         return self._next(state.say(output), text, replace(self._op, continues_segment=False), self._outlook)
