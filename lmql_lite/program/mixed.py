@@ -17,7 +17,7 @@ from lmql_lite.program.lower import Unguided, lower
 from lmql_lite.program.numbers import LengthFits
 from lmql_lite.program.ops import FINAL, GUIDED, Call, Predicate
 from lmql_lite.program.python import compile_expression, span_of
-from lmql_lite.program.subjects import Size, Subject, Text, subject
+from lmql_lite.program.subjects import Size, Subject, Text, subject, tidied_text
 
 
 def mixed(clause: nodes.Expression, hole: str, bare: Subject) -> tuple[Condition | None, Predicate]:
@@ -91,7 +91,7 @@ class Parts:
                 return self._read_all(part, node, functions)
             if functions:
                 raise
-            return self._by_length(part, node), node
+            return self._by_length(part, node) or self._by_casefold(part, node), node
         if not functions:
             return condition, node
         if "TOKENS" in functions:
@@ -116,6 +116,25 @@ class Parts:
         function = ast.copy_location(ast.Lambda(given, asked), node)
         return LengthFits(part.span, compile_expression(function, part.span), lengths.units.pop())
 
+    def _by_casefold(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
+        """What guides where a Greek sigma made small depends on the letters around it: texts that are equal in small
+        letters are equal in `casefold()`, which has one sigma. `not` of it would guide away from what is right."""
+        match node:
+            case ast.Compare(left, [ast.Eq() | ast.In()], [right]):
+                sides = [left, right]
+            case ast.Call(ast.Attribute(owner, "startswith" | "endswith"), [_], []):
+                sides = [owner]
+            case _:
+                return None
+        made = [side for side in sides if (text := tidied_text(side, self._hole)) and text.case == "lower"]
+        if len(made) != 1:
+            return None
+        folded: ast.expr = Folded().visit(copy.deepcopy(node))
+        try:
+            return lower(nodes.Expression(part.span, ast.Expression(folded)), self._hole, self._bare)
+        except QueryError:
+            return None
+
     def _read_all(
         self, part: nodes.Expression, node: ast.BoolOp, functions: set[str]
     ) -> tuple[Condition | None, ast.expr]:
@@ -129,6 +148,19 @@ class Parts:
         # one of the others may be true of any text; but a stop is a stop wherever it stands
         true = Given(part.span, compile_expression(ast.Constant(True), part.span))
         return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged
+
+
+class Folded(ast.NodeTransformer):
+    """Puts `casefold()` in the place of `lower()`, in the texts too."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        node.attr = "casefold" if node.attr == "lower" else node.attr
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        value = node.value
+        return ast.copy_location(ast.Constant(value.casefold() if isinstance(value, str) else value), node)
 
 
 class Lengths(ast.NodeTransformer):

@@ -202,3 +202,24 @@ def test_the_text_of_an_earlier_number_is_what_str_gives() -> None:
     source = '"[A] [B]" where INT(A) and len(str(A)) + len(B) < 5 and INT(B)'
     result = lq.run_sync(source, model=lq.ScriptedModel("12 345"))
     assert result["A"] == 12 and 0 <= result["B"] < 100
+
+
+@pytest.mark.parametrize(
+    ("where", "script"),
+    [
+        ('X.lower() == "σ"', "hello"),
+        ('X.lower() in ["οδος", "σ"]', "hello"),
+        ('X.strip().lower() == "ὀδυσσεύς"', "hello"),
+        ('X.lower().startswith("σας") and len(X) < 6', "hello"),
+        ('"σ" in X.lower() and len(X) < 4', "hello"),
+    ],
+)
+def test_a_greek_sigma_in_small_letters_guides_the_model(where: str, script: str) -> None:
+    """Of the few texts that are the same but for the form of a sigma Python takes the right one."""
+    result = lq.run_sync(f'argmax\n"[X]"\nwhere {where}', model=lq.ScriptedModel(script))
+    assert eval(where, {"X": result["X"]})
+
+
+def test_texts_that_are_equal_in_small_letters_are_equal_in_casefold() -> None:
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    assert all(character.lower().casefold() == character.casefold() for character in every)
