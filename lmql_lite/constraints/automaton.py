@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import DEAD, NEVER, Utf8
 from lmql_lite.constraints.places import ONE_BYTE, Atoms, Edge, Past, Place, Reach
-from lmql_lite.constraints.search import Ways, Witness
+from lmql_lite.constraints.search import Ways, Witness, too_large
 from lmql_lite.constraints.simplify import simplify
-from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Stop, Term, is_closed
+from lmql_lite.constraints.terms import And, Choice, Matches, Term, is_closed
 from lmql_lite.constraints.watch import AnyStop, Distances, Watch
 from lmql_lite.constraints.ways import Way
-from lmql_lite.errors import ConstraintError
 
 IntArray = NDArray[np.intp]
 
@@ -64,7 +63,7 @@ class Automaton:
             isinstance(simple, And) and any(isinstance(part, Choice) for part in simple.terms)
         )
         is_plain = self.only_phrases or isinstance(simple, Choice | Matches)
-        self._ways = Ways(self, self.counts, is_plain, self.too_large)
+        self._ways = Ways(self, self.counts, is_plain, term)
         self._lock = RLock()
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
@@ -96,7 +95,7 @@ class Automaton:
         if number is None:
             number = len(self._places)
             if number >= STATE_BUDGET:
-                raise self.too_large(STATE_BUDGET)
+                raise too_large(self.term, STATE_BUDGET)
             self._add(place)
             self._numbers[place] = number
         return number
@@ -107,20 +106,6 @@ class Automaton:
         self._ahead.append(self._watch.ways(place.atoms))
         self._behind.append(self._ways_back(place))
         self._pending.append(self.counts.flagged(self._raised_in(place, len(place.before))))
-
-    def too_large(self, states: int) -> ConstraintError:
-        """The error where so many states or configurations were not enough."""
-        parts = self.term.terms if isinstance(self.term, And) else (self.term,)
-        several = [part for part in parts if not isinstance(part, Length | Stop | Constant)]
-        clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
-        sentence = f"this condition needs more than {states:,} states"
-        if len(clauses) > 1:
-            sentence = f"these conditions together need more than {states:,} states: {', '.join(clauses)}"
-        return ConstraintError(
-            sentence,
-            span=self.term.span,
-            hint="fewer or shorter options and phrases, or two holes, make it smaller",
-        )
 
     def _expand(self, state: int) -> None:
         """All successors of a state. Bytes that no machine tells apart are stepped together."""

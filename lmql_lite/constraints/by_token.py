@@ -19,7 +19,7 @@ def in_tokens(automaton: Automaton, vocabulary: Vocabulary) -> Ways | None:
     """Ways of tokens; None where phrases are looked for, or there are too many states: then bytes stand in."""
     if automaton.counts.num_flags or automaton.only_phrases or not vocabulary.longest or not _is_small(automaton):
         return None
-    return Ways(ByToken(automaton, vocabulary), automaton.counts, False, automaton.too_large)
+    return Ways(ByToken(automaton, vocabulary), automaton.counts, False, automaton.term)
 
 
 def _is_small(automaton: Automaton) -> bool:

@@ -102,10 +102,9 @@ class Ways(NamedTuple):
 class Questions:
     """About `pairs`, sorted by state as far as they come from a walk."""
 
-    def __init__(self, automaton: Automaton, pairs: Pairs, in_tokens: search.Ways | None) -> None:
+    def __init__(self, automaton: Automaton, pairs: Pairs) -> None:
         self._automaton = automaton
         self.pairs = pairs
-        self._in_tokens = in_tokens
         self._ways: dict[Region, Ways] = {}
 
     def ask(self, values: Values, flags: int) -> Answers:
@@ -156,9 +155,9 @@ class Questions:
         asked = pairs.configurations(counts)
         return np.array([automaton.distance(state, counts.add(now, added)) for state, added in asked], dtype=np.intp)
 
-    def in_time(self, values: Values, flags: int, tokens: int, lives: Flags) -> Flags:
+    def in_time(self, values: Values, flags: int, tokens: int, lives: Flags, in_tokens: search.Ways | None) -> Flags:
         """Which of those that live can end well within so many tokens more."""
-        automaton, counts, in_tokens = self._automaton, self._automaton.counts, self._in_tokens
+        automaton, counts = self._automaton, self._automaton.counts
         if automaton.only_phrases:
             return lives & (self._distances(np.array(values, dtype=np.intp), flags).least <= tokens)
         found = np.zeros(lives.size, dtype=np.bool_)

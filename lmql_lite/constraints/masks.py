@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from lmql_lite.constraints.by_token import in_tokens
 from lmql_lite.constraints.judging import Borders, Box, Questions
 from lmql_lite.constraints.places import Edge
 from lmql_lite.constraints.recent import Recent
+from lmql_lite.constraints.search import Ways
 from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
 from lmql_lite.constraints.walk import Ranges, Walk, walk
 
@@ -112,10 +114,13 @@ class Masks:
         self.advances = memory.advances
         self._memory = memory
         self._following = following if automaton.closed else b""
-        self.in_tokens = in_tokens(automaton, vocabulary)
-        """How few tokens lead to an end, None where bytes have to stand in."""
         if automaton.token and self.in_tokens is not None:
             automaton.go(self.in_tokens)
+
+    @cached_property
+    def in_tokens(self) -> Ways | None:
+        """How few tokens lead to an end, None where bytes have to stand in."""
+        return in_tokens(self.automaton, self.vocabulary)
 
     def mask(self, state: int, count: int, held: bytes, tokens_left: int) -> Mask:
         memory = self._memory
@@ -164,7 +169,8 @@ class Masks:
         ends = not held and automaton.holds(state, count)
         late = b""
         if tokens_left < far:
-            in_time = reached.questions.in_time(counts.unpack(here), flags, tokens_left - 1, lives)[:num_places]
+            in_time = reached.questions.in_time(counts.unpack(here), flags, tokens_left - 1, lives, self.in_tokens)
+            in_time = in_time[:num_places]
             late = (lives[:num_places] & ~in_time).tobytes() if automaton.closed and automaton.token else b""
             lives = np.append(in_time, lives[num_places:])
         stops, where_stops = reached.stops.borders.ask(counts.unpack(here), flags)
@@ -251,7 +257,7 @@ class Masks:
             found,
             self._passing(found.stops, automaton.stops),
             self._passing(found.passing, automaton.holds),
-            Questions(automaton, found.pairs.and_more([*beyond, *onwards], automaton.counts), self.in_tokens),
+            Questions(automaton, found.pairs.and_more([*beyond, *onwards], automaton.counts)),
             edges,
         )
 

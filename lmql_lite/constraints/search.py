@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
 from threading import RLock
 from typing import NamedTuple, Protocol
@@ -10,6 +9,7 @@ from typing import NamedTuple, Protocol
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.counters import Counts
 from lmql_lite.constraints.places import Edge
+from lmql_lite.constraints.terms import And, Constant, Length, Stop, Term
 from lmql_lite.errors import ConstraintError
 
 SEARCHED = 15_000
@@ -39,6 +39,18 @@ class Witness(NamedTuple):
     end: int
 
 
+def too_large(term: Term, states: int) -> ConstraintError:
+    """The error where so many states were not enough: it names the clauses that multiply."""
+    parts = term.terms if isinstance(term, And) else (term,)
+    several = [part for part in parts if not isinstance(part, Length | Stop | Constant)]
+    clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
+    sentence = f"this condition needs more than {states:,} states"
+    if len(clauses) > 1:
+        sentence = f"these conditions together need more than {states:,} states: {', '.join(clauses)}"
+    hint = "fewer or shorter options and phrases, or two holes, make it smaller"
+    return ConstraintError(sentence, span=term.span, hint=hint)
+
+
 class Graph(Protocol):
     """What is searched: an automaton."""
 
@@ -52,13 +64,11 @@ class Graph(Protocol):
 class Ways:
     """`is_plain` tells that what the graph says to be at least missing is all that is. Threads may share it."""
 
-    def __init__(
-        self, graph: Graph, counts: Counts, is_plain: bool, too_large: Callable[[int], ConstraintError]
-    ) -> None:
+    def __init__(self, graph: Graph, counts: Counts, is_plain: bool, term: Term) -> None:
         self._graph = graph
         self._counts = counts
         self._is_plain = is_plain
-        self._too_large = too_large
+        self._term = term
         self._lock = RLock()
         self._witnesses: dict[int, tuple[Witness, ...]] = {}
         self._distances: dict[tuple[int, int], int] = {}
@@ -162,7 +172,7 @@ class Ways:
                     came_from[after] = here, edge.spent
                     heappush(queue, (max(total, depth + 1), height - 1, after))
             if len(depths) > most:
-                raise self._too_large(most)
+                raise too_large(self._term, most)
         self._distances.update(dict.fromkeys(depths, NEVER))
         return NEVER
 

@@ -12,7 +12,7 @@ from lmql_lite.constraints.terms import And, Choice, Constant, Term
 from lmql_lite.errors import ConstraintError
 from lmql_lite.lang import nodes
 from lmql_lite.program.conditions import reach
-from lmql_lite.program.lower import Lowering
+from lmql_lite.program.lower import Lowering, mentioned
 from lmql_lite.program.subjects import Subject
 
 
@@ -32,6 +32,8 @@ def refuse_contradiction(hole: str, clauses: Iterable[nodes.Expression], bare: S
     *others, last = (f"`{each.clause.span.source}`" for each in guilty)
     reason = f"{', '.join(others)} and {last} cannot hold together" if others else f"{last} holds for no text"
     hint = "take one of them away, or join them by `or`" if others else "look at its bounds, its spaces and its case"
+    if not others and not mentioned(guilty[-1].clause, [hole]):
+        reason, hint = f"{last} is false", f"write a condition on {hole}"
     if guilty[-1].term == Choice(()):
         hint = "the list of options is empty"
     raise ConstraintError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].clause.span, hint=hint)
