@@ -231,7 +231,7 @@ class Programs:
 
     def program(self) -> Program:
         dice = self.dice
-        body = self.block(dice.choice([1, 1, 1, 2, 3]), 2 if self.yes(0.4) else 0)
+        body = self.block(dice.choice([1, 1, 1, 2, 3]), dice.choice([0, 0, 0, 1, 1, 2]))
         if any("count" in line for line in (*body, *self.clauses)):
             body = ["count = 2", *body]
         options = self.options()
@@ -251,14 +251,14 @@ class Programs:
         given = {name: value for name, value in self.given.items() if name in read}
         chosen = (
             None
-            if self.yes(0.01)
+            if self.yes(0.005)
             else (dice.randint(0, 1), dice.choice([0.0, 4.0, 20.0]), dice.choice([None, None, 2]))
         )
         return Program(prelude.lstrip() + "\n".join(body), given, options, chosen)
 
     def options(self) -> dict[str, Any]:
         dice = self.dice
-        decoder = dice.choices(["argmax", "sample", "beam", "beam_sample"], [5, 4, 1, 1])[0]
+        decoder = dice.choices(["argmax", "sample", "beam", "beam_sample"], [6, 4, 0.6, 0.4])[0]
         options: dict[str, Any] = {
             "decoder": decoder,
             "seed": dice.randint(0, 9),
@@ -266,9 +266,9 @@ class Programs:
             "max_backtracks": 4,
         }
         if decoder.startswith("beam"):
-            options["n"] = dice.choice([1, 2, 3])
+            options["n"] = dice.choice([1, 2, 2, 3])
         elif decoder == "sample":
-            options["n"] = dice.choice([1, 1, 2, 3])
+            options["n"] = dice.choice([1, 1, 1, 2, 3])
             options |= dice.choice([{}, {"temperature": 0.6}, {"temperature": 1.5, "top_k": 5}, {"top_p": 0.8}])
         options |= dice.choice([{}, {}, {}, {"frequency_penalty": 0.8}, {"repetition_penalty": 1.3}])
         return options
