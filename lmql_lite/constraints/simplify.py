@@ -7,6 +7,8 @@ are one term each, and a choice keeps the options that the rest of its conjuncti
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 
 from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.charset import class_text
@@ -80,6 +82,23 @@ def satisfies(term: Term, text: bytes) -> bool:
             return all(satisfies(part, text) for part in terms)
         case Or(terms):
             return any(satisfies(part, text) for part in terms)
+
+
+def _test(term: Term) -> Callable[[bytes], bool]:
+    """`satisfies` for many texts: a list of options is not searched for each of them."""
+    match term:
+        case Choice(options):
+            return frozenset(options).__contains__
+        case Not(Choice(options)):
+            excluded = frozenset(options)
+            return lambda text: text not in excluded
+        case And(terms):
+            every = list(map(_test, terms))
+            return lambda text: all(test(text) for test in every)
+        case Or(terms):
+            either = list(map(_test, terms))
+            return lambda text: any(test(text) for test in either)
+    return partial(satisfies, term)
 
 
 def has_stops(term: Term) -> bool:
@@ -196,7 +215,8 @@ def _all(terms: list[Term]) -> Term:
     choice = next((part for part in parts if isinstance(part, Choice)), None)
     if choice is None:
         return And(tuple(parts)) if len(parts) != 1 else next(iter(parts))
-    options = tuple(text for text in choice.options if all(satisfies(part, text) for part in parts))
+    tests = [_test(part) for part in parts if part is not choice]
+    options = tuple(text for text in choice.options if all(test(text) for test in tests))
     # what is left of the others is where they stop and how many tokens they may take
     # a stop that no option ends with is never reached in time
     rest = [part for part in parts if (has_stops(part) or counts_tokens(part)) and not _is_idle(part, options)]

@@ -156,8 +156,8 @@ def test_a_beginning_that_leaves_too_few_tokens_is_no_beginning_S19() -> None:
         ("a value of the segment in a condition", '"[X], [Y]" where Y != X'),
         ("a value of the segment two holes before", '"[X], [M], {X}"\n"[Y]" where len(M) < 2 and len(Y) < 2'),
         ("the text so far", '"[X], {len(context.prompt)}[Y]"'),
-        ("a predicate on the hole before", '"[X], [Y]" where X.upper() == "A"'),
-        ("a predicate on the hole itself", '"[X], [Y]" where Y.upper() == "A"'),
+        ("a predicate on the hole before", '"[X], [Y]" where str.upper(X) == "A"'),
+        ("a predicate on the hole itself", '"[X], [Y]" where str.upper(Y) == "A"'),
         ("a condition of Python over both", '"[X], [Y]" where int(X) + int(Y) == 3'),
         ("a function that reads the hole", 'X = ""\ndef f():\n    return X\n"[X], {f()}[Y]"'),
         ("a function before the header", 'def f():\n    return X\nargmax\n    "[X], {f()}[Y]"\n'),
@@ -190,8 +190,8 @@ def test_what_does_not_end_a_segment_S16(source: str) -> None:
     [
         '"[X]" where STOPS_AT(X, ".")\nn = 1\n", [Y]" where len(Y) == 2',
         '"[X], [Y]" where STOPS_AT(X, ".") and len(Y) == 2 and Y != X',
-        '"[X], [Y]" where STOPS_AT(X, ".") and len(Y) == 2 and Y.upper() == "BC"',
-        '"[X], [Y]" where STOPS_AT(X, ".") and len(Y) == 2 and X.upper() == "A."',
+        '"[X], [Y]" where STOPS_AT(X, ".") and len(Y) == 2 and str.upper(Y) == "BC"',
+        '"[X], [Y]" where STOPS_AT(X, ".") and len(Y) == 2 and str.upper(X) == "A."',
     ],
 )
 def test_at_the_end_of_a_segment_a_surplus_goes_to_the_next_text_only_S14(source: str) -> None:
