@@ -25,7 +25,7 @@ from tests.properties.test_law_one_interleaved import choices, tools
 from tests.servers.scored import ScoredCompleter
 
 ABOUT_A_NODE = (
-    *("extend", "walk", "path", "path_hash", "step_to", "way_to", "logged", "guess", "pin", "unpin", "written"),
+    *("extend", "walk", "path", "path_hash", "parent", "token", "way_to", "logged", "guess", "pin", "unpin", "written"),
     *("scores", "add_scores", "say", "verdict", "add_verdict", "draw", "add_draw"),
 )
 

@@ -1,0 +1,130 @@
+"""Reads the records of a log into trees: the one reader of runs and of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lmql_lite.cache.codec import Parser, Payload, join
+from lmql_lite.cache.columns import GREEDY, NODES, SAMPLED, TOPKS, Entries, Model
+from lmql_lite.cache.framing import RECORD, Frame, FrameError
+from lmql_lite.cache.node_index import NodeIndex
+from lmql_lite.cache.nodes import ROOT
+
+RUN_BYTES = 2**26
+"""Payloads that are decoded together: a tree grows once then, and memory for all of them is soon free again."""
+
+
+class Tree(Protocol):
+    """Where nodes are added; its root is `ROOT`."""
+
+    def extend_many(self, parents: ArrayLike, tokens: ArrayLike) -> NDArray[np.int32]: ...
+
+
+class Added(NamedTuple):
+    """Entries of records of one model, at nodes of its tree; `written`, shape (entries,), is when, in unix seconds.
+
+    What was known at the nodes before is superseded where they replace it."""
+
+    model: Model
+    entries: Entries
+    written: NDArray[np.int64]
+    replaces: bool
+
+
+class Lost(NamedTuple):
+    """A frame that cannot be used, by its place among those that were read, and why."""
+
+    frame: int
+    why: str
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records of one model that are decoded together."""
+
+    places: list[int] = field(default_factory=list)
+    addresses: list[bytes] = field(default_factory=list)
+    payloads: list[Payload] = field(default_factory=list)
+    size: int = 0
+
+
+class RecordReader:
+    """A reader's place in a log: for each model, where its nodes stand. `tree_of` gives a model's tree."""
+
+    def __init__(self, tree_of: Callable[[Model], Tree]) -> None:
+        self._tree_of = tree_of
+        self._parser = Parser()
+        self._indexes: dict[str, NodeIndex] = {}
+
+    def index(self, fingerprint: str) -> NodeIndex:
+        """Where the nodes of a model stand in the log."""
+        return self._indexes.setdefault(fingerprint, NodeIndex(ROOT))
+
+    def start_over(self) -> None:
+        """The log is another one now."""
+        self._indexes.clear()
+
+    def read(self, frames: Sequence[Frame]) -> Iterator[Added | Lost]:
+        """What frames say, in the order of the log for each model. Frames of unknown kinds are lost."""
+        runs: dict[str, _Run] = {}
+        for place, frame in enumerate(frames):
+            if frame.payload is None or frame.kind != RECORD:
+                yield Lost(place, "its checksum is wrong" if frame.payload is None else "a newer lmql-lite wrote it")
+                continue
+            try:
+                payload = self._parser.parse(frame.payload)
+            except FrameError as error:
+                yield Lost(place, error.message)
+                continue
+            run = runs.get(payload.model.fingerprint)
+            if run is None:
+                run = runs[payload.model.fingerprint] = _Run()
+                self._tree_of(payload.model)  # trees come in the order in which their models do
+            if run.payloads and (
+                run.size > RUN_BYTES
+                or payload.model != run.payloads[0].model
+                or payload.replaces
+                or run.payloads[0].replaces
+            ):
+                yield from self._admit(run)
+                run = runs[payload.model.fingerprint] = _Run()
+            run.places.append(place)
+            run.addresses.append(frame.address)
+            run.payloads.append(payload)
+            run.size += len(frame.payload)
+        for run in runs.values():
+            yield from self._admit(run)
+
+    def _admit(self, run: _Run) -> Iterator[Added | Lost]:
+        """Records one behind the other; where one of them is wrong, all are looked at singly."""
+        model = run.payloads[0].model
+        index = self.index(model.fingerprint)
+        if index.knows_all(zip(run.addresses, (payload.parents for payload in run.payloads), strict=True)):
+            try:
+                yield self._added(model, run, index)
+                return
+            except FrameError as error:
+                if len(run.payloads) == 1:
+                    yield Lost(run.places[0], error.message)
+                    return
+        elif len(run.payloads) == 1:
+            yield Lost(run.places[0], "what it hangs on cannot be read")
+            return
+        for place, address, payload in zip(run.places, run.addresses, run.payloads, strict=True):
+            yield from self._admit(_Run([place], [address], [payload]))
+
+    def _added(self, model: Model, run: _Run, index: NodeIndex) -> Added:
+        whole, counts = join(run.payloads)
+        places = index.resolved(whole, counts, run.addresses)
+        nodes = self._tree_of(model).extend_many(places[whole.above], whole.tokens)
+        index.add(run.addresses, counts[:, NODES], nodes)
+        own = places < 0
+        places[own] = nodes[~places[own]]
+        times = np.array([payload.written for payload in run.payloads], np.int64)
+        written = np.concatenate([np.repeat(times, counts[:, kind]) for kind in (TOPKS, GREEDY, SAMPLED)])
+        return Added(model, whole.entries.moved(places.__getitem__), written, run.payloads[0].replaces)
