@@ -7,12 +7,13 @@ are one term each, and a choice keeps the options that the rest of its conjuncti
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 
 from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.charset import class_text
 from lmql_lite.constraints.pattern import counted, program
 from lmql_lite.constraints.terms import (
-    UNITS,
     And,
     Choice,
     Constant,
@@ -20,12 +21,13 @@ from lmql_lite.constraints.terms import (
     Lacks,
     Length,
     Matches,
+    Measure,
     Not,
+    Occurrences,
     Or,
     Stop,
     StopPattern,
     Term,
-    Unit,
 )
 
 ENDLESS = 2**31
@@ -39,9 +41,11 @@ def characters(text: bytes) -> int:
     return sum(map(starts_character, text))
 
 
-def measured(text: str, unit: Unit) -> int:
-    """How many characters, words or sentences a text has (`terms.Unit`)."""
+def measured(text: str, unit: Measure) -> int:
+    """Number of characters, words, sentences or occurrences of a phrase in a text (`terms.Measure`)."""
     match unit:
+        case Occurrences(phrase):
+            return text.count(phrase.decode())
         case "words":
             return len(text.split())
         case "sentences":
@@ -78,6 +82,23 @@ def satisfies(term: Term, text: bytes) -> bool:
             return all(satisfies(part, text) for part in terms)
         case Or(terms):
             return any(satisfies(part, text) for part in terms)
+
+
+def _test(term: Term) -> Callable[[bytes], bool]:
+    """`satisfies` for many texts: a list of options is not searched for each of them."""
+    match term:
+        case Choice(options):
+            return frozenset(options).__contains__
+        case Not(Choice(options)):
+            excluded = frozenset(options)
+            return lambda text: text not in excluded
+        case And(terms):
+            every = list(map(_test, terms))
+            return lambda text: all(test(text) for test in every)
+        case Or(terms):
+            either = list(map(_test, terms))
+            return lambda text: any(test(text) for test in either)
+    return partial(satisfies, term)
 
 
 def has_stops(term: Term) -> bool:
@@ -122,6 +143,10 @@ def simplify(term: Term) -> Term:
             return simplify(Length(at_least, None, unit, term.span))
         case Length(at_least, None) if at_least <= 0:
             return TRUE
+        case Length(1, None, Occurrences(phrase)):
+            return Contains(phrase, term.span)
+        case Length(_, 0, Occurrences(phrase)):
+            return Lacks((phrase,), term.span)
         case Contains(b""):
             return TRUE
         case Choice(options):
@@ -147,8 +172,8 @@ def _negate(term: Term) -> Term:
         case Constant(holds):
             return FALSE if holds else TRUE
         case Length(at_least, at_most, unit):
-            shorter = [Length(0, at_least - 1, unit)] if at_least > 0 else []
-            longer = [Length(at_most + 1, None, unit)] if at_most is not None else []
+            shorter: list[Term] = [Length(0, at_least - 1, unit)] if at_least > 0 else []
+            longer: list[Term] = [Length(at_most + 1, None, unit)] if at_most is not None else []
             return simplify(Or((*shorter, *longer)))
         case Not(part):
             return simplify(part)
@@ -175,7 +200,7 @@ def _all(terms: list[Term]) -> Term:
     parts.pop(TRUE, None)
     if FALSE in parts:
         return FALSE
-    for unit in UNITS:
+    for unit in dict.fromkeys(part.unit for part in parts if isinstance(part, Length)):
         lengths = [part for part in parts if isinstance(part, Length) and part.unit == unit]
         if len(lengths) > 1:
             bounds = [part.at_most for part in lengths if part.at_most is not None]
@@ -190,7 +215,8 @@ def _all(terms: list[Term]) -> Term:
     choice = next((part for part in parts if isinstance(part, Choice)), None)
     if choice is None:
         return And(tuple(parts)) if len(parts) != 1 else next(iter(parts))
-    options = tuple(text for text in choice.options if all(satisfies(part, text) for part in parts))
+    tests = [_test(part) for part in parts if part is not choice]
+    options = tuple(text for text in choice.options if all(test(text) for test in tests))
     # what is left of the others is where they stop and how many tokens they may take
     # a stop that no option ends with is never reached in time
     rest = [part for part in parts if (has_stops(part) or counts_tokens(part)) and not _is_idle(part, options)]

@@ -10,36 +10,55 @@ from typing import Any
 from lmql_lite.errors import QueryError
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS
-from lmql_lite.program.conditions import All, Condition
+from lmql_lite.program.conditions import All, Condition, Joint
 from lmql_lite.program.contradictions import refuse_contradiction
+from lmql_lite.program.given import Given
 from lmql_lite.program.lower import Unguided, lower
+from lmql_lite.program.mistakes import refuse_mistakes
 from lmql_lite.program.mixed import mixed
-from lmql_lite.program.numbers import LengthIs
-from lmql_lite.program.ops import Hole, Predicate
+from lmql_lite.program.numbers import SHAPE, Kind, LengthIs
+from lmql_lite.program.ops import Clause, Hole, Predicate
 from lmql_lite.program.python import compile_expression, span_of
 from lmql_lite.program.schemas import JsonType
-from lmql_lite.program.subjects import PLAIN, Value
+from lmql_lite.program.subjects import PLAIN, Text, Value
+from lmql_lite.program.texts import Tidied
 from lmql_lite.program.types import typed
 
 
-def asked(hole: Hole, clauses: Sequence[nodes.Expression]) -> Hole:
+def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
     """The hole with its clauses, read as its type has it. Raises QueryError for a clause that it cannot honour."""
     spec = hole.type.spec if hole.type else None
     if isinstance(spec, JsonType):
         return _asked_of_json(hole, clauses, spec)
+    number = None if spec else _number(hole.name, clauses)
+    bare = spec.bare if spec else Text(Tidied(), number)
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
-    for clause in clauses:
+    # what a query or a decorator gives need not be text
+    is_text = bare == PLAIN and not hole.callees and not hole.decorators
+    for expression, others in ((clause.expression, clause.others) for clause in clauses):
+        if is_text:
+            refuse_mistakes(expression, hole.name)
         try:
-            conditions.append(lower(clause, hole.name, spec.bare if spec else PLAIN))
+            guiding: Condition | None = lower(expression, hole.name, bare)
         except Unguided:
-            guiding, judging = mixed(clause, hole.name, spec.bare if spec else PLAIN)
-            if guiding is not None:
-                conditions.append(guiding)
-            predicates.append(judging)
-    refuse_contradiction(hole.name, clauses, spec.bare if spec else PLAIN)
+            guiding, judging = mixed(expression, hole.name, bare)
+            predicates.append(replace(judging, others=others))
+        if guiding is not None:
+            conditions.append(Joint(expression.span, others, guiding) if others else guiding)
+    refuse_contradiction(hole.name, [clause.expression for clause in clauses], bare)
     condition = All(hole.span, tuple(conditions))
-    return replace(hole, condition=condition, predicates=tuple(predicates))
+    return replace(hole, condition=condition, predicates=tuple(predicates), number=number)
+
+
+def _number(hole: str, clauses: Sequence[Clause]) -> Kind | None:
+    """What `INT(X)` or `FLOAT(X)` makes of the hole, where it certainly holds: as a clause of its own."""
+    for kind, name in SHAPE.items():
+        for clause in clauses:
+            match clause.expression.tree.body:
+                case ast.Call(ast.Name(function), [ast.Name(first)], []) if (function, first) == (name, hole):
+                    return kind
+    return None
 
 
 def settled(hole: Hole, annotation: Any) -> Hole:
@@ -49,18 +68,18 @@ def settled(hole: Hole, annotation: Any) -> Hole:
     return asked(replace(hole, type=replace(hole.type, spec=spec)), hole.type.clauses)
 
 
-def _asked_of_json(hole: Hole, clauses: Sequence[nodes.Expression], spec: JsonType) -> Hole:
+def _asked_of_json(hole: Hole, clauses: Sequence[Clause], spec: JsonType) -> Hole:
     """How many items a list has is a part of its grammar; all else Python judges, on the value."""
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
-    for clause in clauses:
-        judging = _judged(clause, hole.name, spec)
+    for clause, others in ((each.expression, each.others) for each in clauses):
+        judging = replace(_judged(clause, hole.name, spec), others=others)
         try:
             guiding = lower(clause, hole.name, Value())
         except QueryError:  # on a text it would be a mistake, on a value it need not be
             guiding = None
-        if guiding is not None and spec.is_list and _bounds_length(guiding):
-            conditions.append(guiding)
+        if isinstance(guiding, Given) or (guiding is not None and spec.is_list and _bounds_length(guiding)):
+            conditions.append(Joint(clause.span, others, guiding) if others else guiding)
         else:
             predicates.append(judging)
     return replace(hole, condition=All(hole.span, tuple(conditions)), predicates=tuple(predicates))

@@ -6,20 +6,21 @@ import ast
 import copy
 from dataclasses import replace
 from types import CodeType
-from typing import get_args
+from typing import Any, get_args
 
-from lmql_lite.errors import InputError, QueryError, Span
+from lmql_lite.errors import ConstraintError, InputError, QueryError, Span, joined
 from lmql_lite.lang import nodes
 from lmql_lite.lang.embedded import OFFERED, Function, moved, offers
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.program.assembly import Assembly
+from lmql_lite.program.conditions import All
 from lmql_lite.program.control import Control
-from lmql_lite.program.decoding import decoder_problem, option_problem
+from lmql_lite.program.decoding import clash, decoder_named, decoder_problem, option_problem, value_problem
 from lmql_lite.program.holes import Holes
-from lmql_lite.program.lower import conjuncts, mentioned
 from lmql_lite.program.ops import (
     CALL,
     STEP,
+    Clause,
     Distribution,
     Hole,
     Input,
@@ -34,7 +35,8 @@ from lmql_lite.program.ops import (
     Turn,
 )
 from lmql_lite.program.options import texts_of
-from lmql_lite.program.python import compile_call, compile_expression, compile_statements
+from lmql_lite.program.placement import QueryClauses, StringClauses
+from lmql_lite.program.python import compile_call, compile_expression, compile_statements, constant
 from lmql_lite.program.segments import segmented
 
 
@@ -44,19 +46,19 @@ def compile(tree: nodes.Query) -> Program:
 
 
 def _compiled(tree: nodes.Query, scope: Scope) -> Program:
-    program = Compiler(tree, scope).program(tuple(Input(free.name, free.span) for free in scope.inputs))
+    program = Compiler(tree, scope).program(tuple(Input(free.name, free.span, free.form) for free in scope.inputs))
     if not scope.queries:
         return program
-    queries, problems = dict[int, Program](), list[QueryError]()
+    queries, problems = dict[int, Program](), list[QueryError | ConstraintError]()
     for inner, names in scope.queries:
         try:
             queries[inner.line] = _compiled(inner.tree, names)
-        except QueryError as error:
-            problems += [
-                QueryError(each.message, span=moved(each.span, inner.place), hint=each.hint) for each in error.problems
-            ]
+        except (QueryError, ConstraintError) as error:
+            for each in error.problems:
+                kind = ConstraintError if isinstance(each, ConstraintError) else QueryError
+                problems.append(kind(each.message, span=moved(each.span, inner.place), hint=each.hint))
     if problems:
-        raise QueryError.of(problems)
+        raise joined(problems)
     return replace(program, queries=queries)
 
 
@@ -65,12 +67,13 @@ class Compiler:
         self._tree = tree
         self._names = scope.holes
         self._offers_query = bool(scope.queries) and OFFERED not in scope.locals
-        bound = scope.locals.union(scope.holes)
-        self._holes = Holes(bound, bound.union(free.name for free in scope.inputs))
+        self._bound = scope.locals.union(scope.holes)
+        self._holes = Holes(self._bound, self._bound.union(free.name for free in scope.inputs))
         self._assembly = Assembly()
         self._control = Control(self._assembly, self._block)
-        self._problems: list[QueryError] = []
-        self._clauses = conjuncts(tree.where) if tree.where else []
+        self._problems: list[QueryError | ConstraintError] = []
+        self._open: list[tuple[int, nodes.Hole, list[Clause]]] = []
+        """Holes whose ops are still to be written, with the clauses of their strings."""
 
     def program(self, inputs: tuple[Input, ...]) -> Program:
         tree = self._tree
@@ -83,9 +86,10 @@ class Compiler:
         self._block(tree.body)
         end = Span(tree.span.name, tree.span.text, tree.span.end, tree.span.end, tree.span.first_line)
         self._assembly.add(Return(end, None))
-        if self._problems:
-            raise QueryError.of(self._problems)
         ops = self._assembly.finished()
+        self._write_holes(ops)
+        if self._problems:
+            raise joined(self._problems)
         return Program(
             span=tree.span,
             ops=segmented([_with_following(ops, at) for at in range(len(ops))], prologue),
@@ -95,6 +99,7 @@ class Compiler:
             model=Option(tree.model.span, "model", self._expression(tree.model)) if tree.model else None,
             holes=self._names,
             inputs=inputs,
+            bound=self._bound,
         )
 
     # Statements --------------------------------------------------------------------------------------------------
@@ -109,7 +114,7 @@ class Compiler:
                         self._assembly.add(self._let(statement))
                     case _:
                         self._control.statement(statement)
-            except QueryError as problem:
+            except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
 
     def _let(self, code: nodes.Code) -> Let:
@@ -133,9 +138,10 @@ class Compiler:
         if prompt.distribution is not None:
             self._check_options(prompt.distribution)
         holes = [part.name for part in prompt.parts if isinstance(part, nodes.Hole)]
-        inline = conjuncts(prompt.where) if prompt.where else []
+        clauses = StringClauses(prompt.where, holes, self._names)
+        place = 0
         text: list[str | Interpolated] = []
-        for place, part in enumerate(prompt.parts):
+        for part in prompt.parts:
             match part:
                 case nodes.Literal(_, literal):
                     text.append(literal)
@@ -145,11 +151,12 @@ class Compiler:
                 case nodes.Tag(span, role):
                     self._flush(prompt.span, text)
                     self._assembly.add(Turn(span, role))
-                case nodes.Hole():
+                case nodes.Hole(span, name):
                     self._flush(prompt.span, text)
-                    here = holes[: 1 + sum(isinstance(before, nodes.Hole) for before in prompt.parts[:place])]
-                    op = self._hole(part, inline, here, holes)
-                    self._assembly.add(replace(op, distribution=self._distribution(part, prompt.distribution)))
+                    distribution = self._distribution(part, prompt.distribution)
+                    at = self._assembly.add(Hole(span, name, All(span, ()), distribution=distribution))
+                    self._open.append((at, part, list(clauses.of(place))))
+                    place += 1
         self._flush(prompt.span, text)
 
     def _flush(self, span: Span, text: list[str | Interpolated]) -> None:
@@ -157,11 +164,18 @@ class Compiler:
             self._assembly.add(Text(span, tuple(text)))
             text.clear()
 
-    def _hole(self, hole: nodes.Hole, inline: list[nodes.Expression], so_far: list[str], in_prompt: list[str]) -> Hole:
-        """A hole and what the clauses say about it. One over several holes is enforced at the last of them (S20)."""
-        clauses = [clause for clause in inline if _last(clause, in_prompt) == hole.name and hole.name == so_far[-1]]
-        clauses += [clause for clause in self._clauses if _last(clause, self._names) == hole.name]
-        return self._holes.hole(hole, clauses)
+    def _write_holes(self, ops: list[Op]) -> None:
+        """Which clauses at the end of the query a hole has is known when all ops are."""
+        clauses = QueryClauses(self._tree.where, self._names, ops)
+        for at, hole, inline in self._open:
+            try:
+                op = self._holes.hole(hole, [*inline, *clauses.of(at, hole.name)])
+            except (QueryError, ConstraintError) as problem:
+                self._problems.append(problem)
+                continue
+            blank = ops[at]
+            assert isinstance(blank, Hole)
+            ops[at] = replace(op, distribution=blank.distribution)
 
     def _distribution(self, hole: nodes.Hole, inline: nodes.Distribution | None) -> Distribution | None:
         """The options of a hole: those of its string, or of the clause at the end of the query."""
@@ -177,14 +191,20 @@ class Compiler:
         problem = decoder_problem(decoder.name)
         if problem is not None:
             self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
-        seen: set[str] = set()
+        seen, known = set[str](), dict[str, Any]()
         for argument in decoder.arguments:
             problem = option_problem(decoder.name, argument.name)
+            if problem is None and (value := constant(argument.value.tree.body)) is not None:
+                known[argument.name] = value
+                problem = value_problem(argument.name, value)
             if problem is not None:
                 self._problems.append(QueryError(problem.sentence, span=argument.span, hint=problem.hint))
             if argument.name in seen:
                 self._problems.append(QueryError(f"{argument.name} is given twice", span=argument.span))
             seen.add(argument.name)
+        problem = clash(decoder_named(decoder.name), known.get("temperature"), known.get("n"))
+        if problem is not None and not self._problems:
+            self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
 
     def _check_options(self, distribution: nodes.Distribution) -> None:
         """Options that are written out are looked at before anything runs."""
@@ -257,9 +277,3 @@ def _following(ops: list[Op], at: int) -> bytes:
             said.append(part)
         at += 1
     return "".join(said).encode("utf-8", "replace")
-
-
-def _last(clause: nodes.Expression, holes: tuple[str, ...] | list[str]) -> str | None:
-    """The hole of `holes`, in their order, at which all that the clause mentions is known."""
-    names = mentioned(clause, holes)
-    return next((name for name in reversed(holes) if name in names), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from types import CodeType
 from typing import Any
 
 from lmql_lite.constraints.terms import Constant, Term
-from lmql_lite.errors import Span
+from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.values import Evaluate
 
+NO_VALUE = object()
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -24,6 +26,34 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "is": operator.is_,
     "is not": operator.is_not,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class OtherHoles:
+    """The holes besides its own that a clause reads. One without a value binds nothing yet if the clause `waits`."""
+
+    names: tuple[str, ...]
+    codes: tuple[CodeType, ...]
+    """Each name as an expression."""
+    waits: bool
+
+    def have_values(self, evaluate: Evaluate, clause: Span) -> bool:
+        """Raises ConstraintError where a hole has no value and the clause cannot wait for it."""
+        for name, code in zip(self.names, self.codes, strict=True):
+            try:
+                value = evaluate(code)
+            except NameError:
+                value = NO_VALUE
+            if value is not vars(builtins).get(name, NO_VALUE):
+                continue
+            if self.waits:
+                return False
+            raise ConstraintError(
+                f"`{clause.source}` reads [{name}], which has no value yet",
+                span=clause,
+                hint=f"fill [{name}] first, or put the condition into the `where` at the end of the query",
+            )
+        return True
 
 
 @dataclass(frozen=True, slots=True)

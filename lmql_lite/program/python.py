@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 from types import CodeType
+from typing import Any, NamedTuple
 
 from lmql_lite.errors import QueryError, Span
 
@@ -40,16 +44,38 @@ def _compile(tree: ast.Expression | ast.Module, span: Span, mode: str) -> CodeTy
     return code
 
 
+class Columns(NamedTuple):
+    """Positions in a text by its UTF-8: the byte at which each line starts, and the code points before each byte."""
+
+    lines: list[int]
+    code_points: Sequence[int]
+
+
+@lru_cache(maxsize=16)
+def _columns(text: str) -> Columns:
+    data = text.encode("utf-8", "surrogatepass")
+    lines = [0, *accumulate(len(line) + 1 for line in data.split(b"\n"))]
+    if len(data) == len(text):
+        return Columns(lines, range(len(data) + 1))
+    return Columns(lines, [0, *accumulate(byte & 0xC0 != 0x80 for byte in data)])
+
+
 def span_of(node: ast.expr, around: Span) -> Span:
     """The place of a Python expression. Its columns count UTF-8 bytes, spans count code points."""
     if node.end_lineno is None or node.end_col_offset is None:
         return around
-    lines = around.text.split("\n")
+    columns = _columns(around.text)
 
     def offset(line: int, column: int) -> int:
-        index = line - around.first_line
-        before = sum(len(text) + 1 for text in lines[:index])
-        return before + len(lines[index].encode("utf-8", "surrogatepass")[:column].decode("utf-8", "ignore"))
+        return columns.code_points[columns.lines[line - around.first_line] + column]
 
     start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
     return Span(around.name, around.text, start, end, around.first_line)
+
+
+def constant(node: ast.expr) -> Any:
+    """A value that is written out; None for all others."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None

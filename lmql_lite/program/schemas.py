@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmql_lite.constraints.json_rules import grammar, refuse_impossible
 from lmql_lite.constraints.simplify import simplify
-from lmql_lite.constraints.terms import Constant, Length, Term
+from lmql_lite.constraints.terms import And, Constant, Length, Term
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.values import wrong
 
@@ -48,9 +48,22 @@ class JsonType:
             most = [most for most in (bounds.at_most, schema.get("maxItems")) if most is not None]
             schema = {**schema, "minItems": least} | ({"maxItems": min(most)} if most else {})
         elif bounds == Constant(False):
-            clause = f": no length meets `{term.span.source}`" if term.span else ""
-            raise ConstraintError(f"nothing can fill [{name}]{clause}", span=term.span or span)
+            parts = term.terms if isinstance(term, And) else ()
+            clause = next((part.span for part in parts if part == Constant(False)), term.span)
+            reason = f": no value meets `{clause.source}`" if clause else ""
+            raise ConstraintError(f"nothing can fill [{name}]{reason}", span=clause or span)
         return schema
+
+    def spelled(self, value: Any) -> str:
+        """The JSON of a value that no model said. Raises ValueError for one that has none."""
+        from pydantic_core import to_json
+
+        return to_json(value).decode()
+
+    def has_right_length(self, value: Any, term: Term, name: str, span: Span) -> bool:
+        """Whether a list has as many items as the term asks for."""
+        bounds = self.bounded(term, name, span)
+        return not self.is_list or bounds.get("minItems", 0) <= len(value) <= bounds.get("maxItems", len(value))
 
 
 def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:

@@ -22,7 +22,7 @@ from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.patterns import MEANINGFUL
 from lmql_lite.program.schemas import Convert, JsonType, adapted, of_python, of_schema, says_all, schema_of, validating
 from lmql_lite.program.subjects import PLAIN, Day, Number, OneListed, Subject, Value
-from lmql_lite.program.values import encode
+from lmql_lite.program.values import encode, finite
 
 NAMES: Mapping[str, object] = {
     "Literal": typing.Literal,
@@ -48,6 +48,10 @@ class TextType:
     judges: bool = False
     """Whether `convert` may refuse a text that the term lets through."""
 
+    def spelled(self, value: Any) -> str:
+        """The text of a value that no model said."""
+        return str(value.value if isinstance(value, Enum) else value)
+
 
 TypeSpec = TextType | JsonType
 
@@ -59,7 +63,7 @@ def typed(annotation: Any, name: str, span: Span) -> TypeSpec:
     if annotation is int:
         return TextType(shapes.shape("INT", span), int, Number("int"))
     if annotation is float:
-        return TextType(shapes.shape("FLOAT", span), float, Number("float"))
+        return TextType(shapes.shape("FLOAT", span), finite, Number("float"))
     if annotation is bool:
         return _listed((False, True), name, span)
     if annotation is datetime.date:

@@ -54,7 +54,9 @@ def _without(hole: Hole, callee: Callee) -> Hole:
     if callee.form == "hole":
         return hole
     predicates = tuple(each for each in hole.predicates if each.span != callee.span)
-    type = hole.type and replace(hole.type, clauses=tuple(c for c in hole.type.clauses if c.span != callee.span))
+    type = hole.type and replace(
+        hole.type, clauses=tuple(c for c in hole.type.clauses if c.expression.span != callee.span)
+    )
     return replace(hole, predicates=predicates, type=type)
 
 

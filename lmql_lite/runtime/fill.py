@@ -25,6 +25,7 @@ from lmql_lite.runtime.frontier import Choice, Frontier
 from lmql_lite.runtime.ledger import Ledger
 from lmql_lite.runtime.path import Path
 from lmql_lite.runtime.state import State, Step, data_of, noted, steps_since
+from lmql_lite.runtime.turns import read
 from lmql_lite.tokens import Sampling
 
 DRAWS_APART = 2**22
@@ -132,8 +133,20 @@ class Fill:
         return None if choice is None or isinstance(choice, Miss) else self.take(Way(crossroads, choice))
 
     def settle(self, state: State) -> State:
-        """The state in which the model is asked what comes next."""
+        """The state in which the model is asked what comes next. Raises ModelError for a text that cannot fit."""
+        if not state.used and self._least_tokens(state) >= self._frontier.scorer.context_length:
+            raise self._too_long()
         return self._noted(state, self._path.settle(state))
+
+    def _least_tokens(self, state: State) -> int:
+        """Tokens below which the text before the hole cannot be encoded, found without encoding it.
+
+        White space is left out, which a template may strip; a text that the hole itself forces counts as 0.
+        """
+        if any(piece.hole == self._op.name for piece in state.pending):
+            return 0
+        black = sum(map(len, read(state.pending).split()))
+        return -(-black // self._engine.vocabulary.longest)
 
     def close(self, state: State, matcher: Matcher) -> State:
         """The hole has its value; what other attempts said is put on record as rejected."""
@@ -248,8 +261,8 @@ class Fill:
         data = self._engine.vocabulary.tokens[token] or b""
         if len(data) <= len(crossroads.held):
             return self._path.take(state, token, choice.logprob)
-        # a token that begins with held text belongs to whom that belongs to (S15)
-        after = matcher.advance(data[len(crossroads.held) :], tokens=0 if crossroads.held else 1)
+        # a token that begins with held text and goes beyond is shown as this hole's, and counts as one of it (S15)
+        after = matcher.advance(data[len(crossroads.held) :])
         state = self._path.choose(state, token, self._op.name, choice.source, choice.logprob, after)
         self._ledger.choosable[state.node] = Choosable(
             self._frontier.tree,
@@ -273,11 +286,15 @@ class Fill:
                     span=self._op.span,
                     hint="raise max_tokens, or bound what the type lets be long (max_length)",
                 )
-            return ModelError(
-                f"[{name}] does not fit: {model.name} reads at most {model.context_length} tokens",
-                span=self._op.span,
-                hint="shorten the prompt, lower max_tokens or use a model with a longer context",
-            )
+            return self._too_long()
         return ConstraintError(
             f"[{name}] cannot go on after {said!r}: no token of {model.name} fits its condition", span=self._op.span
+        )
+
+    def _too_long(self) -> ModelError:
+        model = self._frontier.scorer
+        return ModelError(
+            f"[{self._op.name}] does not fit: {model.name} reads at most {model.context_length} tokens",
+            span=self._op.span,
+            hint="shorten the prompt, lower max_tokens or use a model with a longer context",
         )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.membership import meets
 from lmql_lite.errors import Span
+from lmql_lite.program.numbers import MADE
 from lmql_lite.program.ops import FINAL, GUIDED, Hole, Predicate
 from lmql_lite.runtime.environment import Environment, evaluate, value_of
 
@@ -21,7 +25,7 @@ class Objection(NamedTuple):
 
 
 class Judge:
-    """The type and the predicates of one hole. It binds the value to the hole's name before it asks.
+    """The type and the predicates of one hole. While Python is asked, the value stands under the hole's name.
 
     A function with a parameter `final` is also asked about text that is not complete: what it then finds False no
     continuation can make right, and None says that it cannot tell yet. All others are asked at the end alone, as are
@@ -52,18 +56,31 @@ class Judge:
         self._heard = text
         try:
             self.value = self._type.convert(text) if final and self._type else text
+            number = MADE[self._op.number](text) if final and self._op.number else None
         except (ValueError, RecursionError) as error:  # the latter where JSON is nested too deeply
-            assert self._op.type is not None
-            return Objection(self._op.type.span, str(error))
-        environment[self._op.name] = self.value
-        environment[FINAL] = final
-        for predicate in self._op.predicates if final else told:
-            terms = [part.bind(lambda code: value_of(code, environment)) for part in predicate.guided]
-            environment[GUIDED] = [meets(term, text.encode()) for term in terms]
-            code = predicate.call.code if predicate.call and predicate in told else predicate.code
-            verdict = await evaluate(code, environment)
-            if not verdict and (final or verdict is not None):
-                return Objection(predicate.span)
+            return Objection(self._op.type.span if self._op.type else self._op.span, str(error))
+        broken = await self.judged(self.value, text, environment, None if final else told)
+        if broken is None and number is not None:
+            self.value = number
+        return broken
+
+    async def judged(
+        self, value: Any, text: str, environment: Environment, told: Sequence[Predicate] | None = None
+    ) -> Objection | None:
+        """The first predicate that a value is refused by, or the beginning of one by those that are `told`."""
+        evaluate_now = partial(value_of, environment=environment)
+        with assigned(environment, {self._op.name: value, FINAL: told is None, GUIDED: []}):
+            for predicate in self._op.predicates if told is None else told:
+                if predicate.others and not predicate.others.have_values(evaluate_now, predicate.span):
+                    continue
+                terms = [part.bind(evaluate_now) for part in predicate.guided]
+                environment[GUIDED] = [meets(term, text.encode()) for term in terms]
+                code = (
+                    predicate.call.code if predicate.call and self._is_told(predicate, environment) else predicate.code
+                )
+                verdict = await evaluate(code, environment)
+                if not verdict and (told is None or verdict is not None):
+                    return Objection(predicate.span)
         return None
 
     def _is_told(self, predicate: Predicate, environment: Environment) -> bool:
@@ -74,6 +91,19 @@ class Judge:
             function = value_of(predicate.call.function, environment)
             self._told[predicate] = _takes_final(function, predicate.call.by_place)
         return self._told[predicate]
+
+
+@contextmanager
+def assigned(environment: Environment, values: Mapping[str, Any]) -> Iterator[None]:
+    """Gives variables these values for a while: one that is refused must not stay."""
+    before = {name: environment[name] for name in values if name in environment}
+    environment.update(values)
+    try:
+        yield
+    finally:
+        for name in values.keys() - before.keys():
+            environment.pop(name, None)
+        environment.update(before)
 
 
 def _takes_final(function: Any, by_place: int) -> bool:

@@ -354,7 +354,8 @@ def _conditions(op: Hole) -> tuple[Condition, ...]:
 
 def _unread(op: Hole) -> tuple[Expression, ...]:
     """Clauses that mean something only when the type is known."""
-    return op.type.clauses if op.type is not None and op.type.spec is None else ()
+    clauses = op.type.clauses if op.type is not None and op.type.spec is None else ()
+    return tuple(clause.expression for clause in clauses)
 
 
 def _ways(has_beams: bool, results: int) -> float:
