@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +27,8 @@ from lmql_lite.cache.record_writer import ENTRIES_PER_RECORD, payloads
 from lmql_lite.errors import CacheError
 
 DAY_SECONDS = 24 * 3600
-TRIES = 24
-"""Attempts to find how many entries fit into a number of bytes; each one packs them all."""
-CLOSE = 0.98
-"""A file of this share of the bytes that it may have is full enough."""
+STEPS = 10_000
+"""Amounts of entries, the oldest first, that may be dropped to make a file small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +116,16 @@ def _fitting(
     def size(oldest: int) -> int:
         return file_bytes(packed(without(oldest).values())[0])
 
-    too_few, enough = 0, len(owners)
-    most, least = size(too_few), size(enough)
-    if most <= max_bytes:
-        return known
+    steps = range(0, len(owners), max(len(owners) // STEPS, 1))
+    step = bisect_left(steps, True, key=lambda oldest: size(oldest) <= max_bytes)
+    found = without(steps[step] if step < len(steps) else len(owners))
+    least = file_bytes(packed(found.values())[0])
     if least > max_bytes:
         raise CacheError(
             f"{path} cannot be made smaller than {least:,} bytes: so much is known of other models",
             hint="nothing was changed",
         )
-    for turn in range(TRIES):
-        if enough - too_few <= 1 or least >= CLOSE * max_bytes:
-            break
-        share = 0.5 if turn % 2 else (most - max_bytes) / (most - least)  # entries are of about the same length
-        middle = min(max(too_few + round(share * (enough - too_few)), too_few + 1), enough - 1)
-        found = size(middle)
-        if found > max_bytes:
-            too_few, most = middle, found
-        else:
-            enough, least = middle, found
-    return without(enough)
+    return found
 
 
 def _rewritten(path: str | os.PathLike[str], select: Select, *, must_know_all: bool) -> Rewritten:

@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -103,8 +104,8 @@ class Damage:
 
 
 @dataclass(frozen=True, eq=False)
-class FileScan:
-    """How much of a file can be read. `frames` counts those that can."""
+class FileContents:
+    """What can be read of a file, and where it is damaged. `frames` counts those that can be read."""
 
     bytes: int
     frames: int
@@ -113,18 +114,16 @@ class FileScan:
     """The beginning of a frame at the end: a write that is going on, or was cut short. The next writer mends it."""
     strange_frames: int
     """Whole, but of a kind that this version does not know; they count as damage."""
+    gathering: Gathering
+
+    @cached_property
+    def by_model(self) -> dict[str, ModelEntries]:
+        """By fingerprint. Entries that answer the same are all there (see `distinct`), but none that is superseded."""
+        return self.gathering.by_model()
 
     @property
     def is_sound(self) -> bool:
         return not self.damage
-
-
-@dataclass(frozen=True, eq=False)
-class FileContents(FileScan):
-    """All that can be read of a file."""
-
-    by_model: dict[str, ModelEntries]
-    """By fingerprint. Entries that answer the same are all there (see `distinct`), but none that is superseded."""
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -137,27 +136,24 @@ class FileContents(FileScan):
 
     @property
     def topks(self) -> int:
-        return sum(len(one.entries.topks.nodes) for one in self.by_model.values())
+        return self._count("topks")
 
     @property
     def greedy(self) -> int:
-        return sum(len(one.entries.greedy.nodes) for one in self.by_model.values())
+        return self._count("greedy")
 
     @property
     def sampled(self) -> int:
-        return sum(len(one.entries.sampled.nodes) for one in self.by_model.values())
+        return self._count("sampled")
+
+    def _count(self, kind: str) -> int:
+        return sum(len(getattr(one.entries, kind).nodes) for one in self.by_model.values())
 
 
-def read_file(path: str | os.PathLike[str]) -> FileContents:
-    """Reads and checks a whole file, without a lock and without changing it. Blocking. CacheError where it cannot be
-    read or is not a `.tokens` file."""
-    gathering = Gathering()
-    found = read_into(gathering, path)
-    return FileContents(**vars(found), by_model=gathering.by_model())
-
-
-def read_into(gathering: Gathering, path: str | os.PathLike[str]) -> FileScan:
-    """Reads one of several files; else as `read_file`."""
+def read_file(path: str | os.PathLike[str], gathering: Gathering | None = None) -> FileContents:
+    """Reads and checks a whole file, without a lock and without changing it; several into one `gathering`. Blocking.
+    CacheError where it cannot be read or is not a `.tokens` file."""
+    gathering = Gathering() if gathering is None else gathering
     data = _bytes_of(Path(path))
     check_format(io.BytesIO(data), path)
     found = scan(data, 0)
@@ -167,12 +163,13 @@ def read_into(gathering: Gathering, path: str | os.PathLike[str]) -> FileScan:
     damage += [Damage(found.places[one.frame].start, found.places[one.frame].end, one.why) for one in lost]
     if found.end < len(data) and not found.torn:
         damage.append(Damage(found.end, len(data), NO_FRAME))
-    return FileScan(
+    return FileContents(
         bytes=len(data),
         frames=len(frames) - len(lost),
         damage=tuple(sorted(damage, key=lambda one: one.start)),
         torn_bytes=len(data) - found.end if found.torn else 0,
         strange_frames=sum(frame.kind != RECORD for frame in frames),
+        gathering=gathering,
     )
 
 
@@ -186,7 +183,7 @@ class Gathering:
     def read(self, frames: Sequence[Frame]) -> list[Lost]:
         """All frames of one log. What cannot be used of them."""
         lost: list[Lost] = []
-        for added in RecordReader(lambda model: self._of(model).tree).read(frames):
+        for added in RecordReader(lambda model: self._of(model).tree.extend_many).read(frames):
             if isinstance(added, Lost):
                 lost.append(added)
             else:

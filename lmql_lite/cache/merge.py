@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.columns import Entries, Model, rows
 from lmql_lite.cache.compaction import packed
-from lmql_lite.cache.file_contents import Gathering, ModelEntries, read_into
+from lmql_lite.cache.file_contents import Gathering, ModelEntries, read_file
 from lmql_lite.cache.framing import Frame
 from lmql_lite.cache.log_file import LogFile
 from lmql_lite.errors import CacheError
@@ -75,7 +75,7 @@ def merged(paths: Sequence[str | os.PathLike[str]], prefer: Prefer = "first", *,
     """Reads all files, changes none. Blocking. CacheError where one cannot be read."""
     order = list(range(len(paths)))[:: -1 if prefer == "last" else 1]  # what is read first counts
     gathering = Gathering()
-    is_sound = {source: read_into(gathering, paths[source]).is_sound for source in order}
+    is_sound = {source: read_file(paths[source], gathering).is_sound for source in order}
     kept, shared, conflicts = list[ModelEntries](), 0, list[Conflicts]()
     for entries in gathering.by_model().values():
         alike, unlike = _compared(entries)

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -57,7 +56,7 @@ class SavedTrees:
         self._log = log
         self._clock = clock
         self._trees: dict[str, Trie] = {}
-        self._reader = RecordReader(lambda model: _Logged(self.tree(model.fingerprint)))
+        self._reader = RecordReader(lambda model: partial(self.tree(model.fingerprint).extend_many, logged=True))
         self._is_writing = False
 
     @property
@@ -121,15 +120,6 @@ class SavedTrees:
                 tree.attach(entries, np.full(len(entries), written), model.vocabulary_size)
         finally:
             self._is_writing = False
-
-
-class _Logged(NamedTuple):
-    """A tree whose new nodes are those of a log."""
-
-    tree: Trie
-
-    def extend_many(self, parents: np.typing.ArrayLike, tokens: np.typing.ArrayLike) -> np.typing.NDArray[np.int32]:
-        return self.tree.extend_many(parents, tokens, logged=True)
 
 
 def _batches(changes: Changes, tree: Trie, now: int) -> Iterator[tuple[Entries, int, bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,10 +19,8 @@ RUN_BYTES = 2**26
 """Payloads that are decoded together: a tree grows once then, and memory for all of them is soon free again."""
 
 
-class Tree(Protocol):
-    """Where nodes are added; its root is `ROOT`."""
-
-    def extend_many(self, parents: ArrayLike, tokens: ArrayLike) -> NDArray[np.int32]: ...
+ExtendMany = Callable[[ArrayLike, ArrayLike], NDArray[np.int32]]
+"""Adds nodes to a tree whose root is `ROOT`: see `Nodes.extend_many`."""
 
 
 class Added(NamedTuple):
@@ -54,10 +52,10 @@ class _Run:
 
 
 class RecordReader:
-    """A reader's place in a log: for each model, where its nodes stand. `tree_of` gives a model's tree."""
+    """A reader's place in a log: for each model, where its nodes stand. `extending` a model's tree adds nodes to it."""
 
-    def __init__(self, tree_of: Callable[[Model], Tree]) -> None:
-        self._tree_of = tree_of
+    def __init__(self, extending: Callable[[Model], ExtendMany]) -> None:
+        self._extending = extending
         self._parser = Parser()
         self._indexes: dict[str, NodeIndex] = {}
 
@@ -84,7 +82,7 @@ class RecordReader:
             run = runs.get(payload.model.fingerprint)
             if run is None:
                 run = runs[payload.model.fingerprint] = _Run()
-                self._tree_of(payload.model)  # trees come in the order in which their models do
+                self._extending(payload.model)  # trees come in the order in which their models do
             if run.payloads and (
                 run.size > RUN_BYTES
                 or payload.model != run.payloads[0].model
@@ -121,7 +119,7 @@ class RecordReader:
     def _added(self, model: Model, run: _Run, index: NodeIndex) -> Added:
         whole, counts = join(run.payloads)
         places = index.resolved(whole, counts, run.addresses)
-        nodes = self._tree_of(model).extend_many(places[whole.above], whole.tokens)
+        nodes = self._extending(model)(places[whole.above], whole.tokens)
         index.add(run.addresses, counts[:, NODES], nodes)
         own = places < 0
         places[own] = nodes[~places[own]]

@@ -461,7 +461,9 @@ def test_a_record_that_is_wrong_among_many_costs_itself_alone() -> None:
     (wrong,) = recorded([large])
     payloads[3] = wrong.replace((5000).to_bytes(4, "little"), (1536).to_bytes(4, "little"))
     trie = Trie()
-    found = list(RecordReader(lambda model: trie).read([Frame(address_of(each), each) for each in payloads]))
+    found = list(
+        RecordReader(lambda model: trie.extend_many).read([Frame(address_of(each), each) for each in payloads])
+    )
     assert [one for one in found if isinstance(one, Lost)] == [Lost(3, "the record has a token that is none")]
     assert sum(len(one.entries) for one in found if not isinstance(one, Lost)) == 5 * 4
 

@@ -141,7 +141,7 @@ async def seen(source: str, model: Any, session: lq.Session, **options: Any) -> 
 def merciless() -> Iterator[None]:
     """All trees that are made meanwhile are."""
     with ExitStack() as patches:
-        for module in ("cache.token_cache", "cache.saved", "runtime.session"):
+        for module in ("cache.token_cache", "cache.persistent_tree", "runtime.session"):
             patches.enter_context(patch(f"lmql_lite.{module}.Trie", Merciless))
         yield
 
