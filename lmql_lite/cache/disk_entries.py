@@ -16,7 +16,7 @@ from lmql_lite.cache.head import Head
 from lmql_lite.cache.tree import Answer, Fact, Node
 
 UNSIFTED = 2**16
-"""Rows that are added at least before those that are not in use any more are let go of."""
+"""Rows that are added at least before those that are not in use any more are let go of, if they are half of all."""
 
 
 class DiskEntries:
@@ -65,6 +65,9 @@ class DiskEntries:
         """Lets go of top-k entries that another one took the place of, or that were dropped."""
         numbers = _of_nodes(self._numbers, 0)
         there = numbers >= 0
+        self._full = 2 * self._end + UNSIFTED
+        if 2 * np.count_nonzero(there) > self._end:  # too little would go
+            return
         used = np.sort(numbers[there]).astype(np.int64)
         numbers[there] = np.searchsorted(used, numbers[there])
         cuts = np.searchsorted(used, [*self._begins, self._end]).tolist()

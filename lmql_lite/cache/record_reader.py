@@ -15,8 +15,8 @@ from lmql_lite.cache.framing import RECORD, Frame, FrameError
 from lmql_lite.cache.node_index import NodeIndex
 from lmql_lite.cache.nodes import ROOT
 
-RUN_BYTES = 2**26
-"""Payloads that are decoded together: a tree grows once then, and memory for all of them is soon free again."""
+RUN_BYTES = 2**25
+"""Payloads that are decoded together: enough for a tree to grow in few steps, and memory for it is soon free again."""
 
 
 ExtendMany = Callable[[ArrayLike, ArrayLike], NDArray[np.int32]]
