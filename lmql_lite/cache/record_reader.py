@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmql_lite.cache.codec import Parser, Payload, join
-from lmql_lite.cache.columns import GREEDY, NODES, SAMPLED, TOPKS, Entries, Model
+from lmql_lite.cache.columns import ANCHORS, GREEDY, NODES, SAMPLED, TOPKS, Entries, Model
 from lmql_lite.cache.framing import RECORD, Frame, FrameError
 from lmql_lite.cache.node_index import NodeIndex
 from lmql_lite.cache.nodes import ROOT
 
-RUN_BYTES = 2**25
-"""Payloads that are decoded together: enough for a tree to grow in few steps, and memory for it is soon free again."""
+RUN_BYTES = 2**26
+"""Payloads whose nodes are added together: a tree grows once then."""
+CHUNK_BYTES = 2**22
+"""Columns that are put together at once."""
 
 
 ExtendMany = Callable[[ArrayLike, ArrayLike], NDArray[np.int32]]
@@ -104,7 +106,7 @@ class RecordReader:
         index = self.index(model.fingerprint)
         if index.knows_all(zip(run.addresses, (payload.parents for payload in run.payloads), strict=True)):
             try:
-                yield self._added(model, run, index)
+                yield from self._added(model, run, index)
                 return
             except FrameError as error:
                 if len(run.payloads) == 1:
@@ -116,13 +118,35 @@ class RecordReader:
         for place, address, payload in zip(run.places, run.addresses, run.payloads, strict=True):
             yield from self._admit(_Run([place], [address], [payload]))
 
-    def _added(self, model: Model, run: _Run, index: NodeIndex) -> Added:
-        whole, counts = join(run.payloads)
+    def _added(self, model: Model, run: _Run, index: NodeIndex) -> list[Added]:
+        """Adds the nodes of all records at once. Entries stay in chunks, which a processor's cache holds."""
+        size, chunks = 0, list[list[Payload]]()
+        for payload in run.payloads:
+            if not chunks or size > CHUNK_BYTES:
+                size = 0
+                chunks.append([])
+            size += len(payload.soft) + len(payload.hard)
+            chunks[-1].append(payload)
+        parts = [join(chunk) for chunk in chunks]
+        counts = np.concatenate([part for _, part in parts])
+        begins = np.cumsum([0, *(part[:, [ANCHORS, NODES]].sum() for _, part in parts)]).tolist()
+        whole = replace(
+            parts[0][0],
+            parents=tuple([address for record, _ in parts for address in record.parents]),
+            anchor_records=np.concatenate([record.anchor_records for record, _ in parts]),
+            anchor_nodes=np.concatenate([record.anchor_nodes for record, _ in parts]),
+            above=np.concatenate([record.above + begin for (record, _), begin in zip(parts, begins, strict=False)]),
+            tokens=np.concatenate([record.tokens for record, _ in parts]),
+        )
         places = index.resolved(whole, counts, run.addresses)
         nodes = self._extending(model)(places[whole.above], whole.tokens)
-        index.add(run.addresses, counts[:, NODES], nodes)
         own = places < 0
         places[own] = nodes[~places[own]]
-        times = np.array([payload.written for payload in run.payloads], np.int64)
-        written = np.concatenate([np.repeat(times, counts[:, kind]) for kind in (TOPKS, GREEDY, SAMPLED)])
-        return Added(model, whole.entries.moved(places.__getitem__), written, run.payloads[0].replaces)
+        index.add(run.addresses, counts[:, NODES], nodes)
+        added = []
+        for (record, part), chunk, begin, end in zip(parts, chunks, begins, begins[1:], strict=False):
+            times = np.array([payload.written for payload in chunk], np.int64)
+            written = np.concatenate([np.repeat(times, part[:, kind]) for kind in (TOPKS, GREEDY, SAMPLED)])
+            entries = record.entries.moved(places[begin:end].__getitem__)
+            added.append(Added(model, entries, written, run.payloads[0].replaces))
+        return added

@@ -437,9 +437,10 @@ def test_many_records_read_together_say_what_they_say_one_by_one(
         firsts[model] += size
     frames = [Frame(address_of(payload), payload) for payload in recorded(batches)]
 
-    async def read(portions: list[list[Frame]], run_bytes: int) -> list[object]:
+    async def read(portions: list[list[Frame]], run_bytes: int, chunk_bytes: int = 2**22) -> list[object]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(record_reader, "RUN_BYTES", run_bytes)
+            patch.setattr(record_reader, "CHUNK_BYTES", chunk_bytes)
             trees = SavedTrees(Replayed(portions))
             for _ in portions:
                 await trees.follow()
@@ -449,6 +450,8 @@ def test_many_records_read_together_say_what_they_say_one_by_one(
         together = await read([frames], record_reader.RUN_BYTES)
         assert together == [counting(batches, models[number], questions) for number in (1, 2)]
         assert together == await read([frames], -1) == await read([[frame] for frame in frames], 0)
+        for chunk_bytes in (-1, 2000):
+            assert together == await read([frames], record_reader.RUN_BYTES, chunk_bytes)
 
     asyncio.run(go())
 
