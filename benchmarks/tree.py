@@ -3,8 +3,8 @@
     python benchmarks/tree.py [--runs 5] [--nodes 1000000]
 
 The tree is that of many runs: a shared prompt, and branches of 50 tokens that leave what was there at random places.
-Heads have 8 tokens, as those of peaked rows do on average. All measurements take turns, so that a busy moment of the
-machine does not fall on one of them alone; times are those of the processor.
+Top-k entries have 8 tokens, as those of peaked rows do on average. All measurements take turns, so that a busy moment
+of the machine does not fall on one of them alone; times are those of the processor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache.books import LoggedHeads
-from lmql_lite.cache.frames import Batch, Entry, Heads, Model
-from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.columns import Entries, Model, TopKs
+from lmql_lite.cache.head import Head
+from lmql_lite.cache.node_index import NodeIndex
+from lmql_lite.cache.nodes import ROOT, Nodes
+from lmql_lite.cache.persistent_tree import SavedTrees
+from lmql_lite.cache.record_writer import payloads
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.trie import Trie
@@ -125,13 +128,13 @@ def rows() -> list[Scores]:
     return made
 
 
-def heads_of(nodes: NDArray[np.int32]) -> Heads:
+def topks_of(nodes: NDArray[np.int32]) -> TopKs:
     many = len(nodes)
     random = np.random.default_rng(3)
     logprobs = -np.sort(random.exponential(3, (many, HEAD)).astype(np.float32)) - 1
     ids = random.integers(0, VOCABULARY // HEAD, (many, HEAD)) * HEAD + np.arange(HEAD)
     rest = np.full(many, 1e-3, dtype=np.float32)
-    return Heads(nodes.astype(np.int64), np.full(many, HEAD), rest, ids.astype(np.int32).ravel(), logprobs.ravel())
+    return TopKs(nodes.astype(np.int64), np.full(many, HEAD), rest, ids.astype(np.int32).ravel(), logprobs.ravel())
 
 
 def in_memory(table: Table, tree: Shape, part: Shape, rows: list[Scores]) -> None:
@@ -156,9 +159,9 @@ def in_memory(table: Table, tree: Shape, part: Shape, rows: list[Scores]) -> Non
     trie = Trie(NEVER)
     with table.time(f"tree: load {many:,} nodes", many, "s", at_most=1):
         nodes = trie.extend_many(tree.parents, tree.tokens, logged=True)
-    heads = LoggedHeads(heads_of(nodes), VOCABULARY)
-    with table.time(f"tree: attach {many:,} heads as columns", many, "s"):
-        trie.attach(nodes, heads)
+    entries = Entries(topks_of(nodes))
+    with table.time(f"tree: attach {many:,} top-k entries as columns", many, "s"):
+        trie.attach(entries, np.zeros(many, np.int64), VOCABULARY)
     trie.guess(int(nodes[-1]), 1, skip=False)  # the table for guesses is made when the first one is wanted
     table.add("tree: structure", trie.structure_nbytes / len(trie), "bytes/node", at_most=48)
     with table.time(f"tree: load the same {many:,} nodes again", many, "s"):
@@ -167,7 +170,7 @@ def in_memory(table: Table, tree: Shape, part: Shape, rows: list[Scores]) -> Non
         for path in tree.paths:
             trie.walk(trie.root, path)
     ends = [trie.walk(trie.root, path)[0] for path in tree.paths]
-    with table.time("tree: read a head that is attached", len(ends)):
+    with table.time("tree: read a top-k entry that is attached", len(ends)):
         for node in ends:
             trie.scores(node)
 
@@ -244,44 +247,46 @@ def sqlite(table: Table, part: Shape) -> None:
 
 
 async def tokens_file(table: Table, tree: Shape) -> None:
-    """A tree with a head at every node into a `.tokens` file and back, and its size beside that of a pickle."""
+    """A tree with a top-k entry at every node into a `.tokens` file and back, and its size beside that of a pickle."""
     many = len(tree.tokens)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tree.tokens"
         saved = SavedTrees(await TokensFile.open(path))
         trie = saved.tree("model")
         nodes = trie.extend_many(tree.parents, tree.tokens)
-        heads = LoggedHeads(heads_of(nodes), VOCABULARY)
-        for place, node in enumerate(nodes.tolist()):
-            trie.add_scores(node, heads[place], run=1)
-        with table.time(".tokens: save nodes and heads", many):
+        topks = topks_of(nodes)
+        ids, logprobs = topks.ids.reshape(-1, HEAD), topks.logprobs.reshape(-1, HEAD)
+        heads = [Head(ids[place], logprobs[place], 1e-3, VOCABULARY) for place in range(many)]
+        for node, head in zip(nodes.tolist(), heads, strict=True):
+            trie.add_scores(node, head, run=1)
+        with table.time(".tokens: save nodes and top-k entries", many):
             assert await saved.save("model", "model", VOCABULARY), saved.notices
         await saved.close()
         size = path.stat().st_size / many
         table.add(".tokens: size", size, "bytes/node")
         written = [
-            (parent, token, tuple(head.ids.tolist()), tuple(head.logprobs.tolist()))
-            for (parent, token), head in zip(map(trie.step_to, nodes.tolist()), heads, strict=True)
+            (trie.parent(node), trie.token(node), tuple(head.ids.tolist()), tuple(head.logprobs.tolist()))
+            for node, head in zip(nodes.tolist(), heads, strict=True)
         ]
         pickled = len(pickle.dumps(written, protocol=pickle.HIGHEST_PROTOCOL)) / many
         table.add(".tokens: size, of that of the same pickled", size / pickled, "", at_most=0.5)
-        del saved, trie, written
+        del saved, trie, written, heads
         saved = SavedTrees(await TokensFile.open(path))
-        with table.time(f".tokens: load {many:,} nodes and heads", many, "s", at_most=1):
+        with table.time(f".tokens: load {many:,} nodes and top-k entries", many, "s", at_most=1):
             await saved.follow()
         assert len(saved.tree("model")) == len(set(nodes.tolist())) + 1, saved.notices
         await saved.close()
 
 
-def small_batches(tree: Shape) -> Iterator[Entry]:
-    """The tree as short runs log it one after the other."""
-    many = len(tree.tokens)
-    heads, parents = heads_of(np.arange(1, many + 1, dtype=np.int32)), np.where(tree.parents < 0, ~tree.parents + 1, 0)
-    yield Model(1, "model", "model", VOCABULARY)
-    for begin in range(0, many, SMALL):
-        nodes, rows = slice(begin, begin + SMALL), slice(begin * HEAD, (begin + SMALL) * HEAD)
-        some = Heads(heads.nodes[nodes], heads.sizes[nodes], heads.rest[nodes], heads.ids[rows], heads.logprobs[rows])
-        yield Batch(1, begin + 1, parents[nodes], tree.tokens[nodes].astype(np.int32), some, written=begin)
+def small_records(tree: Shape) -> Generator[bytes, None, None]:
+    """The tree as short runs write it one after the other."""
+    nodes = Nodes()
+    topks = topks_of(nodes.extend_many(tree.parents, tree.tokens))
+    index, model = NodeIndex(ROOT), Model("model", "model", VOCABULARY)
+    for begin in range(0, len(tree.tokens), SMALL):
+        places = np.arange(begin, min(begin + SMALL, len(tree.tokens)))
+        some = Entries(topks).pick(places)
+        yield from payloads(index, nodes, model, some, written=begin, replaces=False)
 
 
 async def small_frames(table: Table, tree: Shape) -> None:
@@ -290,7 +295,7 @@ async def small_frames(table: Table, tree: Shape) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.tokens"
         async with await TokensFile.open(path) as file:
-            assert await file.append(lambda _: small_batches(tree))
+            assert await file.append(lambda *_: True, lambda: small_records(tree))
         table.add(f".tokens: size in frames of {SMALL} nodes", path.stat().st_size / many, "bytes/node")
         gc.collect()
         saved = SavedTrees(await TokensFile.open(path))

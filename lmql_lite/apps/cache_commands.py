@@ -17,13 +17,13 @@ from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, counted, note, repo
 from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.merge import Conflict, Merged, Said
-    from lmql_lite.cache.rewriting import Rewritten
-    from lmql_lite.cache.verify import Report
+    from lmql_lite.cache.compaction import Rewritten
+    from lmql_lite.cache.merge import Conflict, FileAnswer, Merged
 
 LISTED = 10
 """Conflicts that are shown one by one."""
 LINES_AT_ONCE = 500
+NAMES = {"topks": "top-k entries", "greedy": "greedy answers", "sampled": "sampled answers"}
 
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
@@ -45,21 +45,23 @@ cache.add_command(explain)
 @JSON
 def stats(file: str, as_json: bool) -> None:
     """What FILE holds."""
-    from lmql_lite.cache.contents import fingerprint_shown
+    from lmql_lite.cache.file_contents import fingerprint_shown, read_file
     from lmql_lite.cache.spelling import size_shown, visible
 
     with reporting(as_json):
-        report = report_on(file)
+        found = read_file(file)
+        numbers = {what: getattr(found, what) for what in ("nodes", "topks", "greedy", "sampled", "frames", "bytes")}
         if as_json:
-            write(json.dumps(asdict(report)))
+            models, damage = [asdict(model) for model in found.models], [asdict(one) for one in found.damage]
+            write(json.dumps(numbers | {"models": models, "damage": damage, "torn_bytes": found.torn_bytes}))
             return
-        for model in report.models:
+        for model in found.models:
             size, fingerprint = size_shown(model.vocabulary_size), fingerprint_shown(model.fingerprint)
-            write(f"model      {visible(model.name)}, {size}, {fingerprint}")
-        for what in ("nodes", "heads", "verdicts", "draws", "frames", "bytes"):
-            write(f"{what:<10} {getattr(report, what):,}")
-        if not report.is_sound:
-            tell(f"damaged in {counted(len(report.damage), 'place')}; see lq cache verify {file}")
+            write(f"{'model':<16} {visible(model.name)}, {size}, {fingerprint}")
+        for what, number in numbers.items():
+            write(f"{NAMES.get(what, what):<16} {number:,}")
+        if not found.is_sound:
+            tell(f"damaged in {counted(len(found.damage), 'place')}; see lq cache verify {file}")
 
 
 @cache.command()
@@ -69,81 +71,76 @@ def verify(file: str) -> None:
 
     Exit code 6 where some of it is damaged: that is asked for again, and lq cache compact leaves it out.
     """
+    from lmql_lite.cache.file_contents import read_file
     from lmql_lite.cache.spelling import visible
 
     with reporting(as_json=False):
-        report, name = report_on(file), visible(file)
-        for damage in report.damage:
+        found, name = read_file(file), visible(file)
+        for damage in found.damage:
             write(f"{name}: bytes {damage.start:,} to {damage.end:,}: {damage.what}")
-        if report.torn_bytes:
-            write(f"{name}: the last {report.torn_bytes:,} bytes are of a write that was cut short, or goes on")
-        if report.is_sound:
-            write(f"{name}: sound, {report.nodes:,} nodes in {report.frames:,} frames")
+        if found.torn_bytes:
+            write(f"{name}: the last {found.torn_bytes:,} bytes are of a write that was cut short, or goes on")
+        if found.is_sound:
+            write(f"{name}: sound, {found.nodes:,} nodes in {found.frames:,} frames")
         else:
             sys.exit(EXIT_CODES[CacheError])
 
 
-def report_on(file: str) -> Report:
-    from lmql_lite.cache.verify import verify as read_and_check
-
-    return read_and_check(file)
-
-
 @cache.command()
 @click.argument("file")
-@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drops facts that are older.")
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drops entries that are older.")
 @click.option(
     "--max-bytes",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Drops the oldest facts until FILE has at most N bytes.",
+    help="Drops the oldest entries until FILE has at most N bytes.",
 )
-@click.option("--model", metavar="NAME", help="Drops only facts of this model: its name or fingerprint's beginning.")
+@click.option("--model", metavar="NAME", help="Drops only entries of this model: its name or fingerprint's beginning.")
 @JSON
 def compact(file: str, older_than: float | None, max_bytes: int | None, model: str | None, as_json: bool) -> None:
     """Write FILE anew, small and whole.
 
-    It then has few large frames, and nothing that is damaged, replaced or there twice. Facts are dropped only where
-    --older-than or --max-bytes says so, and asked for again when a run needs them. A fact's age counts from when it was
-    written to a file; where that is not known, it is as old as can be.
+    It then has few large frames, and nothing that is damaged, superseded or there twice. Entries are dropped only where
+    --older-than or --max-bytes says so, and asked for again when a run needs them. An entry's age counts from when it
+    was written to a file; where that is not known, it is as old as can be.
 
     Other processes may use FILE meanwhile: what they append is kept. A crash leaves the old FILE.
     """
-    from lmql_lite.cache.rewriting import compacted
+    from lmql_lite.cache.compaction import compacted
 
     if model is not None and older_than is None and max_bytes is None:
-        raise click.UsageError("--model says whose facts may be dropped: add --older-than or --max-bytes")
+        raise click.UsageError("--model says whose entries may be dropped: add --older-than or --max-bytes")
     with reporting(as_json):
         done = compacted(file, model=model, older_than_days=older_than, max_bytes=max_bytes)
         if as_json:
             write_object({"file": file} | asdict(done))
             return
         write(f"{'':<8} {'before':>14} {'after':>14}")
-        for what in ("bytes", "frames", "nodes", "facts"):
+        for what in ("bytes", "frames", "nodes", "entries"):
             write(f"{what:<8} {getattr(done.before, what):>14,} {getattr(done.after, what):>14,}")
         _note_damage(done)
 
 
 @cache.command()
 @click.argument("file")
-@click.option("--model", metavar="NAME", help="Only the facts of this model: its name or fingerprint's beginning.")
+@click.option("--model", metavar="NAME", help="Only the entries of this model: its name or fingerprint's beginning.")
 @click.option("--yes", is_flag=True, help="Does not ask.")
 @JSON
 def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
-    """Drop all facts in FILE, or those of one model. FILE itself stays, and runs fill it again.
+    """Drop all entries in FILE, or those of one model. FILE itself stays, and runs fill it again.
 
     Asks first; where it cannot ask, since nobody is at a terminal, it needs --yes.
     """
-    from lmql_lite.cache.contents import chosen, contents_of, model_shown
-    from lmql_lite.cache.rewriting import cleared
+    from lmql_lite.cache.compaction import cleared
+    from lmql_lite.cache.file_contents import chosen, model_shown, read_file
     from lmql_lite.cache.spelling import visible
 
     with reporting(as_json):
-        contents = contents_of(file)
+        contents = read_file(file)
         names = ", ".join(model_shown(one) for one in chosen(contents.models, model)) or "no model"
         if not yes:
             if not sys.stdin.isatty():
-                raise click.UsageError("this drops facts for good and cannot ask here: add --yes")
+                raise click.UsageError("this drops entries for good and cannot ask here: add --yes")
             question = f"Drop all that {names} said from {visible(file)} ({contents.bytes:,} bytes)?"
             if not click.confirm(question, err=True):
                 tell("nothing was changed")
@@ -152,8 +149,8 @@ def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
         if as_json:
             write_object({"file": file} | asdict(done))
             return
-        dropped = counted(done.before.facts - done.after.facts, "fact")
-        write(f"{visible(file)}: {dropped} of {names} dropped, {counted(done.after.facts, 'fact')} left")
+        dropped = counted(done.before.entries - done.after.entries, "entry")
+        write(f"{visible(file)}: {dropped} of {names} dropped, {counted(done.after.entries, 'entry')} left")
         if model is not None:
             _note_damage(done)
 
@@ -195,26 +192,26 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"] 
                     f"the files contradict each other, so that {output} was not written",
                     hint="--prefer first keeps what the file named first says, --prefer last the last one",
                 )
-        write_new(output, done.entries)
+        write_new(output, done.payloads)
         if as_json:
-            sizes = {"models": done.models, "nodes": done.nodes, "facts": done.facts, "shared": done.shared}
+            sizes = {"models": done.models, "nodes": done.nodes, "entries": done.entries, "shared": done.shared}
             write_object({"file": output, "conflicts": conflicts.count} | sizes)
             return
-        write(f"{visible(output)}: {counted(done.models, 'model')}, {counted(done.facts, 'fact')}")
+        write(f"{visible(output)}: {counted(done.models, 'model')}, {counted(done.entries, 'entry')}")
         if done.shared:
-            write(f"{counted(done.shared, 'fact')} stood in more than one of the files")
+            write(f"{counted(done.shared, 'entry')} stood in more than one of the files")
 
 
 def _conflict_lines(done: Merged, files: tuple[str, ...]) -> Iterable[str]:
-    from lmql_lite.cache.contents import model_shown
+    from lmql_lite.cache.file_contents import model_shown
     from lmql_lite.cache.spelling import spelled, visible
 
     conflicts = done.conflicts
     vocabularies = {one.model.fingerprint: vocabulary_of(one.model) for one in conflicts.some}
 
-    def told(said: Said, conflict: Conflict) -> str:
-        token = "none" if said.token is None else spelled([said.token], vocabularies[conflict.model.fingerprint])
-        return f"{visible(files[said.source])} says {token} ({said.logprob:.4f})"
+    def told(answer: FileAnswer, conflict: Conflict) -> str:
+        token = "none" if answer.token is None else spelled([answer.token], vocabularies[conflict.model.fingerprint])
+        return f"{visible(files[answer.source])} says {token} ({answer.logprob:.4f})"
 
     for one in conflicts.some:
         before = spelled(one.path, vocabularies[one.model.fingerprint])
@@ -234,36 +231,35 @@ def _conflict_lines(done: Merged, files: tuple[str, ...]) -> Iterable[str]:
 @MODEL
 @click.option("-o", "--output", metavar="OUT", help="A new file instead of stdout; it must not exist.")
 def export(file: str, model: str | None, output: str | None) -> None:
-    """All facts in FILE as JSON lines.
+    """All entries in FILE as JSON lines.
 
-    One object per fact, for use elsewhere:
+    One object per entry, for use elsewhere:
 
     \b
     model, fingerprint  who said it
-    kind                head, verdict or draw
+    kind                top-k, greedy or sampled
     path                ids of the tokens before it, from the first one of the text on
     written             unix time in seconds
-    head:               ids, logprobs of the best tokens; rest: the probability of all others
-    verdict:            token, logprob: the best token under conditions; question: a digest of them
-    draw:               as a verdict, with seed and index: what was drawn with these
+    top-k:              ids, logprobs of the best tokens; rest: the probability of all others
+    greedy:             token, logprob: the best token under conditions; question: a digest of them
+    sampled:            as greedy, with seed and index: the token that was sampled with these
 
     null stands for a number that is not there: minus infinity, no token, an unknown time. Of a model behind an API all
     tokens are bytes; logprob 1 then says that a byte goes on with the server's token before it.
     """
-    from lmql_lite.cache.contents import chosen, contents_of
-    from lmql_lite.cache.facts import gathered
-    from lmql_lite.cache.records import records
+    from lmql_lite.cache.export import exported
+    from lmql_lite.cache.file_contents import chosen, read_file
 
     with reporting(as_json=False):
-        contents = contents_of(file)
-        known = gathered([contents.entries])
-        models = chosen([facts.model for facts in known.values()], model)
-        wanted = (record for one in models for record in records(known[one.fingerprint].distinct()))
+        found = read_file(file)
+        models = chosen(found.models, model)
+        known = [found.by_model[one.fingerprint].distinct() for one in models]
+        lines = (json.dumps(entry) for one in known for entry in exported(one))
         if output is None:
-            _write_lines(json.dumps(record) for record in wanted)
+            _write_lines(lines)
         else:
-            _write_file(Path(output), (json.dumps(record) for record in wanted))
-        if contents.damage:
+            _write_file(Path(output), lines)
+        if found.damage:
             note(f"the file is damaged, and some of it cannot be read: lq cache verify {file}")
 
 

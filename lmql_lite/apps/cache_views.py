@@ -27,10 +27,10 @@ from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
     from lmql_lite.apps.explanation import Explanation
-    from lmql_lite.cache.facts import Facts
-    from lmql_lite.cache.frames import Model
+    from lmql_lite.cache.columns import Model
+    from lmql_lite.cache.file_contents import ModelEntries
     from lmql_lite.cache.spelling import Vocabulary
-    from lmql_lite.cache.survey import Count, Stretch
+    from lmql_lite.cache.tree_summary import Count, Stretch
 
 WIDTH = 90
 """Characters of a stretch that are shown."""
@@ -57,33 +57,32 @@ def inspect(file: str, model: str | None, depth: int | None, limit: int | None, 
     """The tree of tokens in FILE.
 
     Each line is a stretch of tokens that never branches, and stands under the one that it continues. Behind it: how
-    many facts stand in it, and how many below. Facts are heads (the best tokens and their scores at a place),
-    verdicts (answers under conditions that a head does not decide) and draws (what was drawn under a seed).
+    many entries stand in it, and how many below. An entry is a top-k entry (the best tokens and their scores at a
+    place), a greedy answer (the best token under conditions that a top-k entry does not decide) or a sampled answer
+    (the token that was sampled under a seed).
 
     FILE knows tokens by number. They are shown as text where the tokenizer is at hand: that of the demo model, and of a
     folder that is named with --model local:FOLDER. Of a model behind an API it knows text: there each byte that was
-    said is a fact, and <user>, <assistant> and <end> are turns of a chat and the end of the text.
+    said is an entry, and <user>, <assistant> and <end> are turns of a chat and the end of the text.
     """
-    from lmql_lite.cache.contents import chosen, contents_of, model_shown
-    from lmql_lite.cache.facts import gathered
-    from lmql_lite.cache.survey import survey
+    from lmql_lite.cache.file_contents import chosen, model_shown, read_file
+    from lmql_lite.cache.tree_summary import survey
 
     with reporting(as_json):
-        contents = contents_of(file)
-        known = {fingerprint: facts.distinct() for fingerprint, facts in gathered([contents.entries]).items()}
-        models = chosen([facts.model for facts in known.values()], model)
+        contents = read_file(file)
+        models = chosen(contents.models, model)
         shown: list[dict[str, Any]] = []
         for one in models:
-            facts, vocabulary = known[one.fingerprint], vocabulary_of(one, model)
-            stretches = survey(facts, depth=depth, limit=limit or (None if as_json else LINES))
+            known, vocabulary = contents.by_model[one.fingerprint].distinct(), vocabulary_of(one, model)
+            stretches = survey(known, depth=depth, limit=limit or (None if as_json else LINES))
             if as_json:
-                shown.append(_model_object(facts, stretches, vocabulary))
+                shown.append(_model_object(known, stretches, vocabulary))
                 continue
-            if not len(facts):
-                write(f"{model_shown(one)}: no facts")
+            if not len(known):
+                write(f"{model_shown(one)}: no entries")
                 continue
             total = stretches[0].here.total + stretches[0].below.total
-            write(f"{model_shown(one)}: {counted(total, 'fact')}, {_written(facts)}")
+            write(f"{model_shown(one)}: {counted(total, 'entry')}, {_written(known)}")
             write("\n".join(_lines(stretches, vocabulary)))
             if vocabulary is None:
                 note("the tokenizer of this model is not at hand, so that its tokens are shown as numbers")
@@ -132,7 +131,7 @@ def _lines(stretches: list[Stretch], vocabulary: Vocabulary | None) -> list[str]
         while hidden and hidden[-1][0] >= stretch.depth:
             lines += _left_out(*hidden.pop())
         text = shortened(spelled(stretch.tokens, vocabulary), WIDTH) if stretch.tokens else "(the beginning)"
-        below = f"; {counted(stretch.below.total, 'fact')} below" if stretch.below.total else ""
+        below = f"; {counted(stretch.below.total, 'entry')} below" if stretch.below.total else ""
         lines.append((stretch.depth, f"{text}  {counted(len(stretch.tokens), unit)}, {_kinds(stretch.here)}{below}"))
         hidden.append((stretch.depth, stretch.hidden))
     while hidden:
@@ -146,26 +145,26 @@ def _left_out(depth: int, hidden: int) -> list[tuple[int, str]]:
 
 
 def _kinds(count: Count) -> str:
-    kinds = ((count.heads, "head"), (count.verdicts, "verdict"), (count.draws, "draw"))
-    return ", ".join(counted(number, kind) for number, kind in kinds if number) or "no facts"
+    kinds = ((count.topks, "top-k entry"), (count.greedy, "greedy answer"), (count.sampled, "sampled answer"))
+    return ", ".join(counted(number, kind) for number, kind in kinds if number) or "no entries"
 
 
-def _times(facts: Facts) -> tuple[int, int]:
-    """When the oldest and the newest of the facts were written; 0 is not known."""
-    return (int(facts.written.min()), int(facts.written.max())) if len(facts) else (0, 0)
+def _times(known: ModelEntries) -> tuple[int, int]:
+    """When the oldest and the newest of the entries were written; 0 is not known."""
+    return (int(known.written.min()), int(known.written.max())) if len(known) else (0, 0)
 
 
-def _written(facts: Facts) -> str:
-    oldest, newest = _times(facts)
+def _written(known: ModelEntries) -> str:
+    oldest, newest = _times(known)
     return written_ago(oldest, newest, time.time())
 
 
-def _model_object(facts: Facts, stretches: list[Stretch], vocabulary: Vocabulary | None) -> dict[str, Any]:
-    oldest, newest = _times(facts)
+def _model_object(known: ModelEntries, stretches: list[Stretch], vocabulary: Vocabulary | None) -> dict[str, Any]:
+    oldest, newest = _times(known)
     return {
-        "name": facts.model.name,
-        "fingerprint": facts.model.fingerprint,
-        "vocabulary_size": facts.model.vocabulary_size,
+        "name": known.model.name,
+        "fingerprint": known.model.fingerprint,
+        "vocabulary_size": known.model.vocabulary_size,
         "oldest": oldest or None,
         "newest": newest or None,
         "stretches": [
@@ -184,7 +183,7 @@ def _model_object(facts: Facts, stretches: list[Stretch], vocabulary: Vocabulary
 
 
 def _count_object(count: Count) -> dict[str, int]:
-    return {"heads": count.heads, "verdicts": count.verdicts, "draws": count.draws}
+    return {"topks": count.topks, "greedy": count.greedy, "sampled": count.sampled}
 
 
 def _text(tokens: tuple[int, ...], vocabulary: Vocabulary) -> str:

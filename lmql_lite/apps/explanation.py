@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from lmql_lite.apps.terminal import counted
 from lmql_lite.apps.unasked import Unasked, UnaskedSession
-from lmql_lite.cache.contents import contents_of, fingerprint_shown, model_shown
 from lmql_lite.cache.explain import Difference, difference
-from lmql_lite.cache.facts import Facts, gathered
+from lmql_lite.cache.file_contents import ModelEntries, fingerprint_shown, model_shown, read_file
 from lmql_lite.cache.nodes import ROOT
 from lmql_lite.cache.spelling import Vocabulary, size_shown
 from lmql_lite.cache.texts import TURNS
@@ -27,7 +26,7 @@ from lmql_lite.verbs import Query
 class Filled:
     """A hole as far as it was filled: tokens that the file knows and tokens that conditions force.
 
-    `oldest`, `newest`: unix seconds at which the facts that were used were written; 0 is not known. `is_whole` says
+    `oldest`, `newest`: unix seconds at which the entries that were used were written; 0 is not known. `is_whole` says
     whether the hole got its value.
     """
 
@@ -69,9 +68,8 @@ class Explanation:
 async def explained(
     query: Query, inputs: Mapping[str, Any], file: str, *, model: str | Model | None, seed: int | None
 ) -> Explanation:
-    """Runs the query until the file does not know on. Raises what a run raises, and CacheError as `contents_of`."""
-    entries = contents_of(file).entries
-    known = gathered([entries])
+    """Runs the query until the file does not know on. Raises what a run raises, and CacheError as `read_file`."""
+    known = read_file(file).by_model
     session, walk = UnaskedSession(), _Walk(known)
     stream = query.stream(inputs, model=model, cache=file, cache_mode="ro", seed=seed, speculate=False, session=session)
     try:
@@ -97,11 +95,11 @@ async def explained(
 class _Walk:
     """Follows a run by its events, in the tree of the file: the run's own nodes are numbered otherwise."""
 
-    def __init__(self, known: Mapping[str, Facts]) -> None:
+    def __init__(self, known: Mapping[str, ModelEntries]) -> None:
         self.started: events.Started | None = None
         self.holes: list[Filled] = []
         self._known = known
-        self._facts: Facts | None = None
+        self._entries: ModelEntries | None = None
         self._written: NDArray[np.int64] = np.zeros(0, np.int64)
         self._nodes: dict[int, int] = {}
         self._last = ROOT
@@ -110,8 +108,8 @@ class _Walk:
         match event:
             case events.Started() if unasked is not None:
                 self.started = event
-                self._facts = self._known.get(unasked.fingerprint)
-                self._written = np.zeros(0, np.int64) if self._facts is None else _written(self._facts)
+                self._entries = self._known.get(unasked.fingerprint)
+                self._written = np.zeros(0, np.int64) if self._entries is None else _written(self._entries)
             case events.HoleOpened(name, span):
                 self.holes.append(Filled(name, span.line))
             case events.HoleClosed(name):
@@ -138,9 +136,9 @@ class _Walk:
 
     def _step(self, place: int, tokens: tuple[int, ...]) -> int:
         """-1 where the file has no such node."""
-        if place < ROOT or self._facts is None:
+        if place < ROOT or self._entries is None:
             return -1
-        node, many = self._facts.tree.walk(place, tokens)
+        node, many = self._entries.tree.walk(place, tokens)
         return node if many == len(tokens) else -1
 
     def _use(self, hole: Filled, place: int) -> None:
@@ -150,43 +148,43 @@ class _Walk:
         hole.oldest = written if hole.known == 1 else min(hole.oldest, written)
 
 
-def _written(facts: Facts) -> NDArray[np.int64]:
-    """Shape (nodes,): when the oldest fact of each node was written; 0 is not known, or there is none."""
+def _written(known: ModelEntries) -> NDArray[np.int64]:
+    """Shape (nodes,): when the oldest entry of each node was written; 0 is not known, or there is none."""
     latest = np.iinfo(np.int64).max
-    written = np.full(len(facts.tree), latest)
-    np.minimum.at(written, facts.nodes, facts.written)
+    written = np.full(len(known.tree), latest)
+    np.minimum.at(written, known.entries.nodes, known.written)
     return np.where(written == latest, 0, written)
 
 
 def _miss(
-    known: Mapping[str, Facts], unasked: Unasked, path: tuple[int, ...], started: events.Started, file: str
+    known: Mapping[str, ModelEntries], unasked: Unasked, path: tuple[int, ...], started: events.Started, file: str
 ) -> Miss:
-    facts, vocabulary = known.get(unasked.fingerprint), unasked.vocabulary
-    if facts is None or not len(facts):
+    mine, vocabulary = known.get(unasked.fingerprint), unasked.vocabulary
+    if mine is None or not len(mine):
         return Miss("model", Difference((), path[0] if path else None, ()), tuple(_other_models(known, unasked, file)))
-    found = difference(facts.tree.children, path)
-    node = facts.tree.walk(ROOT, path)[0]
-    if found.asked is not None or not (facts.nodes == node).any():
+    found = difference(mine.tree.children, path)
+    node, entries = mine.tree.walk(ROOT, path)[0], mine.entries
+    if found.asked is not None or not (entries.nodes == node).any():
         return Miss("prefix", found, (found.told(vocabulary, unasked.unit),))
-    verdicts, draws = facts.verdicts.nodes == node, facts.draws.nodes == node
-    heads = facts.heads.sizes[facts.heads.nodes == node].tolist()
-    seeds = sorted(set(facts.draws.seeds[draws].tolist()))
+    greedy, sampled = entries.greedy.nodes == node, entries.sampled.nodes == node
+    sizes = entries.topks.sizes[entries.topks.nodes == node].tolist()
+    seeds = sorted(set(entries.sampled.seeds[sampled].tolist()))
     free = "what is said without conditions"
-    stored = [f"the scores of its {many} best tokens" if unasked.unit == "token" else free for many in heads[:1]]
-    if verdicts.any():
-        stored.append(f"{counted(int(verdicts.sum()), 'answer')} under other conditions")
-    if draws.any():
-        stored.append(f"draws of seed {', '.join(map(str, seeds[:5]))}{' and others' * (len(seeds) > 5)}")
+    stored = [f"the scores of its {many} best tokens" if unasked.unit == "token" else free for many in sizes[:1]]
+    if greedy.any():
+        stored.append(f"{counted(int(greedy.sum()), 'answer')} under other conditions")
+    if sampled.any():
+        stored.append(f"answers sampled under seed {', '.join(map(str, seeds[:5]))}{' and others' * (len(seeds) > 5)}")
     wanted = f"the conditions and seed {started.seed}" if started.decoder == "sample" else "the conditions"
     place = found.place(vocabulary, unasked.unit)
     sentence = f"{place}: stored {' and '.join(stored)}, and that does not decide {wanted} of this hole"
     return Miss("question", found, (sentence,))
 
 
-def _other_models(known: Mapping[str, Facts], unasked: Unasked, file: str) -> list[str]:
+def _other_models(known: Mapping[str, ModelEntries], unasked: Unasked, file: str) -> list[str]:
     size = "bytes" if unasked.unit == "byte" else f"{len(unasked.vocabulary):,} tokens"
     asked = f"{unasked.name} ({fingerprint_shown(unasked.fingerprint)}, {size})"
-    others = [facts.model for facts in known.values() if len(facts)]
+    others = [one.model for one in known.values() if len(one)]
     if not others:
         return [f"{file} holds nothing yet"]
     sentences = [f"{file} holds nothing of {asked}"]

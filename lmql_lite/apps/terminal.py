@@ -159,8 +159,9 @@ def note(sentence: str) -> None:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 head`, `2 heads`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
+    """`1 token`, `2 entries`."""
+    plural = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
+    return f"{number:,} {what if number == 1 else plural}"
 
 
 def money(amount: float) -> str:

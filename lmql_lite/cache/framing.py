@@ -1,72 +1,61 @@
-"""The bytes around frames in a file: its head, a head per frame, and how to find the next frame after damage.
+"""Bytes around records in a file. A `.tokens` file is a sequence of frames, each with one record, and nothing else.
 
-A frame's head has a checksum of its own, which depends on the frame's place and on a random salt of the file. So a
-damaged payload still tells where the next frame begins and which numbers it took, and bytes that look like a frame but
-stand elsewhere (inside a payload, in a file that was copied into another) are never taken for one (D19).
+Frames do not depend on their place, so files are joined by writing one after the other. A payload never holds the mark
+that begins and ends a frame: after damage, the next mark with a right checksum goes on.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import IO, NamedTuple
 from zlib import crc32
 
-from lmql_lite.cache.frames import Frame
+from lmql_lite.errors import CacheError
 
-VERSION = 1
+VERSION = 2
 MAX_PAYLOAD_BYTES = 2**28
+ADDRESS_BYTES = 16
+RECORD = 1
+"""Kind of the frames that hold a record. Other kinds belong to later versions and are stepped over."""
 
-_MAGIC = b"\x93tokens\n"  # no text begins so, and a transfer that changes line ends shows
-_FILE_HEAD = struct.Struct("<8sI8sI")
-FILE_HEAD_BYTES = 2 * _FILE_HEAD.size  # twice: one flipped bit shall not cost the whole file
-
-_MARK = b"\xf4LQ"
-_FRAME_HEAD = struct.Struct("<3sBIIIQI")  # mark, kind, payload bytes, model, nodes, first node, checksum of the payload
+_MAGIC = b"\x93tokens"  # no text begins so
+MARK = _MAGIC + bytes([VERSION])
+_VERSION_1 = _MAGIC + b"\n"
+_HEAD = struct.Struct("<8sBI16s")  # mark, kind, payload bytes, address
 _CHECKSUM = struct.Struct("<I")
-_WHOLE_HEAD = struct.Struct("<3sBIIIQII")
-FRAME_HEAD_BYTES = _WHOLE_HEAD.size
+HEAD_BYTES = _HEAD.size + _CHECKSUM.size
+FRAME_BYTES = HEAD_BYTES + len(MARK)
+"""Bytes of a frame beside its payload: a file whose beginning is lost still ends with the mark."""
+_CHUNK = 2**20
 
 
-class NewerVersion(Exception):
-    """A later version of this library wrote the file."""
+class FrameError(CacheError):
+    """The bytes or the columns of a record are not what they should be."""
 
 
-def file_head() -> bytes:
-    """The head of a new file."""
-    head = struct.pack("<8sI8s", _MAGIC, VERSION, os.urandom(8))
-    return 2 * (head + _CHECKSUM.pack(crc32(head)))
+class Frame(NamedTuple):
+    """A record's address and bytes; `payload` is None where the bytes are damaged."""
+
+    address: bytes
+    payload: bytes | None
+    kind: int = RECORD
 
 
-def read_file_head(data: bytes) -> bytes | None:
-    """The file's salt, or None where this is no head. NewerVersion where its format is not known yet."""
-    for at in (0, _FILE_HEAD.size):
-        if len(data) >= at + _FILE_HEAD.size:
-            magic, version, salt, checksum = _FILE_HEAD.unpack_from(data, at)
-            if magic == _MAGIC and checksum == crc32(data[at : at + _FILE_HEAD.size - _CHECKSUM.size]):
-                if version > VERSION:
-                    raise NewerVersion
-                return bytes(salt)
-    return None
+def address_of(payload: bytes) -> bytes:
+    """Address of a record, by which others hang on it: a digest of its bytes."""
+    return hashlib.sha256(payload).digest()[:ADDRESS_BYTES]
 
 
-def may_become_file_head(data: bytes) -> bool:
-    """Whether a writer may have crashed while it wrote the head: such a file is as good as empty."""
-    begin = struct.pack("<8sI", _MAGIC, VERSION)
-    return len(data) < FILE_HEAD_BYTES and data[: len(begin)] == begin[: len(data)]
-
-
-def frame_bytes(frame: Frame, position: int, salt: bytes) -> bytes:
-    """The frame as it stands at a byte position of the file with this salt."""
-    payload = frame.payload
-    assert payload is not None and len(payload) <= MAX_PAYLOAD_BYTES
-    head = _FRAME_HEAD.pack(_MARK, frame.kind, len(payload), frame.model, frame.count, frame.first, crc32(payload))
-    return b"".join((head, _CHECKSUM.pack(_head_checksum(head, position, salt)), payload))
-
-
-def _head_checksum(head: bytes, position: int, salt: bytes) -> int:
-    return crc32(head, crc32(salt + position.to_bytes(8, "little")))
+def frame_bytes(payload: bytes, kind: int = RECORD) -> bytes:
+    """The frame of a payload. FrameError where no frame can hold it."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise FrameError("the record is too long")
+    if MARK in payload:
+        raise FrameError("the record holds the mark of a frame")
+    head = _HEAD.pack(MARK, kind, len(payload), address_of(payload))
+    return b"".join((head, _CHECKSUM.pack(crc32(head)), payload, MARK))
 
 
 class Place(NamedTuple):
@@ -79,7 +68,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What stands in a stretch of the file: whole frames, places without any, and from `end` on the tail."""
+    """Frames in a stretch of the file, damaged bytes between them, and where the tail begins."""
 
     places: tuple[Place, ...]
     gaps: tuple[tuple[int, int], ...]
@@ -88,17 +77,17 @@ class Scan:
     """The tail is the beginning of a frame: a write that still goes on or was cut short. Else it is empty or damage."""
 
 
-def scan(data: bytes, base: int, salt: bytes) -> Scan:
+def scan(data: bytes, base: int) -> Scan:
     """Finds the frames in `data`, which starts at byte `base` of the file."""
     places: list[Place] = []
     gaps: list[tuple[int, int]] = []
     at, torn = 0, False
     while at < len(data):
-        place = _frame_at(data, at, base, salt)
+        place = _frame_at(data, at, base)
         if place is None:
-            following = _next_frame(data, at, base, salt)
+            following = _next_frame(data, at, base)
             if following is None:
-                torn = len(data) - at < FRAME_HEAD_BYTES
+                torn = len(data) - at < HEAD_BYTES
                 break
             gaps.append((base + at, base + following))
             at = following
@@ -111,21 +100,48 @@ def scan(data: bytes, base: int, salt: bytes) -> Scan:
     return Scan(tuple(places), tuple(gaps), base + at, torn)
 
 
-def _frame_at(data: bytes, at: int, base: int, salt: bytes) -> Place | None:
-    body = at + FRAME_HEAD_BYTES
+def _frame_at(data: bytes, at: int, base: int) -> Place | None:
+    body = at + HEAD_BYTES
     if len(data) < body:
         return None
-    mark, kind, size, model, count, first, checksum, own_checksum = _WHOLE_HEAD.unpack_from(data, at)
-    if mark != _MARK or own_checksum != _head_checksum(data[at : at + _FRAME_HEAD.size], base + at, salt):
+    mark, kind, size, address = _HEAD.unpack_from(data, at)
+    (checksum,) = _CHECKSUM.unpack_from(data, at + _HEAD.size)
+    if mark != MARK or checksum != crc32(data[at : at + _HEAD.size]) or size > MAX_PAYLOAD_BYTES:
         return None
     payload = data[body : body + size]
-    whole = crc32(payload) == checksum and size <= MAX_PAYLOAD_BYTES
-    frame = Frame(kind, model, first, count, payload if whole else None)
-    return Place(base + at, base + body + size, frame)
+    frame = Frame(address, payload if address_of(payload) == address else None, kind)
+    return Place(base + at, base + body + size + len(MARK), frame)
 
 
-def _next_frame(data: bytes, at: int, base: int, salt: bytes) -> int | None:
-    while (at := data.find(_MARK, at + 1)) >= 0:
-        if _frame_at(data, at, base, salt) is not None:
+def _next_frame(data: bytes, at: int, base: int) -> int | None:
+    while (at := data.find(MARK, at + 1)) >= 0:
+        if _frame_at(data, at, base) is not None:
             return at
     return None
+
+
+def check_format(file: IO[bytes], name: object) -> None:
+    """CacheError unless the open file is empty, or recognisable as a `.tokens` file of this version.
+
+    A file is recognised by a mark anywhere in it: where its beginning is damaged, the rest is still read.
+    """
+    file.seek(0)
+    beginning = data = file.read(_CHUNK) or b""
+    if MARK.startswith(beginning[: len(MARK)]):
+        return
+    while data:
+        if MARK in data:
+            return
+        following = file.read(_CHUNK) or b""
+        data = data[-len(MARK) :] + following if following else b""
+    if beginning.startswith(_VERSION_1):
+        raise CacheError(
+            f"{name} was written by an earlier lmql-lite, in a format that is not read any more",
+            hint="remove it, or name another file; runs fill it again",
+        )
+    if beginning.startswith(_MAGIC):
+        raise CacheError(f"{name} was written by a newer lmql-lite", hint="update lmql-lite, or name another file")
+    raise CacheError(
+        f"{name} is not a .tokens file, or nothing in it can be recognised",
+        hint="it was left as it is; name another file for the cache, or remove this one to begin anew",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from lmql_lite.cache.changes import Question
+from lmql_lite.cache.dirty_set import Question
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.nodes import ROOT, Nodes
 from lmql_lite.cache.scores import Scores

@@ -8,14 +8,14 @@ from threading import Lock
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lmql_lite.cache.changes import Changes, News, Question
-from lmql_lite.cache.frames import Draws, Verdicts
+from lmql_lite.cache.columns import Entries
+from lmql_lite.cache.dirty_set import Changes, DirtySet, Question
+from lmql_lite.cache.disk_entries import DiskEntries
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.holding import Holds
 from lmql_lite.cache.memory import NODE_BYTES, Memory
 from lmql_lite.cache.nodes import ROOT, Nodes
 from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.stored import Stored, StoredHeads
 from lmql_lite.cache.suffixes import Suffixes
 from lmql_lite.cache.tree import Answer, Fact, Node
 
@@ -43,12 +43,13 @@ class Trie:
         self._nodes = Nodes()
         self._holds = Holds()
         self._memory = Memory(self._nodes, max_bytes, self._cooled)
-        self._stored = Stored()
+        self._stored = DiskEntries()
         self._hand: Node = ROOT
-        self.outlived = False
-        """A log that was read is no more: what it said is news when it is asked for, unless another one says it."""
+        self._has_stale = False
+        """The log that was read is gone. An entry of it is marked dirty when it is next read, so that it is written to
+        the new log."""
         self._suffixes = Suffixes(self._nodes)
-        self._news: News | None = None
+        self._dirty: DirtySet | None = None
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -113,9 +114,13 @@ class Trie:
     def path(self, node: Node) -> tuple[int, ...]:
         return self._nodes.path(node)
 
-    def step_to(self, node: Node) -> tuple[Node, int]:
-        """The parent of a node that is not the root, and the token that leads on from there."""
-        return self._nodes.parent(node), self._nodes.token(node)
+    def parent(self, node: Node) -> Node:
+        """-1 for the root."""
+        return self._nodes.parent(node)
+
+    def token(self, node: Node) -> int:
+        """The token that leads from the parent to this node."""
+        return self._nodes.token(node)
 
     def way_to(self, node: Node) -> list[Node]:
         way = []
@@ -187,8 +192,8 @@ class Trie:
             if first is not None and not (isinstance(first.scores, Head) and isinstance(scores, Scores)):
                 return first
             fact = Fact(scores, run)
-            if first is None and self._news is not None:  # the row of a known head is no news
-                self._news.scores(node, fact)
+            if first is None and self._dirty is not None:  # the row of a known head is no news
+                self._dirty.scores(node, fact)
             self._memory.add_fact(node, fact)
             return fact
 
@@ -201,8 +206,8 @@ class Trie:
                 way.append(place)
                 if self._fact(place) is None:
                     new.append((place, fact))
-                    if self._news is not None:
-                        self._news.scores(place, fact)
+                    if self._dirty is not None:
+                        self._dirty.scores(place, fact)
             self._memory.pin(tip)
             self._memory.add_on_the_way(new)
             return way[-2::-1]
@@ -228,24 +233,24 @@ class Trie:
         self._memory.use(node)
 
     def _add_fact(self, node: Node, fact: Fact) -> None:
-        if self._news is not None:
-            self._news.scores(node, fact)
+        if self._dirty is not None:
+            self._dirty.scores(node, fact)
         self._memory.add_fact(node, fact)
 
     def _cooled(self, node: Node, fact: Fact) -> None:
-        if self._news is not None:
-            self._news.cooled(node, fact)
+        if self._dirty is not None:
+            self._dirty.cooled(node, fact)
 
     def forget_scores(self) -> None:
         with self._lock:
-            self._stored.drop_heads()
+            self._stored.drop_scores()
             self._memory.forget_scores()
 
     def _fact(self, node: Node) -> Fact | None:
         fact = self._memory.facts.get(node) or self._stored.fact(node)
-        retold = self._news if self.outlived else None  # what a log said that is no more
-        if retold is not None and fact is not None and not self._stored.holds_head(node):
-            retold.scores(node, fact)
+        dirty = self._dirty if self._has_stale else None
+        if dirty is not None and fact is not None and not self._stored.is_fresh(node):
+            dirty.scores(node, fact)
         return fact
 
     # answers
@@ -271,33 +276,27 @@ class Trie:
 
     def _known_answer(self, node: Node, question: Question) -> Answer | None:
         answer = self._memory.answers.get(node, {}).get(question) or self._stored.answer(node, question)
-        retold = self._news if self.outlived else None
-        if retold is not None and answer is not None and not self._stored.holds_answer(node, question):
-            retold.answer(node, question, answer)
+        dirty = self._dirty if self._has_stale else None
+        if dirty is not None and answer is not None and not self._stored.is_fresh(node, question):
+            dirty.answer(node, question, answer)
         return answer
 
     def _add_answer(self, node: Node, question: Question, answer: Answer) -> Answer:
         first = self._known_answer(node, question)
         if first is not None:
             return first
-        if self._news is not None:
-            self._news.answer(node, question, answer)
+        if self._dirty is not None:
+            self._dirty.answer(node, question, answer)
         self._memory.add_answer(node, question, answer)
         return answer
 
     # what a log holds of this tree: read where memory has nothing, no news, of run 0, and nothing of `max_bytes`
 
-    def attach(self, nodes: NDArray[np.int32], heads: StoredHeads) -> None:
-        """`nodes[i]` has the head `heads[i]`, unless it had one before. Takes 4 bytes of the structure per node."""
+    def attach(self, entries: Entries, written: NDArray[np.int64], vocabulary_size: int) -> None:
+        """Entries at nodes of this tree, the first that answers a question counts; `written`, shape (entries,): when
+        they were. Takes 4 bytes of the structure per node."""
         with self._lock:
-            self._stored.add_heads(nodes, heads, self._nodes.end)
-
-    def attach_answers(
-        self, verdicts: Verdicts, draws: Draws, written: tuple[NDArray[np.int64], NDArray[np.int64]]
-    ) -> None:
-        """Answers at nodes of this tree, the first to a question counts; and when each of both kinds was written."""
-        with self._lock:
-            self._stored.add_answers(verdicts, draws, written, self._nodes.end)
+            self._stored.add(entries, written, vocabulary_size, self._nodes.end)
 
     def written(self, node: Node) -> int | None:
         """When the fact at a node was written to the log, in unix seconds, 0 where that is not known; None for what is
@@ -305,27 +304,25 @@ class Trie:
         with self._lock:
             return self._stored.written(node)
 
-    def detach(self, nodes: NDArray[np.int32]) -> None:
-        """What is attached to these nodes counts no more."""
-        with self._lock:
-            self._stored.drop(nodes)
-
-    def outdate(self) -> None:
+    def mark_stale(self) -> None:
         """Another log takes the place of the one that was read: what it says counts more than what is attached now."""
         with self._lock:
-            self._stored.outdate()
-            self.outlived = True
+            self._stored.mark_stale()
+            self._has_stale = True
 
     # what replaces what was known
 
-    def renounce(self, nodes: NDArray[np.int32]) -> None:
-        """The log takes back what it said of these nodes; what is to be written over it (`overwrite`) stays."""
+    def supersede(self, nodes: NDArray[np.int32], *, by_own: bool) -> None:
+        """The log replaces what it held of these nodes: by what stands in this tree (`by_own`), or by what another
+        process learned. What is still to be written over it (`overwrite`) stays."""
         with self._lock:
-            gone = set(nodes.tolist())
-            if self._news is not None:
-                gone -= self._news.replaced
-                self._news.forget(gone)
             self._stored.drop(nodes)
+            if by_own:
+                return
+            gone = set(nodes.tolist())
+            if self._dirty is not None:
+                gone -= self._dirty.replaced
+                self._dirty.forget(gone)
             self._memory.forget(gone)
 
     def overwrite(self, fresh: Trie) -> None:
@@ -336,16 +333,14 @@ class Trie:
             for node in changes.places:
                 self._follow(fresh, node, own)
             nodes = {int(own[node]) for node in changes.places}
-            if self._news is not None:
-                self._news.replace(nodes)
+            if self._dirty is not None:
+                self._dirty.replace(nodes)
             self._stored.drop(np.array(sorted(nodes), dtype=np.int32))
             self._memory.forget(nodes)
             for node, fact in changes.scores:
                 self._add_fact(own[node], fact)
-            for node, question, answer in changes.verdicts:
+            for node, question, answer in changes.answers:
                 self._add_answer(own[node], question, answer)
-            for node, question, seed, index, answer in changes.draws:
-                self._add_answer(own[node], (question, seed, index), answer)
 
     def _follow(self, other: Trie, node: Node, own: dict[Node, Node]) -> None:
         """Comes by all nodes that lead to one of another tree; `own` are those that are known."""
@@ -362,28 +357,33 @@ class Trie:
     def record(self) -> None:
         """From now on `changes` tells what is new; the first time, all that is known by now but not attached."""
         with self._lock:
-            if self._news is not None:
+            if self._dirty is not None:
                 return
-            self._news = News(self._holds.hold)
+            self._dirty = DirtySet(self._holds.hold)
             for node, fact in self._memory.facts.items():
-                self._news.scores(node, fact)
+                self._dirty.scores(node, fact)
             for node, answers in self._memory.answers.items():
                 for question, answer in answers.items():
-                    self._news.answer(node, question, answer)
+                    self._dirty.answer(node, question, answer)
 
     @property
-    def has_news(self) -> bool:
-        """Whether `changes` would tell of facts."""
+    def is_dirty(self) -> bool:
+        """Whether there are changes."""
         with self._lock:
-            return self._news is not None and self._news.has_facts
+            return self._dirty is not None and bool(self._dirty)
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether a log that was read is gone."""
+        return self._has_stale
 
     def changes(self) -> Changes:
         """What was added since the last call. Raises ValueError where nothing is recorded."""
         with self._lock:
-            if self._news is None:
+            if self._dirty is None:
                 raise ValueError("changes are told of a tree that records them")
-            news, self._news = self._news, News(self._holds.hold)
-            return news.changes()
+            dirty, self._dirty = self._dirty, DirtySet(self._holds.hold)
+            return dirty.changes()
 
     # memory
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
+from lmql_lite.cache.persistent_tree import SavedTrees
 from lmql_lite.cache.sampling import seeds
-from lmql_lite.cache.saved import SavedTrees
 from lmql_lite.cache.token_cache import MemoryTrees, TokenCache
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.trie import Trie

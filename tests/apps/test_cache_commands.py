@@ -6,16 +6,17 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 import pytest
 
 import lmql_lite as lq
 from lmql_lite.apps.terminal import ago, written_ago
-from lmql_lite.cache import framing
-from lmql_lite.cache.contents import contents_of
-from lmql_lite.cache.frames import Batch, Model
+from lmql_lite.cache.columns import Model
+from lmql_lite.cache.compaction import packed
+from lmql_lite.cache.file_contents import ModelEntries, read_file
+from lmql_lite.cache.framing import MARK, frame_bytes
+from lmql_lite.cache.merge import write_new
 from lmql_lite.models.demo import DemoModel
 from lmql_lite.models.scripted import ScriptedCompleter
 from tests.apps.test_cli import Shell
@@ -44,11 +45,10 @@ def joke(shell: Shell) -> Shell:
     return shell
 
 
-def entries_of(name: str) -> tuple[Model, Batch]:
-    """Of a file with one model and one batch."""
-    model, one = contents_of(name).entries
-    assert isinstance(model, Model) and isinstance(one, Batch)
-    return model, one
+def entries_of(name: str) -> ModelEntries:
+    """Of a file with one model."""
+    (one,) = read_file(name).by_model.values()
+    return one
 
 
 def hit(shell: Shell, query: str, file: str) -> bool:
@@ -69,14 +69,14 @@ def test_inspect_shows_the_text_as_a_tree_with_what_is_known_in_it(joke: Shell) 
     ended = joke("cache", "inspect", "joke.tokens")
     first, *lines = ended.out.splitlines()
     stats = json.loads(joke("cache", "stats", "joke.tokens", "--json").out)
-    assert first.startswith(f"demo (demo:2c075f5c): {stats['heads']} facts, written ")
-    assert lines[0].startswith('  <0> "A good dad joke. A indicates the punchline\\nQ:') and "facts below" in lines[0]
+    assert first.startswith(f"demo (demo:2c075f5c): {stats['topks']} entries, written ")
+    assert lines[0].startswith('  <0> "A good dad joke. A indicates the punchline\\nQ:') and "entries below" in lines[0]
     assert [line[:5] for line in lines[1:]] == ['    "'] * 2
     assert sum("Answer:" in line for line in lines) == 1
     told = json.loads(joke("cache", "inspect", "joke.tokens", "--json").out)
     stretches = told["models"][0]["stretches"]
     assert told["ok"] and told["damage"] == 0 and sum(len(one["ids"]) for one in stretches) == stats["nodes"]
-    assert sum(one["here"]["heads"] for one in stretches) == stats["heads"]
+    assert sum(one["here"]["topks"] for one in stretches) == stats["topks"]
     assert stretches[0]["text"].startswith("A good dad joke") and stretches[1]["parent"] == 0
 
 
@@ -109,9 +109,9 @@ def test_an_empty_file_and_a_damaged_one_are_shown_as_they_are(joke: Shell) -> N
     joke.write("empty.tokens", b"")
     assert joke("cache", "inspect", "empty.tokens").out == "the file is empty: no model has said anything yet\n"
     assert joke("cache", "export", "empty.tokens").out == ""
-    assert "no facts" not in joke("cache", "compact", "empty.tokens").out
+    assert "no entries" not in joke("cache", "compact", "empty.tokens").out
     data = bytearray((joke.folder / "joke.tokens").read_bytes())
-    data[-3] ^= 1
+    data[-20] ^= 1
     joke.write("joke.tokens", bytes(data))
     for command in ("inspect", "export"):
         ended = joke("cache", command, "joke.tokens")
@@ -163,10 +163,10 @@ def test_a_run_that_is_known_is_explained_without_asking_or_writing(
     assert (joke.folder / "joke.tokens").read_bytes() == before
 
 
-def test_ages_are_those_of_the_facts_that_a_hole_uses(joke: Shell) -> None:
-    model, one = entries_of("joke.tokens")
+def test_ages_are_those_of_the_entries_that_a_hole_uses(joke: Shell) -> None:
+    one = entries_of("joke.tokens")
     (joke.folder / "joke.tokens").unlink()
-    write(joke.folder / "joke.tokens", [model, replace(one, written=10**9)])
+    write_new(joke.folder / "joke.tokens", packed([replace(one, written=np.full(len(one), 10**9))])[0])
     more = JOKE.replace("[PUNCHLINE]", "[PUNCHLINE] Ha[MORE]") + " and len(MORE) < 9"
     joke("run", joke.write("more.lq", more), "--cache", "joke.tokens")
     told = json.loads(joke("cache", "explain", "more.lq", "--cache", "joke.tokens", "--json").out)
@@ -213,7 +213,7 @@ def test_a_miss_says_that_the_place_is_known_and_the_question_is_another(shell: 
         if miss is not None and miss["reason"] == "question":
             reasons.add(miss["sentences"][0].partition(": ")[2].partition(f" and seed {seed}")[0])
     assert any(reason.startswith("stored the scores of its 32 best tokens") for reason in reasons), reasons
-    assert any("draws of seed " in reason for reason in reasons), reasons
+    assert any("answers sampled under seed " in reason for reason in reasons), reasons
 
 
 def test_a_condition_that_the_best_tokens_cannot_meet_is_another_question(joke: Shell) -> None:
@@ -260,8 +260,8 @@ def test_a_file_that_knows_other_models_only_says_which(shell: Shell) -> None:
     code, out = explained(shell, query, "--cache", "x.tokens")
     assert code == 6 and "x.tokens holds nothing of demo (demo:2c075f5c, 1,536 tokens)" in out
     assert f"it knows scripted ({model.fingerprint[:17]}), {len(model.tokenizer.vocabulary)} tokens" in out
-    namesake = Model(1, "demo:0123456789abcdef", "demo", 9)
-    write(shell.folder / "y.tokens", [namesake, batch(np.random.default_rng(1), 3, vocabulary=9)])
+    namesake = Model("demo:0123456789abcdef", "demo", 9)
+    write(shell.folder / "y.tokens", [batch(np.random.default_rng(1), 3, model=namesake)])
     code, out = explained(shell, query, "--cache", "y.tokens")
     assert "demo (demo:01234567), 9 tokens: the name is the same, weights or tokenizer are not" in out
     shell.write("z.tokens", b"")
@@ -305,7 +305,7 @@ def test_compact_makes_one_frame_of_many_and_every_run_still_hits(shell: Shell) 
     assert ended.code == 0 and ended.err == ""
     table = [line.replace(",", "").split() for line in ended.out.splitlines()[1:]]
     rows = {what: (int(before), int(after)) for what, before, after in table}
-    assert rows["frames"] == (5, 2) and rows["facts"][0] == rows["facts"][1] and rows["bytes"][0] > rows["bytes"][1]
+    assert rows["frames"] == (4, 1) and rows["entries"][0] == rows["entries"][1] and rows["bytes"][0] > rows["bytes"][1]
     assert rows["bytes"][1] == (shell.folder / "x.tokens").stat().st_size
     assert all(hit(shell, f"{word}.lq", "x.tokens") for word in "abcd")
     most = rows["bytes"][1] * 2 // 3
@@ -314,13 +314,13 @@ def test_compact_makes_one_frame_of_many_and_every_run_still_hits(shell: Shell) 
     assert hit(shell, "d.lq", "x.tokens") and not hit(shell, "a.lq", "x.tokens")
     assert shell("cache", "compact", "x.tokens", "--older-than", "1").code == 0 and hit(shell, "d.lq", "x.tokens")
     shell("cache", "compact", "x.tokens", "--older-than", "0", "--model", "demo")
-    assert json.loads(shell("cache", "stats", "x.tokens", "--json").out)["heads"] == 0
+    assert json.loads(shell("cache", "stats", "x.tokens", "--json").out)["topks"] == 0
 
 
 def test_compact_mends_a_damaged_file_and_says_what_that_costs(joke: Shell) -> None:
     joke("run", joke.write("q.lq", '"Say:[X]" where len(X) < 9'), "--cache", "joke.tokens")
     data = bytearray((joke.folder / "joke.tokens").read_bytes())
-    data[-3] ^= 1
+    data[-20] ^= 1
     joke.write("joke.tokens", bytes(data))
     ended = joke("cache", "compact", "joke.tokens")
     assert ended.code == 0 and "what could not be read is gone" in ended.err
@@ -344,42 +344,45 @@ def test_merge_joins_files_and_leaves_them_as_they_are(joke: Shell) -> None:
 
 
 def test_merge_writes_nothing_over_a_contradiction_unless_told_who_is_right(joke: Shell) -> None:
-    model, other = entries_of("joke.tokens")
-    ids = other.heads.ids.copy()
-    first_of_row = np.cumsum(other.heads.sizes) - other.heads.sizes
+    other = entries_of("joke.tokens")
+    topks = other.entries.topks
+    ids = topks.ids.copy()
+    first_of_row = np.cumsum(topks.sizes) - topks.sizes
     ids[first_of_row[:12]] = 67
-    wrong = replace(other, heads=replace(other.heads, ids=ids))
-    write(joke.folder / "wrong.tokens", [model, wrong])
+    wrong = replace(other, entries=replace(other.entries, topks=replace(topks, ids=ids)))
+    write_new(joke.folder / "wrong.tokens", packed([wrong])[0])
     files = ("joke.tokens", "wrong.tokens")
     ended = joke("cache", "merge", *files, "-o", "new.tokens")
     assert ended.code == 6 and not (joke.folder / "new.tokens").exists() and ended.out == ""
     listed = ended.err.splitlines()
-    assert sum(" head at token " in line for line in listed) == 10
+    assert sum(" top-k entry at token " in line for line in listed) == 10
     assert "joke.tokens says " in listed[1] and 'wrong.tokens says "b" (' in listed[1]
     assert "… 2 more" in listed and "12 conflicts: 12 with another token" in listed
     assert "contradict each other" in ended.err and "--prefer first" in ended.err
     assert joke("cache", "merge", *files, "-o", "new.tokens", "--prefer", "first").code == 0
     assert joke("run", "joke.lq", "--cache", "new.tokens", "--cache-mode", "replay").out == joke("run", "joke.lq").out
     told = json.loads(joke("cache", "merge", *files, "-o", "last.tokens", "--prefer", "last", "--json").out)
-    assert told["conflicts"] == 12 and told["shared"] == told["facts"] - 12
-    assert entries_of("last.tokens")[1].heads.ids.tolist() == entries_of("wrong.tokens")[1].heads.ids.tolist()
+    assert told["conflicts"] == 12 and told["shared"] == told["entries"] - 12
+    last, wrong = entries_of("last.tokens"), entries_of("wrong.tokens")
+    assert last.entries.topks.ids.tolist() == wrong.entries.topks.ids.tolist()
 
 
 def test_merge_tells_computing_noise_from_another_answer(joke: Shell) -> None:
-    model, other = entries_of("joke.tokens")
-    noisy = replace(other, heads=replace(other.heads, logprobs=other.heads.logprobs - np.float32(0.25)))
-    write(joke.folder / "noisy.tokens", [model, noisy])
+    other = entries_of("joke.tokens")
+    topks = replace(other.entries.topks, logprobs=other.entries.topks.logprobs - np.float32(0.25))
+    noisy = replace(other, entries=replace(other.entries, topks=topks))
+    write_new(joke.folder / "noisy.tokens", packed([noisy])[0])
     ended = joke("cache", "merge", "joke.tokens", "noisy.tokens", "-o", "new.tokens")
     assert ended.code == 6 and "with the same token and other scores (at most 0.25 apart)" in ended.err
 
 
-def test_export_is_one_json_object_per_fact(joke: Shell) -> None:
+def test_export_is_one_json_object_per_entry(joke: Shell) -> None:
     ended = joke("cache", "export", "joke.tokens")
     records = [json.loads(line, parse_constant=pytest.fail) for line in ended.out.splitlines()]
     stats = json.loads(joke("cache", "stats", "joke.tokens", "--json").out)
-    assert len(records) == stats["heads"] and ended.err == ""
+    assert len(records) == stats["topks"] and ended.err == ""
     for record in records:
-        assert record["model"] == "demo" and record["kind"] == "head" and record["written"] > 10**9
+        assert record["model"] == "demo" and record["kind"] == "top-k" and record["written"] > 10**9
         assert record["path"][0] == 0 and len(record["ids"]) == len(record["logprobs"])
         assert sum(np.exp(record["logprobs"])) + record["rest"] == pytest.approx(1, abs=1e-4)
     assert joke("cache", "export", "joke.tokens", "-o", "x.jsonl").out == ""
@@ -403,8 +406,8 @@ def test_clear_asks_at_a_terminal_and_needs_yes_elsewhere(joke: Shell, monkeypat
         assert (joke.folder / "joke.tokens").read_bytes() == before
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda prompt: _typed("y"))
     ended = joke("cache", "clear", "joke.tokens")
-    assert ended.code == 0 and ended.out.endswith("facts of demo (demo:2c075f5c) dropped, 0 facts left\n")
-    assert (joke.folder / "joke.tokens").stat().st_size == framing.FILE_HEAD_BYTES
+    assert ended.code == 0 and ended.out.endswith("entries of demo (demo:2c075f5c) dropped, 0 entries left\n")
+    assert (joke.folder / "joke.tokens").stat().st_size == 0
     assert not hit(joke, "joke.lq", "joke.tokens")
     lq.run_sync(JOKE, cache="joke.tokens", session=lq.Session())
     assert hit(joke, "joke.lq", "joke.tokens")
@@ -419,7 +422,7 @@ def _typed(answer: str | None) -> str:
 def test_clear_drops_one_model_and_leaves_the_others(joke: Shell) -> None:
     lq.run_sync('"Q:[X]" where len(X) < 3', model=lq.ScriptedModel("a"), cache="joke.tokens", session=lq.Session())
     told = json.loads(joke("cache", "clear", "joke.tokens", "--model", "scripted", "--yes", "--json").out)
-    assert told["after"]["facts"] < told["before"]["facts"] and hit(joke, "joke.lq", "joke.tokens")
+    assert told["after"]["entries"] < told["before"]["entries"] and hit(joke, "joke.lq", "joke.tokens")
     assert "scripted" not in joke("cache", "stats", "joke.tokens").out
     assert joke("cache", "clear", "joke.tokens", "--model", "scripted", "--yes").code == 6
 
@@ -428,11 +431,11 @@ def test_clear_drops_one_model_and_leaves_the_others(joke: Shell) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("what", ["missing", "folder", "text", "newer", "strange name"])
+@pytest.mark.parametrize("what", ["missing", "folder", "text", "newer", "earlier", "strange name"])
 def test_what_is_no_tokens_file_is_named_and_left_alone(joke: Shell, command: str, what: str) -> None:
     path = joke.folder / ("no\udcff\x1bname.tokens" if what == "strange name" else "x.tokens")
-    head = framing._FILE_HEAD.pack(framing._MAGIC, 99, bytes(8), 0)[:-4]
-    planted = {"text": b"my diary", "newer": 2 * (head + crc32(head).to_bytes(4, "little"))}.get(what)
+    newer = frame_bytes(b"x").replace(MARK, MARK[:-1] + b"\x63")
+    planted = {"text": b"my diary", "newer": newer, "earlier": MARK[:-1] + b"\n\1\0\0\0" + bytes(99)}.get(what)
     if planted:
         path.write_bytes(planted)
     elif what == "folder":
@@ -449,6 +452,7 @@ def test_what_is_no_tokens_file_is_named_and_left_alone(joke: Shell, command: st
         "folder": "is a directory",
         "text": "is not a .tokens file",
         "newer": "was written by a newer lmql-lite",
+        "earlier": "was written by an earlier lmql-lite",
         "strange name": "there is no file",
     }[what]
     assert said in ended.err and "hint: " in ended.err
@@ -472,7 +476,7 @@ def test_a_file_that_may_not_be_rewritten_stays_and_says_so(
             raise PermissionError(13, "Permission denied", str(name))
         return real(name, flags, mode)
 
-    monkeypatch.setattr("lmql_lite.cache.frame_file.os.open", refusing)
+    monkeypatch.setattr("lmql_lite.cache.log_file.os.open", refusing)
     ended = joke("cache", *command)
     assert ended.code == 6 and "may not be written" in ended.err and "nothing was changed" in ended.err
     assert (joke.folder / "joke.tokens").read_bytes() == before

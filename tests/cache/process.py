@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lmql_lite.cache.head import Head, Miss
-from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.persistent_tree import SavedTrees
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.tree import Answer, Node
 from lmql_lite.cache.trie import MAX_BYTES, Trie

@@ -1,35 +1,25 @@
-"""Numbers of models and nodes when things go wrong: what is damaged, refused, cancelled or too much costs facts at
-most, never a run, and no number ever stands for two things."""
+"""A log when things go wrong: what is damaged, refused, cancelled or too much costs entries at most, never a run."""
 
 from __future__ import annotations
 
 import asyncio
 import resource
-import tracemalloc
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 import numpy as np
 import pytest
 
-from lmql_lite.cache import frame_file, framing
+from lmql_lite.cache import framing, log_file
+from lmql_lite.cache.compaction import compacted
+from lmql_lite.cache.file_contents import read_file
 from lmql_lite.cache.file_lock import try_lock
-from lmql_lite.cache.frames import Batch, Frame, Model
-from lmql_lite.cache.payloads import encode
-from lmql_lite.cache.rewriting import compacted
-from lmql_lite.cache.saved import SavedTrees
-from lmql_lite.cache.tokens_file import TokensFile
+from lmql_lite.cache.framing import HEAD_BYTES
 from lmql_lite.cache.tree import Answer
-from lmql_lite.cache.verify import verify
-from tests.cache.batches import batch
 from tests.cache.process import QUESTION, VOCABULARY, Process, answer, at, head, processes, said
-from tests.cache.written import write
 
 FILE = Path("x.tokens")
-DECLARATION = framing.FILE_HEAD_BYTES
-"""Where the first model is declared."""
 
 
 def flip(*places: int) -> None:
@@ -40,92 +30,67 @@ def flip(*places: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "numbers", "is_known"),
-    [
-        ([DECLARATION + framing.FRAME_HEAD_BYTES + 2], [2], True),
-        ([DECLARATION + 4], [2], True),
-        ([DECLARATION + 4, -1], [2], True),
-    ],
-    ids=["payload", "head", "head, and its batch"],
+    "place", [0, 9, HEAD_BYTES - 1, HEAD_BYTES + 2, -1], ids=["mark", "size", "head", "payload", "end"]
 )
-def test_a_model_whose_declaration_is_damaged_is_declared_anew_under_a_number_of_its_own_law_4(
-    places: list[int], numbers: list[int], is_known: bool
-) -> None:
+def test_what_hangs_on_a_damaged_record_is_asked_again_and_found_then_law_4(place: int) -> None:
+    is_lost = place >= 0  # the mark at the end is only there to tell whose file it is
+
     async def work(one: Process, other: Process, late: Process) -> None:
         await one.learn(7, 1, 2)
-        flip(*places)
+        flip(place)
         await other.trees.follow()
-        assert said(other.tree, 1, 2) is None
+        assert said(other.tree, 1, 2) == (None if is_lost else 7)
         await other.learn(8, 1, 2, 3)
         await other.learn(9, 4)
         await late.trees.follow()
-        assert (said(late.tree, 1, 2), said(late.tree, 1, 2, 3), said(late.tree, 4)) == (None, 8, 9)
+        assert [said(late.tree, *path) for path in ((1, 2), (1, 2, 3), (4,))] == [None if is_lost else 7, 8, 9]
         for process in (other, late):
-            (notice,) = process.trees.notices
-            assert "is damaged; what cannot be read is asked for again" in notice
-        assert [model.number for model in verify(FILE).models] == numbers
+            assert len(process.trees.notices) == is_lost
+            assert all("is damaged; what cannot be read is asked for again" in each for each in process.trees.notices)
         done = compacted(FILE)
-        assert done.was_damaged and verify(FILE).is_sound and done.after.facts == 2
+        assert done.was_damaged == is_lost and read_file(FILE).is_sound and done.after.entries == 3 - is_lost
         await late.trees.follow()
         await late.learn(6, 4, 4)
         await other.trees.follow()
         assert (said(other.tree, 1, 2, 3), said(other.tree, 4), said(other.tree, 4, 4)) == (8, 9, 6)
-        assert [model.number for model in verify(FILE).models] == [1]
 
     processes(3, work)
 
 
-@pytest.mark.parametrize("highest", [5, 2**31 - 1, 2**32 - 1])
-def test_numbers_of_lost_models_are_not_given_again(highest: int) -> None:
-    """The highest ones are those that a file may name and no model may have: a later version, or a forger, wrote it."""
-    lost = Model(3, "lost", "lost", VOCABULARY)
-    write(FILE, [lost, batch(np.random.default_rng(1), 4, model=3, vocabulary=VOCABULARY)])
-    flip(DECLARATION + 4)
-    data = FILE.read_bytes()
-    salt = framing.read_file_head(data)
-    assert salt is not None
-    strange = Frame(9, highest, 0, 0, b"what later versions say")
-    FILE.write_bytes(data + framing.frame_bytes(strange, len(data), salt))
+def test_what_somebody_writes_who_could_read_a_record_is_read_by_all_who_could_not() -> None:
+    """But for what hangs on nothing that they can read."""
 
-    async def work(one: Process, late: Process) -> None:
-        await one.learn(7, 1)
-        await late.trees.follow()
-        assert said(late.tree, 1) == 7
-        (model,) = verify(FILE).models
-        assert model.number == (6 if highest == 5 else 1)
-
-    processes(2, work)
-
-
-def test_who_knew_a_model_by_a_number_that_others_lost_tells_the_nodes_of_both_numbers_apart() -> None:
     async def work(one: Process, other: Process, late: Process) -> None:
         await one.learn(10, 1)
         await one.learn(11, 1, 2)
-        flip(DECLARATION + framing.FRAME_HEAD_BYTES + 2)
+        flip(HEAD_BYTES + 2)
         await other.trees.follow()
         await other.learn(20, 5)
-        await other.learn(21, 5, 6)
+        await other.learn(21, 1, 6)
         await one.trees.follow()
         await other.learn(22, 5, 6, 7)
-        await one.learn(12, 1, 2, 3)  # hangs on what others cannot read
+        await one.learn(12, 1, 3)  # after a node that others wrote again
+        await one.learn(13, 1, 2, 3)  # after one that others cannot read
         await one.learn(23, 5, 6, 8)
-        await other.learn(13, 1, 2, 3, 4)
+        await other.learn(14, 1, 2, 4)
+        await one.trees.follow()
+        await one.learn(15, 1, 2, 5)
         paths: dict[tuple[int, ...], int] = {
-            (5,): 20, (5, 6): 21, (5, 6, 7): 22, (5, 6, 8): 23, (1, 2, 3): 12, (1, 2, 3, 4): 13
+            (5,): 20, (1, 6): 21, (5, 6, 7): 22, (5, 6, 8): 23, (1, 3): 12, (1, 2, 4): 14, (1, 2, 5): 15
         }  # fmt: skip
         for process in (one, other, late):
             await process.trees.follow()
             assert {path: said(process.tree, *path) for path in paths} == paths
-            lost = said(process.tree, 1), said(process.tree, 1, 2)
-            assert lost == ((10, 11) if process is one else (None, None))
+            lost = [said(process.tree, *path) for path in ((1,), (1, 2), (1, 2, 3))]
+            assert lost == ([10, 11, 13] if process is one else [None, None, None])
 
     processes(3, work)
 
 
 def test_prompts_that_need_more_nodes_than_a_frame_may_have_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("frames", "payloads", "books"):
+    for place in ("columns", "codec", "record_writer"):
         monkeypatch.setattr(f"lmql_lite.cache.{place}.MAX_NODES", 7)
-    monkeypatch.setattr("lmql_lite.cache.books.FACTS_PER_BATCH", 5)
+    monkeypatch.setattr("lmql_lite.cache.persistent_tree.ENTRIES_PER_RECORD", 5)
 
     async def work(one: Process, late: Process) -> None:
         long = [tuple(range(begin, begin + 5)) for begin in range(0, 40, 5)] + [tuple(range(1, 31))]
@@ -146,7 +111,7 @@ def test_prompts_that_need_more_nodes_than_a_frame_may_have_are_kept(monkeypatch
         assert said(tree, *range(20, 38)) == 9 and late.trees.notices == ()
 
     processes(2, work)
-    assert verify(FILE).is_sound
+    assert read_file(FILE).is_sound
 
 
 @pytest.mark.slow
@@ -189,11 +154,11 @@ def test_a_session_goes_on_after_a_disk_was_full(before: int) -> None:
         assert len(one.trees.notices) == 1 and late.trees.notices == ()
 
     processes(2, work)
-    assert verify(FILE).is_sound
+    assert read_file(FILE).is_sound
 
 
 def test_a_session_goes_on_after_another_process_kept_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_file, "LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(log_file, "LOCK_SECONDS", 0.01)
 
     async def work(one: Process, late: Process) -> None:
         await one.learn(7, 1)
@@ -207,7 +172,7 @@ def test_a_session_goes_on_after_another_process_kept_the_lock(monkeypatch: pyte
         assert [said(late.tree, *path) for path in ((1,), (2,), (3,), (2, 4))] == [7, 8, None, 10]
 
     processes(2, work)
-    assert verify(FILE).is_sound
+    assert read_file(FILE).is_sound
 
 
 def test_what_no_file_can_hold_is_not_kept_and_costs_no_run() -> None:
@@ -216,14 +181,14 @@ def test_what_no_file_can_hold_is_not_kept_and_costs_no_run() -> None:
         assert not await one.trees.save("model", "a model", VOCABULARY)
         (notice,) = one.trees.notices
         assert (
-            "cannot hold what was learned last, which is not kept (the batch has a score that is no number)" in notice
+            "cannot hold what was learned last, which is not kept (the record has a score that is no number)" in notice
         )
         await one.learn(7, 1, 2)
         await late.trees.follow()
         assert said(late.tree, 1, 2) == 7
 
     processes(2, work)
-    assert verify(FILE).is_sound
+    assert read_file(FILE).is_sound
 
 
 class Slow:
@@ -253,7 +218,7 @@ def test_who_gives_up_while_the_file_is_read_takes_nothing_from_later_runs(monke
         await one.learn(7, 1)
         slow = Slow(framing.scan)
         with monkeypatch.context() as patch:
-            patch.setattr(frame_file, "scan", slow)
+            patch.setattr(log_file, "scan", slow)
             await cancelled(other.trees.follow(), slow)
         await asyncio.wait_for(other.trees.follow(), 30)
         assert said(other.tree, 1) == 7
@@ -272,14 +237,14 @@ def test_who_gives_up_while_the_file_is_written_takes_nothing_from_later_runs(
         await one.learn(7, 1)
         one.tree.add_scores(at(one.tree, 1, 2), head(8), run=1)
 
-        def put(file: frame_file.FrameFile, data: bytes, position: int) -> None:
+        def put(file: log_file.LogFile, data: bytes, position: int) -> None:
             if not room:
                 raise OSError(28, "No space left on device")
             before(file, data, position)
 
-        before, slow = frame_file.FrameFile._put, Slow(put)
+        before, slow = log_file.LogFile._put, Slow(put)
         with monkeypatch.context() as patch:
-            patch.setattr(frame_file.FrameFile, "_put", lambda *given: slow(*given))
+            patch.setattr(log_file.LogFile, "_put", lambda *given: slow(*given))
             await cancelled(one.trees.save("model", "a model", VOCABULARY), slow)
             await asyncio.wait_for(one.trees.follow(), 30)  # a turn later all of it is done
         await one.learn(9, 1, 2, 3)
@@ -287,17 +252,17 @@ def test_who_gives_up_while_the_file_is_written_takes_nothing_from_later_runs(
         assert [said(late.tree, *path) for path in ((1,), (1, 2), (1, 2, 3))] == [7, 8 if room else None, 9]
 
     processes(2, work)
-    assert verify(FILE).is_sound
+    assert read_file(FILE).is_sound
 
 
 def test_a_run_whose_news_another_run_writes_ends_when_they_are_written_S34(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(one: Process, late: Process) -> None:
         await one.learn(6, 2)
         one.tree.add_scores(at(one.tree, 1), head(7), run=1)
-        before = frame_file.FrameFile._put
+        before = log_file.LogFile._put
         slow = Slow(before)
         with monkeypatch.context() as patch:
-            patch.setattr(frame_file.FrameFile, "_put", lambda *given: slow(*given))
+            patch.setattr(log_file.LogFile, "_put", lambda *given: slow(*given))
             first = asyncio.ensure_future(one.save())
             await asyncio.to_thread(slow.begun.wait)
             second = asyncio.ensure_future(one.save())
@@ -317,7 +282,7 @@ def test_who_gives_up_while_others_read_the_file_keeps_nobody_waiting(monkeypatc
         await one.learn(7, 1)
         slow = Slow(framing.scan)
         with monkeypatch.context() as patch:
-            patch.setattr(frame_file, "scan", slow)
+            patch.setattr(log_file, "scan", slow)
             first = asyncio.ensure_future(other.trees.follow())
             await asyncio.to_thread(slow.begun.wait)
             waiting = asyncio.ensure_future(other.trees.follow())
@@ -329,29 +294,3 @@ def test_who_gives_up_while_others_read_the_file_keeps_nobody_waiting(monkeypatc
         assert said(other.tree, 1) == 7
 
     processes(2, work)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2**31])
-def test_numbers_that_somebody_made_up_take_no_memory_law_5(tmp_path: Path, count: int) -> None:
-    """Checksums are no signatures: anybody can write a frame that says that 2**39 nodes stand before it."""
-    path = tmp_path / "x.tokens"
-    written = [Model(1, "scripted", "scripted", VOCABULARY), batch(np.random.default_rng(1), 5, vocabulary=VOCABULARY)]
-    for entry in written:
-        write(path, [entry])
-    salt = framing.read_file_head(path.read_bytes())
-    assert salt is not None
-    far = replace(encode(Batch(1, 2**39, np.zeros(1, np.int64), np.zeros(1, np.int32))), count=count)
-    path.write_bytes(path.read_bytes() + framing.frame_bytes(far, path.stat().st_size, salt))
-
-    async def read() -> None:
-        trees = SavedTrees(await TokensFile.open(path))
-        tracemalloc.start()
-        await trees.follow()
-        _, most = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert len(trees.tree("scripted")) == 6 and trees.notices
-        assert most < 2**20
-        await trees.close()
-
-    asyncio.run(read())
-    assert not verify(path).is_sound

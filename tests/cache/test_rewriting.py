@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,30 +18,39 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache import framing, packing
-from lmql_lite.cache.contents import chosen, contents_of
+from lmql_lite.cache import compaction, framing, record_writer
+from lmql_lite.cache.codec import Parser, encode
+from lmql_lite.cache.columns import (
+    GREEDY,
+    NODES,
+    SAMPLED,
+    TOPKS,
+    Entries,
+    GreedyAnswers,
+    Model,
+    Record,
+    SampledAnswers,
+    TopKs,
+)
+from lmql_lite.cache.compaction import cleared, compacted, file_bytes, packed
 from lmql_lite.cache.explain import difference
-from lmql_lite.cache.facts import gathered
-from lmql_lite.cache.frames import Batch, Draws, Entry, Heads, Model, Verdicts
+from lmql_lite.cache.export import exported
+from lmql_lite.cache.file_contents import Gathering, chosen, read_file
+from lmql_lite.cache.framing import Frame, address_of
 from lmql_lite.cache.merge import merged, write_new
-from lmql_lite.cache.packing import file_bytes, packed
-from lmql_lite.cache.payloads import encode
-from lmql_lite.cache.records import records
-from lmql_lite.cache.rewriting import cleared, compacted
-from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.persistent_tree import SavedTrees
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.spelling import quoted, shortened, spelled, visible
-from lmql_lite.cache.survey import survey
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.tree import Answer
+from lmql_lite.cache.tree_summary import survey
 from lmql_lite.cache.trie import Trie
-from lmql_lite.cache.verify import verify
 from lmql_lite.errors import CacheError
-from tests.cache.batches import batch, same
+from tests.cache.batches import Batch, batch, recorded
 from tests.cache.written import write
 
-MODEL = Model(1, "some:0123456789abcdef", "some", 5)
-OTHER = Model(2, "other:fedcba9876543210", "other", 0)
+MODEL = Model("some:0123456789abcdef", "some", 5)
+OTHER = Model("other:fedcba9876543210", "other", 0)
 LARGE = replace(MODEL, vocabulary_size=1536)
 DAY = 24 * 3600
 
@@ -49,32 +58,35 @@ Known = dict[tuple[object, ...], object]
 """What a reader of a file can be told: by fingerprint, path and question."""
 
 
-def plain(rng: np.random.Generator, size: int, **how: int) -> Batch:
+def plain(rng: np.random.Generator, size: int, **how: Any) -> Batch:
     """A batch of unknown age that replaces nothing."""
     return replace(batch(rng, size, **how), written=0, replaces=False)
 
 
-def log(rng: np.random.Generator, sizes: list[int]) -> list[Entry]:
+def log(rng: np.random.Generator, sizes: list[int], models: tuple[Model, Model] = (MODEL, OTHER)) -> list[Batch]:
     """Two models that say much twice: of five tokens few paths are made. A batch every 2,000 seconds."""
-    made: list[Entry] = [MODEL, OTHER]
-    stops = {1: 1, 2: 1}
+    made: list[Batch] = []
+    stops = [1, 1]
     for place, size in enumerate(sizes):
-        model = 1 + int(rng.random() < 0.3)
-        one = plain(rng, size, first=stops[model], model=model, vocabulary=5)
-        stops[model] += size
+        which = int(rng.random() < 0.3)
+        one = plain(rng, size, first=stops[which], model=models[which], vocabulary=5)
+        stops[which] += size
         made.append(replace(one, written=place * 2000, replaces=bool(rng.random() < 0.3)))
     return made
 
 
-def known(path: Path, entries: list[Entry]) -> Known:
-    """What a session reads, asked all that `entries` answer, with ages."""
-    batches = [entry for entry in entries if isinstance(entry, Batch)]
-    questions = {each.tobytes() for one in batches for each in one.verdicts.questions}
+def frames_of(batches: list[Batch]) -> list[Frame]:
+    return [Frame(address_of(payload), payload) for payload in recorded(batches)]
+
+
+def known(path: Path, batches: list[Batch]) -> Known:
+    """What a session reads, asked all that `batches` answer, with ages."""
+    questions = {each.tobytes() for one in batches for each in one.entries.greedy.questions}
     draws = [
         (question.tobytes(), seed, index)
-        for one in batches
+        for sampled in (one.entries.sampled for one in batches)
         for question, seed, index in zip(
-            one.draws.questions, one.draws.seeds.tolist(), one.draws.indices.tolist(), strict=True
+            sampled.questions, sampled.seeds.tolist(), sampled.indices.tolist(), strict=True
         )
     ]
 
@@ -115,20 +127,20 @@ def test_a_compacted_file_tells_what_it_told_before_with_damage_or_without(
     entries = log(rng, sizes)
     path = write(tmp_path_factory.mktemp("files") / "ein Baum 🌳.tokens", entries)
     data = bytearray(path.read_bytes())
-    for at in rng.integers(framing.FILE_HEAD_BYTES, len(data), hits):
+    for at in rng.integers(0, max(len(data), 1), hits * (len(data) > 0)):
         data[at] ^= 1 << int(rng.integers(8))
     path.write_bytes(data)
-    before, was_sound = known(path, entries), verify(path).is_sound
+    before, was_sound = known(path, entries), read_file(path).is_sound
     done = compacted(path)
-    report = verify(path)
+    report = read_file(path)
     assert report.is_sound and report.torn_bytes == 0
     assert (report.bytes, report.frames, report.nodes) == (done.after.bytes, done.after.frames, done.after.nodes)
-    assert report.heads + report.verdicts + report.draws == done.after.facts == len(before)
+    assert report.topks + report.greedy + report.sampled == done.after.entries == len(before)
     assert was_sound or done.was_damaged
     assert known(path, entries) == before
     again = compacted(path).after  # there is nothing left to do
-    assert (again.frames, again.nodes, again.facts) == (done.after.frames, done.after.nodes, done.after.facts)
-    assert not cleared(path).after.facts and not known(path, entries)
+    assert (again.frames, again.nodes, again.entries) == (done.after.frames, done.after.nodes, done.after.entries)
+    assert not cleared(path).after.entries and not known(path, entries)
 
 
 @given(LOGS, st.sampled_from([100_000, 7, 1]))
@@ -136,99 +148,98 @@ def test_a_compacted_file_tells_what_it_told_before_with_damage_or_without(
 def test_a_file_is_compacted_the_same_everywhere_and_once_for_all(
     tmp_path_factory: pytest.TempPathFactory, drawn: tuple[int, list[int]], most: int
 ) -> None:
-    """Entry by entry: each file has a salt of its own, so that no two are the same bytes."""
+    """Byte by byte."""
     seed, sizes = drawn
     folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(seed)
     entries = [
-        replace(one, heads=Heads()) if isinstance(one, Batch) and rng.random() < 0.5 else one for one in log(rng, sizes)
+        replace(one, entries=replace(one.entries, topks=TopKs())) if rng.random() < 0.5 else one
+        for one in log(rng, sizes)
     ]  # where nodes have no scores, it is answers that need them
     paths = [write(folder / name, entries) for name in ("a.tokens", "b.tokens")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "FACTS_PER_BATCH", most)
+        patch.setattr(compaction, "ENTRIES_PER_RECORD", most)
         done = [compacted(path) for path in paths]
-        once = [contents_of(path).entries for path in paths]
+        once = [path.read_bytes() for path in paths]
         again = compacted(paths[0])
-    assert done[0] == done[1] and len(once[0]) == len(once[1]) and all(map(same, *once))
-    twice = contents_of(paths[0]).entries
-    assert again.before == again.after == done[0].after and all(map(same, twice, once[0]))
+    assert done[0] == done[1] and once[0] == once[1]
+    assert again.before == again.after == done[0].after and paths[0].read_bytes() == once[0]
 
 
-def test_facts_of_one_hour_share_a_frame_and_no_frame_has_more_than_it_may(
+def ages(path: Path) -> list[int]:
+    """When each record was written."""
+    frames = [place.frame for place in framing.scan(path.read_bytes(), 0).places]
+    return [Parser().parse(frame.payload or b"").written for frame in frames]
+
+
+def test_entries_of_one_hour_share_a_frame_and_no_frame_has_more_than_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(1)
     sizes = [30, 30, 30, 30]
-    entries: list[Entry] = [MODEL]
+    entries: list[Batch] = []
     for place, size in enumerate(sizes):
-        one = plain(rng, size, first=1 + sum(sizes[:place]), vocabulary=5)
+        one = plain(rng, size, first=1 + sum(sizes[:place]), model=MODEL)
         entries.append(replace(one, written=10_000_000 + (0, 60, 7200, 7260)[place]))
     path = write(tmp_path / "x.tokens", entries)
     before = known(path, entries)
-    assert compacted(path).after.frames == 3
-    written = [one.written for one in contents_of(path).entries if isinstance(one, Batch)]
-    assert written == [10_000_000, 10_007_200]  # no fact is said to be newer than it is
-    monkeypatch.setattr(packing, "FACTS_PER_BATCH", 7)
-    monkeypatch.setattr(packing, "MAX_NODES", 5)
+    assert compacted(path).after.frames == 2
+    assert ages(path) == [10_000_000, 10_007_200]  # no entry is said to be newer than it is
+    monkeypatch.setattr(compaction, "ENTRIES_PER_RECORD", 7)
+    monkeypatch.setattr(record_writer, "MAX_NODES", 5)
     assert compacted(path).after.frames > 8 and known(path, entries) == before
-    batches = [one for one in contents_of(path).entries if isinstance(one, Batch)]
-    assert max(len(one.tokens) for one in batches) <= 5
-    assert max(len(one.heads.nodes) + len(one.verdicts.nodes) + len(one.draws.nodes) for one in batches) <= 7
+    frames = [place.frame for place in framing.scan(path.read_bytes(), 0).places]
+    counts = [Parser().parse(frame.payload or b"").counts for frame in frames]
+    assert max(one[NODES] for one in counts) <= 5
+    assert max(one[TOPKS] + one[GREEDY] + one[SAMPLED] for one in counts) <= 7
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.1, 0.0])
 def test_a_file_is_made_as_small_as_told_and_keeps_the_newest(tmp_path: Path, share: float) -> None:
     rng = np.random.default_rng(2)
-    entries: list[Entry] = [LARGE]
+    entries: list[Batch] = []
     for place in range(12):
-        one = plain(rng, 40, first=1 + 40 * place, vocabulary=5)
+        one = plain(rng, 40, first=1 + 40 * place, model=LARGE, vocabulary=5)
         entries.append(replace(one, written=place * DAY))
     path = write(tmp_path / "x.tokens", entries)
     before, small = known(path, entries), compacted(path).after.bytes
-    most = framing.FILE_HEAD_BYTES + round(share * (small - framing.FILE_HEAD_BYTES))
+    most = round(share * small)
     done = compacted(path, max_bytes=most)
     assert path.stat().st_size == done.after.bytes <= most
     assert done.after.bytes >= 0.9 * most  # and no smaller than it has to be
     after = known(path, entries)
     assert after.items() <= before.items()
-    ages = [one.written for one in contents_of(path).entries if isinstance(one, Batch)]
-    assert ages == [place * DAY for place in range(12 - len(ages), 12)]
+    written = ages(path)
+    assert written == [place * DAY for place in range(12 - len(written), 12)]
 
 
 def test_what_is_old_or_of_one_model_is_dropped_and_no_more(tmp_path: Path) -> None:
     now, rng = 1_700_000_000, np.random.default_rng(3)
     compact = partial(compacted, clock=lambda: now)
-    entries: list[Entry] = [
-        LARGE,
-        OTHER,
-        replace(plain(rng, 9), written=now - 40 * DAY),
-        replace(plain(rng, 9, first=10), written=now - 3 * DAY),
-        plain(rng, 9, model=2),  # of unknown age: as old as can be
+    entries = [
+        replace(plain(rng, 9, model=LARGE), written=now - 40 * DAY),
+        replace(plain(rng, 9, model=LARGE, first=10), written=now - 3 * DAY),
+        plain(rng, 9, model=OTHER, vocabulary=1536),  # of unknown age: as old as can be
     ]
     path = write(tmp_path / "x.tokens", entries)
     both = 2 * (9 + 2 + 2)
-    assert compact(path, older_than_days=30, model="some").after.facts == both
+    assert compact(path, older_than_days=30, model="some").after.entries == both
     with pytest.raises(CacheError, match=r"cannot be made smaller than .* known of other models"):
         compact(path, max_bytes=60, model="some")
-    assert compact(path, older_than_days=30).after.facts == both // 2
-    assert contents_of(path).models == (LARGE,)
-    assert compact(path, older_than_days=2).after.bytes == framing.FILE_HEAD_BYTES
-    with pytest.raises(CacheError, match="cannot be made smaller than 48 bytes: so much is the head of any file"):
-        compacted(path, max_bytes=47)
+    assert compact(path, older_than_days=30).after.entries == both // 2
+    assert read_file(path).models == (LARGE,)
+    assert compact(path, older_than_days=2).after.bytes == 0 == path.stat().st_size
+    assert compacted(path, max_bytes=0).after.bytes == 0
 
 
 def test_frames_of_a_later_version_are_never_dropped_unasked(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.tokens", [LARGE, plain(np.random.default_rng(1), 5)])
-    data = path.read_bytes()
-    salt = framing.read_file_head(data)
-    assert salt is not None
-    strange = replace(encode(LARGE), kind=9)
-    path.write_bytes(data + framing.frame_bytes(strange, len(data), salt))
-    data = path.read_bytes()
+    path = write(tmp_path / "x.tokens", [plain(np.random.default_rng(1), 5, model=LARGE)])
+    data = path.read_bytes() + framing.frame_bytes(b"what later versions say", kind=9)
+    path.write_bytes(data)
     for change in (compacted, partial(cleared, model="some")):
         with pytest.raises(CacheError, match="frames of a newer lmql-lite, which would be lost"):
             change(path)
     assert path.read_bytes() == data
-    assert cleared(path).after.facts == 0
+    assert cleared(path).after.entries == 0
 
 
 WRITER = """
@@ -263,23 +274,23 @@ def test_damage_among_many_frames_is_told_as_frame_by_frame(
 ) -> None:
     seed, sizes = drawn
     rng = np.random.default_rng(seed)
-    entries = log(rng, [*sizes, 3, 3, 3])
-    path = write(tmp_path_factory.mktemp("files") / "x.tokens", entries)
+    path = write(tmp_path_factory.mktemp("files") / "x.tokens", log(rng, [*sizes, 3, 3, 3]))
     data = bytearray(path.read_bytes())
-    salt = framing.read_file_head(bytes(data))
-    assert salt is not None
-    if is_forged:  # whole frames that do not fit: numbers that are taken, and tokens that are none
-        for wrong in (entries[-1], plain(rng, 2, first=500, vocabulary=1536), plain(rng, 2, first=600, vocabulary=5)):
-            data += framing.frame_bytes(encode(wrong), len(data), salt)
-    for at in rng.integers(framing.FILE_HEAD_BYTES, len(data), hits):
+    if is_forged:  # whole frames that do not fit: they hang on nothing, or on a node that is not there
+        (wrong,) = recorded([plain(rng, 2, model=MODEL)])
+        elsewhere = Record(MODEL, (address_of(b"nowhere"),), np.array([1]), np.array([0]))
+        beyond = Record(MODEL, (address_of(wrong),), np.array([1]), np.array([2]))
+        for payload in (encode(elsewhere), wrong, encode(beyond)):
+            data += framing.frame_bytes(payload)
+    for at in rng.integers(0, max(len(data), 1), hits * (len(data) > 0)):
         data[at] ^= 1 << int(rng.integers(8))
     path.write_bytes(data)
-    together = contents_of(path)
+    together = read_file(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmql_lite.cache.log.RUN_BYTES", 0)
-        singly = contents_of(path)
+        patch.setattr("lmql_lite.cache.record_reader.RUN_BYTES", -1)
+        singly = read_file(path)
     assert (together.damage, together.models, together.frames) == (singly.damage, singly.models, singly.frames)
-    assert len(together.entries) == len(singly.entries) and all(map(same, together.entries, singly.entries))
+    assert packed(together.by_model.values()) == packed(singly.by_model.values())
     assert together.damage or not is_forged
 
 
@@ -295,14 +306,16 @@ def test_a_merged_file_tells_what_each_told_and_prefers_as_it_was_told(
     prefer: Literal["first", "last"],
 ) -> None:
     folder = tmp_path_factory.mktemp("files")
-    logs = [log(np.random.default_rng(seed), sizes) for seed, sizes in (first, second)]
-    logs[1][:2] = [replace(OTHER, number=1, vocabulary_size=5), replace(MODEL, number=2)]  # the other way round
+    logs = [
+        log(np.random.default_rng(first[0]), first[1]),
+        log(np.random.default_rng(second[0]), second[1], (replace(OTHER, vocabulary_size=5), MODEL)),
+    ]
     paths = [write(folder / f"{place}.tokens", entries) for place, entries in enumerate(logs)]
     before = [path.read_bytes() for path in paths]
     asked = [*logs[0], *logs[1]]
     told = [known(path, asked) for path in paths]
     done = merged(paths, prefer)
-    write_new(folder / "new.tokens", done.entries)
+    write_new(folder / "new.tokens", done.payloads)
     expected = told[1] | told[0] if prefer == "first" else told[0] | told[1]
     assert known(folder / "new.tokens", asked) == expected
     assert [path.read_bytes() for path in paths] == before
@@ -317,7 +330,7 @@ def test_a_merged_file_tells_what_each_told_and_prefers_as_it_was_told(
     for one in done.conflicts.some:
         assert one.first.source == (0 if prefer == "first" else 1) and one.other.source != one.first.source
         assert any((one.model.fingerprint, one.path) == each[:2] for each in unlike)
-    assert verify(folder / "new.tokens").is_sound
+    assert read_file(folder / "new.tokens").is_sound
 
 
 @pytest.mark.parametrize(
@@ -331,30 +344,31 @@ def test_a_merged_file_tells_what_each_told_and_prefers_as_it_was_told(
     ],
     ids=["second token", "second score", "rest", "length", "best token"],
 )
-def test_heads_that_differ_anywhere_are_a_conflict(tmp_path: Path, other: dict[str, NDArray[np.generic]]) -> None:
+def test_topk_entries_that_differ_anywhere_are_a_conflict(
+    tmp_path: Path, other: dict[str, NDArray[np.generic]]
+) -> None:
     scores, rest = np.array([-0.5, -1.0], np.float32), np.array([0.5], np.float32)
-    heads = Heads(np.array([1]), np.array([2]), rest, np.array([3, 4], np.int32), scores)
-    one = Batch(1, 1, np.array([0]), np.array([2], np.int32), heads)
-    two = replace(one, heads=replace(heads, **other))  # type: ignore[arg-type]
-    first = write(tmp_path / "first.tokens", [MODEL, one])
+    topks = TopKs(np.array([1]), np.array([2]), rest, np.array([3, 4], np.int32), scores)
+    one = Batch(MODEL, 1, np.array([0]), np.array([2], np.int32), Entries(topks))
+    two = replace(one, entries=Entries(replace(topks, **other)))  # type: ignore[arg-type]
+    first = write(tmp_path / "first.tokens", [one])
     assert merged([first, first]).conflicts.count == 0 and merged([first, first]).shared == 1
-    conflicts = merged([first, write(tmp_path / "second.tokens", [MODEL, two])]).conflicts
+    conflicts = merged([first, write(tmp_path / "second.tokens", [two])]).conflicts
     assert (conflicts.count, conflicts.other_token, conflicts.apart) == (1, int(other.get("ids", [3])[0] != 3), 0)
     (conflict,) = conflicts.some
-    assert (conflict.kind, conflict.path, conflict.first.token) == ("head", (2,), 3)
+    assert (conflict.kind, conflict.path, conflict.first.token) == ("top-k entry", (2,), 3)
 
 
 def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
     path = tmp_path / "x.tokens"
     path.write_text("my diary")
     with pytest.raises(CacheError, match="exists, and is never overwritten"):
-        write_new(path, [MODEL])
+        write_new(path, [])
     assert path.read_text() == "my diary"
     with pytest.raises(CacheError, match="cannot be made"):
-        write_new(tmp_path / "no" / "x.tokens", [MODEL])
-    wrong = replace(plain(np.random.default_rng(1), 3), written=-1)
+        write_new(tmp_path / "no" / "x.tokens", [])
     with pytest.raises(CacheError, match="could not be written"):
-        write_new(tmp_path / "y.tokens", [LARGE, wrong])
+        write_new(tmp_path / "y.tokens", [framing.MARK])  # no frame can hold it
     assert [file.name for file in tmp_path.iterdir()] == ["x.tokens"]
 
 
@@ -367,7 +381,9 @@ def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest(
     drawn: tuple[int, list[int]], limit: int, depth: int
 ) -> None:
     seed, sizes = drawn
-    for facts in gathered([log(np.random.default_rng(seed), sizes)]).values():
+    gathering = Gathering()
+    assert not gathering.read(frames_of(log(np.random.default_rng(seed), sizes)))
+    for facts in gathering.by_model().values():
         distinct = facts.distinct()
         everything = survey(distinct)
         assert sum(len(one.tokens) for one in everything) == len(facts.tree) - 1
@@ -437,23 +453,25 @@ def test_models_are_meant_by_name_or_fingerprint() -> None:
             chosen(models, wanted)
 
 
-def test_records_are_plain_values() -> None:
+def test_what_is_exported_are_plain_values() -> None:
     scores = np.array([-0.5, -np.inf], np.float32)
     half, best = np.array([0.5], np.float32), np.array([3, 4], np.int32)
-    heads = Heads(np.array([1]), np.array([2]), half, best, scores)
+    topks = TopKs(np.array([1]), np.array([2]), half, best, scores)
     question = np.arange(16, dtype=np.uint8).reshape(1, 16)
     node, token = np.array([0]), np.array([-1], np.int32)
-    verdicts = Verdicts(node, question, token, scores[1:])
+    greedy = GreedyAnswers(node, question, token, scores[1:])
     seed, index = np.array([2**64 - 1], np.uint64), np.array([7], np.uint32)
-    draws = Draws(node, question, seed, index, token + 1, scores[:1])
-    one = Batch(1, 1, np.array([0]), np.array([2], np.int32), heads, verdicts, draws, written=9)
-    (facts,) = gathered([[MODEL, one]]).values()
+    sampled = SampledAnswers(node, question, seed, index, token + 1, scores[:1])
+    one = Batch(MODEL, 1, np.array([0]), np.array([2], np.int32), Entries(topks, greedy, sampled), written=9)
+    gathering = Gathering()
+    gathering.read(frames_of([one]))
+    (entries,) = gathering.by_model().values()
     who = {"model": "some", "fingerprint": MODEL.fingerprint, "written": 9}
     asked = "000102030405060708090a0b0c0d0e0f"
-    assert list(records(facts)) == [
-        who | {"kind": "head", "path": (2,), "ids": [3, 4], "logprobs": [-0.5, None], "rest": 0.5},
-        who | {"kind": "verdict", "path": (), "question": asked, "token": None, "logprob": None},
-        who
-        | {"kind": "draw", "path": (), "question": asked, "seed": 2**64 - 1, "index": 7, "token": 0, "logprob": -0.5},
+    least = who | {"path": (), "question": asked, "token": None, "logprob": None}
+    assert list(exported(entries)) == [
+        who | {"kind": "top-k", "path": (2,), "ids": [3, 4], "logprobs": [-0.5, None], "rest": 0.5},
+        least | {"kind": "greedy"},
+        least | {"kind": "sampled", "seed": 2**64 - 1, "index": 7, "token": 0, "logprob": -0.5},
     ]
-    assert file_bytes(packed([])) == framing.FILE_HEAD_BYTES
+    assert packed([]) == ([], 0) and file_bytes([]) == 0

@@ -20,7 +20,7 @@ from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.texts import VOCABULARY, Manner, Texts
 from lmql_lite.cache.tree import Answer, Node
 from lmql_lite.cache.trie import NODE_BYTES, Trie
-from tests.cache.test_trie import QUESTION, Store, grown
+from tests.cache.test_trie import QUESTION, attach, grown
 
 LITTLE = 200 * NODE_BYTES
 
@@ -100,7 +100,7 @@ def test_what_somebody_needs_stays(why: str) -> None:
         case "logged":
             tree.keep(np.array([node], np.int32))
         case "stored":
-            tree.attach(np.array([node], np.int32), Store([head(1)]))
+            attach(tree, [node], [head(1)])
         case "further down":
             below = tree.extend(node, 4)
     if why != "held":

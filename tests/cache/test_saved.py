@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmql_lite.cache import framing, log, stored
-from lmql_lite.cache.frames import Batch, Draws, Entry, Model
+from lmql_lite.cache import disk_entries, record_reader
+from lmql_lite.cache.columns import Entries, Model, SampledAnswers
+from lmql_lite.cache.framing import Frame, address_of, frame_bytes
 from lmql_lite.cache.head import Head
-from lmql_lite.cache.log import Admit, Kept, Lost, News, Number
-from lmql_lite.cache.payloads import encode
-from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.log_file import Admit, LogFile
+from lmql_lite.cache.persistent_tree import SavedTrees
+from lmql_lite.cache.record_reader import Lost, RecordReader
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.tree import Answer
 from lmql_lite.cache.trie import Trie
-from lmql_lite.errors import CacheError
-from tests.cache.batches import batch, same
+from tests.cache.batches import MODEL, Batch, batch, recorded
 from tests.cache.process import OTHER, QUESTION, VOCABULARY, Process, answer, at, head, processes, said
 from tests.cache.written import write
 
@@ -242,8 +241,8 @@ def test_ones_own_replacement_counts_more_than_what_came_while_it_was_not_writte
 
 def test_a_replacement_of_many_nodes_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands in several batches; no node's facts are torn apart, or a later batch would take back an earlier one."""
-    monkeypatch.setattr("lmql_lite.cache.books.REPLACED_PER_BATCH", 3)
-    monkeypatch.setattr("lmql_lite.cache.books.FACTS_PER_BATCH", 3)
+    monkeypatch.setattr("lmql_lite.cache.persistent_tree.REPLACED_PER_RECORD", 3)
+    monkeypatch.setattr("lmql_lite.cache.persistent_tree.ENTRIES_PER_RECORD", 3)
 
     async def work(one: Process, other: Process) -> None:
         def learn(tree: Trie, by: int) -> None:
@@ -273,11 +272,10 @@ def test_a_file_that_is_replaced_again_and_again_takes_no_more_memory_law_5(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that is compacted every night, while a process has it open."""
-    monkeypatch.setattr(stored, "UNSIFTED", 100)
+    monkeypatch.setattr(disk_entries, "UNSIFTED", 100)
     path, other = tmp_path / "x.tokens", tmp_path / "other.tokens"
-    entries = [Model(1, "scripted", "scripted", 1536), batch(np.random.default_rng(1), 2000)]
-    for entry in entries:
-        write(path, [entry])
+    told = batch(np.random.default_rng(1), 2000)
+    write(path, [told])
     fresh = Trie()
 
     async def follow() -> list[int]:
@@ -288,7 +286,7 @@ def test_a_file_that_is_replaced_again_and_again_takes_no_more_memory_law_5(
             await asyncio.sleep(0)
             gc.collect()
             taken.append(tracemalloc.get_traced_memory()[0])
-            assert facts_of(trees.tree("scripted")) == facts_of(fresh)
+            assert facts_of(trees.tree(MODEL.fingerprint)) == facts_of(fresh)
             other.write_bytes(path.read_bytes())
             other.replace(path)
         await trees.close()
@@ -297,29 +295,25 @@ def test_a_file_that_is_replaced_again_and_again_takes_no_more_memory_law_5(
     def facts_of(tree: Trie) -> list[object]:
         """All that the batch says, read in the tree."""
         said: list[object] = []
-        nodes = [tree.root, *tree.extend_many(*entries_of(entries[1]), logged=True).tolist()]
+        above = [~(parent - 1) if parent else 0 for parent in told.parents.tolist()]
+        nodes = [tree.root, *tree.extend_many(above, told.tokens, logged=True).tolist()]
         for node in nodes:
             fact = tree.scores(node)
             said.append(None if fact is None else (fact.scores.logprobs.tobytes(), fact.run))
-        told = entries[1]
-        assert isinstance(told, Batch)
-        for node, question in zip(told.verdicts.nodes.tolist(), told.verdicts.questions, strict=True):
+        greedy, sampled = told.entries.greedy, told.entries.sampled
+        for node, question in zip(greedy.nodes.tolist(), greedy.questions, strict=True):
             said.append(tree.verdict(nodes[node], question.tobytes()))
         for node, question, seed, index in zip(
-            told.draws.nodes.tolist(), told.draws.questions, told.draws.seeds, told.draws.indices, strict=True
+            sampled.nodes.tolist(), sampled.questions, sampled.seeds, sampled.indices, strict=True
         ):
             said.append(tree.draw(nodes[node], question.tobytes(), int(seed), int(index)))
         return said
-
-    def entries_of(entry: Entry) -> tuple[list[int], list[int]]:
-        assert isinstance(entry, Batch)
-        return [~(above - 1) if above else 0 for above in entry.parents.tolist()], entry.tokens.tolist()
 
     async def first() -> None:
         nonlocal fresh
         trees = SavedTrees(await TokensFile.open(path))
         await trees.follow()
-        fresh = trees.tree("scripted")
+        fresh = trees.tree(MODEL.fingerprint)
         await trees.close()
 
     asyncio.run(first())
@@ -375,129 +369,137 @@ def told(tree: Trie, questions: Iterable[bytes]) -> dict[tuple[int, ...], object
     return found
 
 
-def given_entries(entries: list[Entry], news: list[News]) -> list[Entry]:
-    return entries
-
-
 Row = tuple[list[int], list[float], float]
 
 
-def counting(entries: Iterable[Entry], model: int, questions: list[bytes]) -> dict[tuple[int, ...], object]:
-    """The same by the rules of a log, one entry after the other: the first counts, but for what is replaced."""
+def counting(batches: Iterable[Batch], model: Model, questions: list[bytes]) -> dict[tuple[int, ...], object]:
+    """The same by the rules of a log, one record after the other: the first counts, but for what is superseded."""
     paths: list[tuple[int, ...]] = [()]
-    heads: dict[tuple[int, ...], tuple[Row, int]] = {}
+    rows: dict[tuple[int, ...], tuple[Row, int]] = {}
     answers: dict[tuple[int, ...], dict[bytes, tuple[Answer, int]]] = {}
-    for entry in entries:
-        if not isinstance(entry, Batch) or entry.model != model:
+    for one in batches:
+        if one.model != model:
             continue
-        for parent, token in zip(entry.parents.tolist(), entry.tokens.tolist(), strict=True):
+        for parent, token in zip(one.parents.tolist(), one.tokens.tolist(), strict=True):
             paths.append((*paths[parent], token))
-        verdicts = entry.verdicts
-        if entry.replaces:
-            for number in [*entry.heads.nodes, *verdicts.nodes, *entry.draws.nodes]:
-                heads.pop(paths[number], None)
+        topks, greedy = one.entries.topks, one.entries.greedy
+        if one.replaces:
+            for number in one.entries.nodes.tolist():
+                rows.pop(paths[number], None)
                 answers.pop(paths[number], None)
-        ends = np.cumsum(entry.heads.sizes).tolist()
-        for row, number in enumerate(entry.heads.nodes.tolist()):
+        ends = np.cumsum(topks.sizes).tolist()
+        for row, number in enumerate(topks.nodes.tolist()):
             cut = slice(ends[row - 1] if row else 0, ends[row])
-            best = (entry.heads.ids[cut].tolist(), entry.heads.logprobs[cut].tolist(), float(entry.heads.rest[row]))
-            heads.setdefault(paths[number], (best, entry.written))
-        for row, number in enumerate(verdicts.nodes.tolist()):
-            said = Answer(int(verdicts.tokens[row]), float(verdicts.logprobs[row]), 0)
-            there = answers.setdefault(paths[number], {})
-            there.setdefault(verdicts.questions[row].tobytes(), (said, entry.written))
+            best = (topks.ids[cut].tolist(), topks.logprobs[cut].tolist(), float(topks.rest[row]))
+            rows.setdefault(paths[number], (best, one.written))
+        for row, number in enumerate(greedy.nodes.tolist()):
+            said = Answer(int(greedy.tokens[row]), float(greedy.logprobs[row]), 0)
+            answers.setdefault(paths[number], {}).setdefault(greedy.questions[row].tobytes(), (said, one.written))
     return {
         path: (
-            heads[path][0] if path in heads else None,
+            rows[path][0] if path in rows else None,
             [answers.get(path, {}).get(question, (None,))[0] for question in questions],
-            heads[path][1] if path in heads else max((t for _, t in answers.get(path, {}).values()), default=None),
+            rows[path][1] if path in rows else max((t for _, t in answers.get(path, {}).values()), default=None),
         )
         for path in paths
     }
 
 
-class Replayed:
-    """A log that gives what is new in these portions."""
+class Replayed(TokensFile):
+    """A log that shows these portions of frames."""
 
-    notices: list[str] = []  # noqa: RUF012
-
-    def __init__(self, portions: list[list[News]]) -> None:
+    def __init__(self, portions: list[list[Frame]]) -> None:
+        super().__init__(LogFile(Path("nowhere.tokens"), durable=False))
         self._portions = list(portions)
 
-    async def follow(self, admit: Admit | None = None) -> list[News]:
-        news = self._portions.pop(0) if self._portions else []
-        if admit is not None:
-            admit(news)
-        return news
-
-    async def append(self, number: Number, kept: Kept | None = None) -> bool:
-        return False
-
-    async def rewrite(self, number: Number) -> bool:
-        return False
-
-    async def close(self) -> None: ...
+    async def follow(self, admit: Admit) -> None:
+        if self._portions:
+            assert admit(self._portions.pop(0), False)
 
 
 @given(st.integers(0, 99), st.lists(st.integers(0, 25), min_size=1, max_size=12), st.data())
 @settings(deadline=None, derandomize=True, max_examples=40)
-def test_many_frames_read_together_say_what_they_say_one_by_one(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, sizes: list[int], data: st.DataObject
+def test_many_records_read_together_say_what_they_say_one_by_one(
+    seed: int, sizes: list[int], data: st.DataObject
 ) -> None:
-    path = tmp_path_factory.mktemp("files") / "x.tokens"
     rng = np.random.default_rng(seed)
-    entries: list[Entry] = [Model(1, "model", "a model", 1536), Model(2, "other", "another", 1536)]
+    models = {1: Model("model", "a model", 1536), 2: Model("other", "another", 1536)}
     questions = [bytes([number]) * 16 for number in range(4)]
     firsts = {1: 1, 2: 1}
+    batches: list[Batch] = []
     for time, size in enumerate(sizes):
         model = data.draw(st.sampled_from([1, 1, 1, 2]))
-        made = batch(rng, size, first=firsts[model], model=model)
-        few = np.repeat(rng.integers(0, 4, (len(made.verdicts.nodes), 1)), 16, axis=1).astype(np.uint8)
-        verdicts, replaces = replace(made.verdicts, questions=few), data.draw(st.integers(0, 5)) == 0
-        entries.append(replace(made, verdicts=verdicts, draws=Draws(), replaces=replaces, written=time))
+        made = batch(rng, size, first=firsts[model], model=models[model])
+        entries, replaces = made.entries, data.draw(st.integers(0, 5)) == 0
+        few = np.repeat(rng.integers(0, 4, (len(entries.greedy.nodes), 1)), 16, axis=1).astype(np.uint8)
+        entries = Entries(entries.topks, replace(entries.greedy, questions=few), SampledAnswers())
+        batches.append(replace(made, entries=entries, replaces=replaces, written=time))
         firsts[model] += size
+    frames = [Frame(address_of(payload), payload) for payload in recorded(batches)]
 
-    async def read(run_bytes: int) -> tuple[list[object], list[News]]:
+    async def read(portions: list[list[Frame]], run_bytes: int, chunk_bytes: int = 2**22) -> list[object]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(log, "RUN_BYTES", run_bytes)
-            async with await TokensFile.open(path) as file:
-                news = await file.follow()
-                for model, first in firsts.items():
-                    taken: list[Entry] = [Batch(model, first - 1, np.zeros(1, np.int64), np.zeros(1, np.int32))]
-                    with pytest.raises((ValueError, CacheError), match="cannot"):
-                        await file.append(partial(given_entries, taken))
-        trees = SavedTrees(Replayed([news] if run_bytes else [[one] for one in news]))
-        for _ in news:
-            await trees.follow()
-        return [told(trees.tree(name), questions) for name in ("model", "other")], news
+            patch.setattr(record_reader, "RUN_BYTES", run_bytes)
+            patch.setattr(record_reader, "CHUNK_BYTES", chunk_bytes)
+            trees = SavedTrees(Replayed(portions))
+            for _ in portions:
+                await trees.follow()
+        return [told(trees.tree(name), questions) for name in ("model", "other")]
 
     async def go() -> None:
-        async with await TokensFile.open(path) as file:
-            assert await file.append(lambda _: entries)
-        together, news = await read(log.RUN_BYTES)
-        singly, _ = await read(0)
-        assert together == singly == [counting(entries, number, questions) for number in (1, 2)]
-        assert len(news) == len(entries) and all(map(same, news, entries))
+        together = await read([frames], record_reader.RUN_BYTES)
+        assert together == [counting(batches, models[number], questions) for number in (1, 2)]
+        assert together == await read([frames], -1) == await read([[frame] for frame in frames], 0)
+        for chunk_bytes in (-1, 2000):
+            assert together == await read([frames], record_reader.RUN_BYTES, chunk_bytes)
 
     asyncio.run(go())
 
 
-def test_a_frame_that_is_wrong_among_many_costs_itself_alone(tmp_path: Path) -> None:
-    path = tmp_path / "x.tokens"
+def test_a_record_that_is_wrong_among_many_costs_itself_alone() -> None:
     batches = [batch(np.random.default_rng(number), 4, first=1 + 4 * number) for number in range(6)]
-    written: list[Entry] = [Model(1, "model", "a model", 1536), *batches]
-    written[4] = replace(batches[3], tokens=np.full(4, 2000, np.int32))  # none of the model's
-    data = framing.file_head()
-    salt = framing.read_file_head(data)
-    assert salt is not None
-    for entry in written:
-        data += framing.frame_bytes(encode(entry), len(data), salt)
-    path.write_bytes(data)
+    batches = [replace(one, parents=np.zeros(4, np.int64), entries=Entries(one.entries.topks)) for one in batches]
+    large = replace(batches[3], model=replace(MODEL, vocabulary_size=5000), tokens=np.full(4, 2000, np.int32))
+    payloads = recorded(batches)
+    (wrong,) = recorded([large])
+    payloads[3] = wrong.replace((5000).to_bytes(4, "little"), (1536).to_bytes(4, "little"))
+    trie = Trie()
+    found = list(
+        RecordReader(lambda model: trie.extend_many).read([Frame(address_of(each), each) for each in payloads])
+    )
+    assert [one for one in found if isinstance(one, Lost)] == [Lost(3, "the record has a token that is none")]
+    assert sum(len(one.entries) for one in found if not isinstance(one, Lost)) == 5 * 4
 
-    async def go() -> None:
+
+def test_files_are_joined_by_writing_one_behind_the_other(tmp_path: Path) -> None:
+    """And it does no harm where one of them is there twice."""
+    batches = [
+        batch(np.random.default_rng(number), 9, model=replace(MODEL, fingerprint=str(number))) for number in (1, 2)
+    ]
+    paths = [write(tmp_path / f"{one.model.fingerprint}.tokens", [one]) for one in batches]
+    both = write(tmp_path / "both.tokens", batches)
+    joined = tmp_path / "joined.tokens"
+    joined.write_bytes(b"".join(path.read_bytes() for path in [*paths, paths[0]]))
+
+    async def read(path: Path) -> list[object]:
         async with await TokensFile.open(path) as file:
-            news = await file.follow()
-            assert news[4] == Lost(1, 13, 4) and len(file.notices) == 1
-            assert all(same(one, entry) for one, entry in zip(news, written, strict=True) if one != news[4])
+            trees = SavedTrees(file)
+            await trees.follow()
+            assert trees.notices == ()
+            return [told(trees.tree(name), [QUESTION]) for name in ("1", "2")]
 
-    asyncio.run(go())
+    assert asyncio.run(read(joined)) == asyncio.run(read(both))
+
+
+def test_a_record_that_holds_the_mark_of_a_frame_is_not_written(tmp_path: Path) -> None:
+    """Or a reader who looks for the next frame after damage might find one that somebody made up."""
+    path = tmp_path / "x.tokens"
+    file = LogFile(path, durable=False)
+    file.open()
+
+    def made_up() -> Generator[bytes, None, None]:
+        yield frame_bytes(b"made up")
+
+    assert not file.append(lambda *_: True, made_up)
+    assert "holds the mark of a frame" in file.notices[0] and not path.read_bytes()
+    file.close()

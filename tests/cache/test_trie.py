@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache import entries as entries_module
 from lmql_lite.cache import nodes as nodes_module
-from lmql_lite.cache.frames import Draws, Verdicts
+from lmql_lite.cache.columns import Entries, GreedyAnswers, TopKs
 from lmql_lite.cache.head import Head
 from lmql_lite.cache.memory import ANSWER_BYTES, SCORES_BYTES
 from lmql_lite.cache.nodes import ROOT, Nodes
@@ -52,23 +52,25 @@ def states(tree: TokenTree, nodes: Sequence[Node]) -> str:
     return "".join("." if fact is None else "h" if isinstance(fact.scores, Head) else "w" for fact in facts)
 
 
-class Store(list[Head | None]):
-    """Heads as a file would give them."""
+def attach(tree: Trie, nodes: Sequence[Node], heads: Sequence[Head]) -> None:
+    """Top-k entries as a file would give them."""
+    topks = TopKs(
+        np.array(nodes, np.int64),
+        np.array([head.ids.size for head in heads], np.int64),
+        np.array([head.rest for head in heads], np.float32),
+        np.concatenate([head.ids for head in heads]),
+        np.concatenate([head.logprobs for head in heads]),
+    )
+    tree.attach(Entries(topks), np.full(len(heads), 100), heads[0].vocabulary)
 
-    def written(self, place: int) -> int:
-        return 100 + place
 
-    def only(self, places: NDArray[np.int64], /) -> Store:
-        return Store(self[place] for place in places.tolist())
-
-
-def stored(*answers: tuple[Node, bytes, int]) -> tuple[Verdicts, Draws, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Verdicts (node, question, token) as a file would give them."""
+def attach_answers(tree: Trie, *answers: tuple[Node, bytes, int]) -> None:
+    """Greedy answers (node, question, token) as a file would give them."""
     nodes = np.array([node for node, _, _ in answers], np.int64)
     questions = np.frombuffer(b"".join(question for _, question, _ in answers), np.uint8).reshape(-1, 16)
     tokens = np.array([token for _, _, token in answers], np.int32)
-    verdicts = Verdicts(nodes, questions, tokens, np.full(len(answers), -0.5, np.float32))
-    return verdicts, Draws(), (np.full(len(answers), 100), np.zeros(0, np.int64))
+    greedy = GreedyAnswers(nodes, questions, tokens, np.full(len(answers), -0.5, np.float32))
+    tree.attach(Entries(greedy=greedy), np.full(len(answers), 100), 0)
 
 
 # nodes
@@ -231,7 +233,7 @@ def test_a_node_takes_at_most_48_bytes_with_what_guesses_and_what_finds_stored_h
     entries = np.arange(many)
     above = np.where(entries % 50 > 0, entries - 1, (random.random(many) * np.maximum(entries, 1)).astype(np.int64))
     nodes = tree.extend_many(np.where(entries > 0, ~above, 0), random.integers(0, 4096, many), logged=True)
-    tree.attach(nodes, Store([None] * len(nodes)))
+    attach(tree, nodes.tolist(), [row(1).head()] * len(nodes))
     tree.guess(int(nodes[-1]), 4, skip=True)
     assert tree.structure_nbytes <= 48 * len(tree)
 
@@ -270,7 +272,7 @@ def test_scores_are_forgotten_and_answers_are_not() -> None:
     tree.add_scores(tree.root, row(1), run=1)
     tree.add_scores(node, row(1), run=1)
     tree.add_verdict(node, QUESTION, Answer(1, 0.0, 1))
-    tree.attach(np.array([node], dtype=np.int32), Store([row(1).head()]))
+    attach(tree, [node], [row(1).head()])
     tree.forget_scores()
     assert states(tree, [tree.root, node]) == ".."
     assert tree.verdict(node, QUESTION) is not None
@@ -284,18 +286,21 @@ def test_stored_heads_are_read_where_memory_has_nothing() -> None:
     mine = row(9)
     tree.add_scores(int(nodes[1]), mine, run=1)
     heads = [row(token).head() for token in range(5)]
-    tree.attach(nodes[[0, 1, 0]], Store(heads[:3]))
-    tree.attach(nodes[[2, 0]], Store([None, heads[4]]))
-    assert tree.scores(int(nodes[0])) == Fact(heads[0], 0)  # the first one stays
+    attach(tree, nodes[[0, 1, 0]].tolist(), heads[:3])
+    attach(tree, nodes[[2, 0]].tolist(), heads[3:])
+
+    def best(node: int) -> int | None:
+        fact = tree.scores(node)
+        return None if fact is None or not isinstance(fact.scores, Head) else int(fact.scores.ids[0])
+
+    assert [best(int(nodes[place])) for place in (0, 2)] == [0, 3]  # the first one stays
     assert tree.scores(int(nodes[1])) == Fact(mine, 1)
-    assert tree.scores(int(nodes[2])) is None  # the store could not give it
     assert tree.scores(int(nodes[3])) is None
     assert tree.scores(tree.extend(tree.root, 99)) is None
     whole = row(0)
     assert tree.add_scores(int(nodes[0]), whole, run=2) == Fact(whole, 2)
-    tree.add_scores(int(nodes[2]), whole, run=2)
-    # the row of a stored head is no news, one in place of a lost head is
-    assert [node for node, _ in tree.changes().scores] == [nodes[1], nodes[2]]
+    # the row of a stored entry is not new
+    assert [node for node, _ in tree.changes().scores] == [nodes[1]]
 
 
 # eviction
@@ -424,8 +429,8 @@ def test_each_change_is_told_once_in_the_order_in_which_it_came() -> None:
     logged = tree.extend_many([0, ~0], [1, 2], logged=True).tolist()
     loud = grown(tree, [1, 2, 3])
     louder = tree.extend(loud, 4)
-    tree.attach(np.array(logged, np.int32), Store([row(1).head()] * 2))
-    tree.attach_answers(*stored((logged[1], QUESTION, 1)))
+    attach(tree, logged, [row(1).head()] * 2)
+    attach_answers(tree, (logged[1], QUESTION, 1))
     for _ in range(2):  # the second time nothing is added
         tree.add_scores(louder, early, run=2)
         tree.add_scores(before, early, run=2)
@@ -435,11 +440,12 @@ def test_each_change_is_told_once_in_the_order_in_which_it_came() -> None:
         tree.add_scores(loud, early.head(), run=2)
     second = tree.changes()
     assert [(node, fact.run) for node, fact in second.scores] == [(louder, 2), (loud, 2)]
-    assert second.verdicts == ((louder, QUESTION, answer),)
-    assert second.draws == ((loud, QUESTION, 7, 1, answer), (loud, QUESTION, 7, 0, other))
+    assert second.answers == (
+        (louder, QUESTION, answer), (loud, (QUESTION, 7, 1), answer), (loud, (QUESTION, 7, 0), other)
+    )  # fmt: skip
 
     third = tree.changes()
-    assert third.scores == third.verdicts == third.draws == ()
+    assert third.scores == third.answers == ()
     assert tree.logged(tree.root) == [(1, logged[0])]
 
 
@@ -477,13 +483,13 @@ def test_changes_are_all_facts_that_came_and_stand_in_no_log(
         elif what == "scores":
             new = tree.scores(node) is None
             if quiet:
-                tree.attach(np.array([node], np.int32), Store([row(1).head()]))
+                attach(tree, [node], [row(1).head()])
             else:
                 tree.add_scores(node, row(1), run=1)
         elif what == "verdict":
             new = tree.verdict(node, QUESTION) is None
             if quiet:
-                tree.attach_answers(*stored((node, QUESTION, 1)))
+                attach_answers(tree, (node, QUESTION, 1))
             else:
                 tree.add_verdict(node, QUESTION, answer)
         elif what == "draw":
@@ -492,8 +498,7 @@ def test_changes_are_all_facts_that_came_and_stand_in_no_log(
         else:
             changes = tree.changes()
             told += [("scores", node) for node, _ in changes.scores]
-            told += [("verdict", node) for node, *_ in changes.verdicts]
-            told += [("draw", node) for node, *_ in changes.draws]
+            told += [("verdict" if isinstance(asked, bytes) else "draw", node) for node, asked, _ in changes.answers]
         if new and not quiet:
             expected.append((what, node))
     assert sorted(told) == sorted(expected)

@@ -25,7 +25,7 @@ from tests.properties.test_law_one_interleaved import choices, tools
 from tests.servers.scored import ScoredCompleter
 
 ABOUT_A_NODE = (
-    *("extend", "walk", "path", "path_hash", "step_to", "way_to", "logged", "guess", "pin", "unpin", "written"),
+    *("extend", "walk", "path", "path_hash", "parent", "token", "way_to", "logged", "guess", "pin", "unpin", "written"),
     *("scores", "add_scores", "say", "verdict", "add_verdict", "draw", "add_draw"),
 )
 
@@ -141,7 +141,7 @@ async def seen(source: str, model: Any, session: lq.Session, **options: Any) -> 
 def merciless() -> Iterator[None]:
     """All trees that are made meanwhile are."""
     with ExitStack() as patches:
-        for module in ("cache.token_cache", "cache.saved", "runtime.session"):
+        for module in ("cache.token_cache", "cache.persistent_tree", "runtime.session"):
             patches.enter_context(patch(f"lmql_lite.{module}.Trie", Merciless))
         yield
 

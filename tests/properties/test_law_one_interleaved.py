@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache.frame_file import FrameFile
+from lmql_lite.cache.log_file import LogFile
 from lmql_lite.cache.trie import Trie
 from lmql_lite.models.base import ScoreRequest
 from tests.properties.test_law_one import SCRIPT, WORDS, Seen, programs, seen, segments
@@ -291,9 +291,9 @@ def test_a_run_that_is_cancelled_while_its_file_is_at_work_leaves_it_in_order(
 ) -> None:
     """What the file was doing ends in its thread, and the books say so. A write that fails is cancelled as well."""
     at_work, may_go_on = Event(), Event()
-    real, model = getattr(FrameFile, work), lq.ScriptedModel("", certainty=0)
+    real, model = getattr(LogFile, work), lq.ScriptedModel("", certainty=0)
 
-    def slow(file: FrameFile, *arguments: Any) -> Any:
+    def slow(file: LogFile, *arguments: Any) -> Any:
         is_first = not at_work.is_set()
         at_work.set()
         may_go_on.wait()
@@ -314,7 +314,7 @@ def test_a_run_that_is_cancelled_while_its_file_is_at_work_leaves_it_in_order(
         session = lq.Session()
         assert await asked(session if work != "open" else lq.Session(), "known")
         assert await asked(lq.Session(), "news")
-        monkeypatch.setattr(FrameFile, work, slow)
+        monkeypatch.setattr(LogFile, work, slow)
         left = asyncio.create_task(say(session, "mine"))
         await asyncio.to_thread(at_work.wait)
         left.cancel()

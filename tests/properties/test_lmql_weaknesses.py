@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import lmql_lite as lq
 from lmql_lite.apps.cli import main
-from lmql_lite.cache.verify import verify
+from lmql_lite.cache.file_contents import read_file
 from lmql_lite.models.base import ScoreRequest
 from tests.servers.scored import ScoredCompleter
 
@@ -339,7 +339,7 @@ def test_a_damaged_file_is_told_and_what_it_lost_is_asked_again() -> None:
     second = run(LOOP, model, cache="x.tokens")
     assert second.prompt == first.prompt and model.calls > asked
     assert len(second.notices) == 1 and "x.tokens" in second.notices[0], second.notices
-    assert not verify(Path("x.tokens")).is_sound
+    assert not read_file(Path("x.tokens")).is_sound
     asked = model.calls
     assert run(LOOP, model, cache="x.tokens").prompt == first.prompt and model.calls == asked
 
@@ -366,10 +366,10 @@ def test_a_file_can_be_looked_at_checked_shrunk_and_exported(capsys: pytest.Capt
     """10: no size limit, no statistics, no inspection, no export."""
     run(LOOP, "demo", cache="x.tokens", max_tokens=8)
     for command, shown in (
-        (["stats"], "heads"),
+        (["stats"], "top-k entries"),
         (["inspect"], "A list of things"),
         (["verify"], "sound"),
-        (["export"], '"kind": "head"'),
+        (["export"], '"kind": "top-k"'),
         (["compact", "--max-bytes", "600"], "after"),
     ):
         main(["cache", command[0], "x.tokens", *command[1:]])

@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache.saved import SavedTrees
+from lmql_lite.cache.persistent_tree import SavedTrees
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.trie import Trie
 from lmql_lite.models.base import ScoreRequest

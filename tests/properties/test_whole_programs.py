@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import lmql_lite as lq
-from tests.properties.random_programs import Program, random_program, smallest
+from tests.properties.random_programs import Program, random_program
+from tests.properties.smaller_programs import smallest
 from tests.properties.watching import Watch, query_of
 from tests.properties.whole_programs import Filling, Query
 

@@ -15,7 +15,8 @@ from lmql_lite.runtime.holes import Holes
 from lmql_lite.runtime.hypothesis import Hypothesis
 from lmql_lite.runtime.interpreter import Run
 from lmql_lite.runtime.result import Result
-from tests.properties.whole_programs import FUNCTIONS, STOPS, WRITTEN, Filling, Query
+from tests.properties.plain_where import FUNCTIONS, STOPS
+from tests.properties.whole_programs import WRITTEN, Filling, Query
 
 query_of = lru_cache(500)(Query)
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import lmql_lite as lq
 from lmql_lite.apps.cli import main
-from lmql_lite.cache.frames import Batch
-from lmql_lite.cache.tokens_file import TokensFile
+from lmql_lite.cache.codec import Parser
+from lmql_lite.cache.framing import scan
 from lmql_lite.models.base import ScoreRequest
 
 SCRIPT = "a\n- Option A.\nthe end?\na\n\n\nb\n\nOption, a, a: ab.Q:abc12a"
@@ -213,11 +213,8 @@ def test_what_a_refresh_writes_says_so_and_when() -> None:
     run(model, cache="x.tokens")
     run(model, cache="x.tokens", cache_mode="refresh")
 
-    async def batches() -> list[Batch]:
-        async with await TokensFile.open("x.tokens") as file:
-            return [news for news in await file.follow() if isinstance(news, Batch)]
-
-    first, second = asyncio.run(batches())
+    places = scan(Path("x.tokens").read_bytes(), 0).places
+    first, second = (Parser().parse(place.frame.payload or b"") for place in places)
     assert (first.replaces, second.replaces) == (False, True)
     assert 1.7e9 < first.written <= second.written
 

@@ -1,8 +1,8 @@
 """One `.tokens` file, blocking: who may open it, how it is read, locked, appended to and replaced (D19).
 
-Three rules keep it safe at every byte. Only the holder of the lock writes, at the end, with one write. What was whole
-once is never cut: only the torn beginning of a frame is, and other damage is left where it is and stepped over. And
-before a reader goes on it looks whether the file still is the one it read.
+Knows frames, not what they say. Three rules keep it safe at every byte. Only the holder of the lock writes, at the
+end, with one write a frame. What was whole once is never cut: only the torn beginning of a frame is, and other damage
+is left where it is and stepped over. And before a reader goes on it looks whether the file still is the one it read.
 """
 
 from __future__ import annotations
@@ -11,34 +11,28 @@ import os
 import random
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from threading import Lock
 
 from lmql_lite.cache.file_access import open_file, reason, sync_folder
 from lmql_lite.cache.file_lock import try_lock, unlock
-from lmql_lite.cache.frames import Entry, FrameError
-from lmql_lite.cache.framing import (
-    FILE_HEAD_BYTES,
-    FRAME_HEAD_BYTES,
-    NewerVersion,
-    file_head,
-    frame_bytes,
-    may_become_file_head,
-    read_file_head,
-    scan,
-)
-from lmql_lite.cache.log import Admit, Kept, Lost, News, Number, NumberClash, Numbers, Renumbered
-from lmql_lite.cache.payloads import encode
+from lmql_lite.cache.framing import HEAD_BYTES, Frame, FrameError, check_format, frame_bytes, scan
 from lmql_lite.errors import CacheError
+
+Admit = Callable[[Sequence[Frame], bool], bool]
+"""Takes frames that others appended, and whether they are the beginning of another file than was read before. True
+where all of them can be used."""
+Payloads = Callable[[], Generator[bytes, None, None]]
+"""Payloads to write: the next one is asked for when the one before is written."""
 
 LOCK_SECONDS = 30.0
 """So long a writer waits for the others before it goes on without keeping."""
 
 
-class FrameFile:
+class LogFile:
     """A reader's and writer's place in the file. Safe for threads: one call at a time, the others wait."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
@@ -49,20 +43,15 @@ class FrameFile:
         self._guard = Lock()
         self._file: FileIO | None = None
         self._closed = False
-        self._unseen: list[News] = []
-        self._begin(b"")
-
-    def _begin(self, salt: bytes) -> None:
-        self._salt = salt
-        self._position = FILE_HEAD_BYTES if salt else 0
-        self._end = self._position  # where the holder of the lock may write
+        self._unseen: list[Frame] = []
+        self._is_other = False
+        """The unseen frames are those of another file than was read before."""
+        self._position = self._end = 0
+        """What is read, and where the holder of the lock may write."""
         self._last_head: tuple[int, bytes] = (0, b"")
-        self._numbers = Numbers()
 
     def open(self) -> None:
-        """Opens or makes the file and reads its head, if there is one: the first one who appends writes it.
-
-        Nothing, where it was closed before that.
+        """Opens or makes the file. Does nothing where it was closed before that.
 
         CacheError where the file is not ours to use (see `TokensFile`).
         """
@@ -72,7 +61,7 @@ class FrameFile:
             self._file = self._opened()
             try:
                 if self._file is not None:
-                    self._read_head()
+                    check_format(self._file, self._given)
             except OSError as error:
                 self._open_file.close()
                 raise CacheError(f"{self._given} cannot be read ({reason(error)})") from error
@@ -80,35 +69,35 @@ class FrameFile:
                 self._open_file.close()
                 raise
 
-    def follow(self, admit: Admit | None = None) -> list[News]:
-        """What others appended; nothing, and a notice, where it cannot be read."""
+    def follow(self, admit: Admit) -> None:
+        """Reads what others appended; nothing, and a notice, where it cannot be read."""
         with self._guard:
             try:
                 if self._is_current(create=False):
                     self._look()
             except (OSError, CacheError) as error:
                 self._note(f"cannot be read any more ({reason(error)})")
-            news = self._take_unseen()
-            if admit is not None:
-                admit(news)
-            return news
+            self._show(admit)
 
-    def append(self, number: Number, kept: Kept | None = None) -> bool:
-        """See `Log.append`."""
+    def append(self, admit: Admit, payloads: Payloads) -> bool:
+        """Reads what others appended, then writes frames behind it, one write each. False where one is not kept."""
         with self._guard, self._locked() as held:
             if not held:
                 return False
-            entries = list(number(self._take_unseen()))
-            if entries and not self._write(entries):
-                return False
-            if kept is not None:
-                kept()
-            return True
+            self._show(admit)
+            with closing(payloads()) as generated:
+                return self._write(generated)
 
-    def rewrite(self, number: Number) -> bool:
-        """See `Log.rewrite`. A crash leaves the old file whole, and a hidden file that the next one removes."""
+    def rewrite(self, admit: Admit, payloads: Payloads) -> bool:
+        """Like `append`, but the frames take the place of all others, and are asked for before any is written.
+
+        A crash leaves the old file whole, and a hidden file that the next one removes.
+        """
         with self._guard, self._locked() as held:
-            return held and self._replace(number)
+            if not held:
+                return False
+            self._show(admit)
+            return self._replace(payloads)
 
     def close(self) -> None:
         with self._guard:
@@ -122,9 +111,11 @@ class FrameFile:
         if sentence not in self.notices:
             self.notices.append(sentence)
 
-    def _take_unseen(self) -> list[News]:
-        news, self._unseen = self._unseen, []
-        return news
+    def _show(self, admit: Admit) -> None:
+        frames, is_other = self._unseen, self._is_other
+        self._unseen, self._is_other = [], False
+        if (frames or is_other) and not admit(frames, is_other):
+            self._note_damage()
 
     # -- opening
 
@@ -164,67 +155,31 @@ class FrameFile:
         return True
 
     def _start_over(self) -> None:
-        self._begin(b"")
-        self._unseen = [Renumbered()]
-
-    def _read_head(self) -> bool:
-        """Reads the file's head unless it is known; False where it is still to be written."""
-        if self._salt:
-            return True
-        data = self._bytes(0, FILE_HEAD_BYTES)
-        if may_become_file_head(data):
-            return False
-        try:
-            salt = read_file_head(data)
-        except NewerVersion:
-            raise CacheError(
-                f"{self._given} was written by a newer lmql-lite", hint="update lmql-lite, or name another file"
-            ) from None
-        if salt is None:
-            raise CacheError(
-                f"{self._given} is not a .tokens file", hint="it was left as it is; name another file for the cache"
-            )
-        self._begin(salt)
-        return True
+        self._position = self._end = 0
+        self._last_head = (0, b"")
+        self._unseen, self._is_other = [], True
 
     # -- reading
 
     def _look(self) -> int:
         """Reads what is new into `_unseen`. Returns the file's size, or less: what follows is a torn frame."""
-        if not self._read_head():
-            return 0
         size = self._size()
         start, head = self._last_head
         if size < self._position or self._bytes(start, len(head)) != head:  # overwritten in place
-            return self._look_anew()
+            self._start_over()
+        if self._position == 0:
+            check_format(self._open_file, self._given)
         if size == self._position:
             return size
-        is_whole = self._position == FILE_HEAD_BYTES
-        found = scan(self._bytes(self._position, size - self._position), self._position, self._salt)
-        frames, at = [place.frame for place in found.places], 0
-        while at < len(frames):
-            try:
-                news = self._numbers.admit_some(frames, at)
-            except NumberClash:
-                if not is_whole:  # the one who wrote it could not read all that was read here: see what is there now
-                    return self._look_anew()
-                self._numbers.give_up(frames[at].model)
-                news = self._numbers.admit_some(frames, at)
-            if any(isinstance(one, Lost) for one in news):
-                self._note_damage()
-            self._unseen += news
-            at += len(news)
+        found = scan(self._bytes(self._position, size - self._position), self._position)
+        self._unseen += [place.frame for place in found.places]
         if found.places:
             start = found.places[-1].start
-            self._last_head = (start, self._bytes(start, FRAME_HEAD_BYTES))
+            self._last_head = (start, self._bytes(start, HEAD_BYTES))
         if found.gaps:
             self._note_damage()
         self._position = found.end
         return found.end if found.torn else size
-
-    def _look_anew(self) -> int:
-        self._start_over()
-        return self._look()
 
     def _note_damage(self) -> None:
         self._note("is damaged; what cannot be read is asked for again (lq cache verify says where)")
@@ -286,20 +241,13 @@ class FrameFile:
         return None
 
     def _mend(self) -> bool:
-        """Reads all that is new; writes the head where none is; cuts a torn frame; steps over any other damage."""
-        end = self._look()
-        if not self._salt:
-            self._open_file.truncate(0)
-            self._put(file_head(), 0)
-            if self._durable:
-                sync_folder(self._path)
-            return self._read_head()
-        size = self._size()
+        """Reads all that is new; cuts a torn frame; steps over any other damage."""
+        end, size = self._look(), self._size()
         if end < size:
             self._open_file.truncate(end)
         elif self._position < size:
             self._note_damage()
-        self._end = end
+        self._end = min(end, size)
         return True
 
     def _put(self, data: bytes, position: int) -> None:
@@ -317,35 +265,32 @@ class FrameFile:
                 file.truncate(position)
             raise
 
-    def _write(self, entries: list[Entry]) -> bool:
-        numbers = self._numbers.copy()
-        if not all(numbers.book(entry) for entry in entries):
-            self._note("holds two accounts of one model, so nothing new is kept (lq cache compact mends it)")
-            return False
-        position, parts = self._end, []
+    def _write(self, payloads: Iterator[bytes]) -> bool:
         try:
-            for entry in entries:
-                parts.append(frame_bytes(encode(entry), position, self._salt))
-                position += len(parts[-1])
-            self._put(b"".join(parts), self._end)
+            for payload in payloads:
+                frame = frame_bytes(payload)
+                self._put(frame, self._end)
+                if self._durable and not self._end:
+                    sync_folder(self._path)
+                self._last_head = (self._end, frame[:HEAD_BYTES])
+                self._position = self._end = self._end + len(frame)
         except FrameError as error:
             self._note(f"cannot hold what was learned last, which is not kept ({error.message})")
             return False
         except OSError as error:
             self._note(f"cannot be written, nothing new will be kept ({reason(error)})")
             return False
-        self._numbers, self._position, self._end = numbers, position, position
-        self._last_head = (position - len(parts[-1]), parts[-1][:FRAME_HEAD_BYTES])
         return True
 
-    def _replace(self, number: Number) -> bool:
-        entries = list(number(self._take_unseen()))
+    def _replace(self, payloads: Payloads) -> bool:
+        with closing(payloads()) as generated:
+            made = list(generated)
         beside = self._path.with_name(f".{self._path.name}.rewrite")
-        fresh, is_there = FrameFile(beside, durable=True), False
+        fresh, is_there = LogFile(beside, durable=True), False
         try:
             beside.unlink(missing_ok=True)  # left by a crash: whoever makes one holds the lock
             fresh.open()
-            if fresh.append(lambda _: entries):
+            if fresh.append(lambda *_: True, lambda: (payload for payload in made)):
                 os.chmod(beside, stat.S_IMODE(os.fstat(self._open_file.fileno()).st_mode))
                 os.replace(beside, self._path)
                 is_there = True
@@ -361,6 +306,7 @@ class FrameFile:
             return False
         sync_folder(self._path)
         self._open_file.close()  # and so unlocked: whoever waits for it sees that the path names another one
-        self._file, self._salt, self._numbers = fresh._file, fresh._salt, fresh._numbers
-        self._position, self._end, self._last_head = fresh._position, fresh._end, fresh._last_head
+        self._file, self._position, self._end, self._last_head = (
+            fresh._file, fresh._position, fresh._end, fresh._last_head
+        )  # fmt: skip
         return True

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.facts import Facts
+from lmql_lite.cache.file_contents import ModelEntries
 from lmql_lite.cache.nodes import ROOT
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Facts, by kind."""
+    """Entries, by kind."""
 
-    heads: int
-    verdicts: int
-    draws: int
+    topks: int
+    greedy: int
+    sampled: int
 
     @property
     def total(self) -> int:
-        return self.heads + self.verdicts + self.draws
+        return self.topks + self.greedy + self.sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Stretch:
     """Tokens that follow each other without a branch. The first one begins at the root and may have none.
 
     `parent` is the place in the survey of the stretch that it branches off from, None for the first one; `depth` how
-    many branches lead here. `here`, `below`: facts after its tokens, and in the stretches under it. `hidden`: how many
-    stretches branch off from it that the survey leaves out.
+    many branches lead here. `here`, `below`: entries after its tokens, and in the stretches under it. `hidden`: how
+    many stretches branch off from it that the survey leaves out.
     """
 
     parent: int | None
@@ -42,16 +42,16 @@ class Stretch:
     hidden: int
 
 
-def survey(facts: Facts, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
-    """The stretches of a tree, each before those under it; of those of one parent the one with most facts first.
+def survey(known: ModelEntries, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
+    """The stretches of a tree, each before those under it; of those of one parent the one with most entries first.
 
-    At most `limit` of them: those with most facts in and below them. At most `depth` branches deep.
+    At most `limit` of them: those with most entries in and below them. At most `depth` branches deep.
     """
-    parents, tokens = facts.tree.columns(np.arange(len(facts.tree), dtype=np.int32))
+    parents, tokens = known.tree.columns(np.arange(len(known.tree), dtype=np.int32))
     begin = _begins(parents)
     starts, which = np.unique(begin, return_inverse=True)  # a stretch is known by its number, and 0 is the first
     above = which[np.maximum(parents[starts], ROOT)]
-    here = _counts(facts, which, len(starts))
+    here = _counts(known, which, len(starts))
     whole = here.copy()
     totals, up = whole.tolist(), above.tolist()
     for one in range(len(starts) - 1, 0, -1):  # begins have ascending numbers, as nodes have: parents come first
@@ -98,14 +98,14 @@ def _begins(parents: NDArray[np.int32]) -> NDArray[np.int64]:
     return begin
 
 
-def _counts(facts: Facts, which: NDArray[np.intp], many: int) -> NDArray[np.int64]:
-    """Shape (stretches, 3): facts by kind."""
-    kinds = (facts.heads.nodes, facts.verdicts.nodes, facts.draws.nodes)
+def _counts(known: ModelEntries, which: NDArray[np.intp], many: int) -> NDArray[np.int64]:
+    """Shape (stretches, 3): entries by kind."""
+    kinds = (known.entries.topks.nodes, known.entries.greedy.nodes, known.entries.sampled.nodes)
     return np.stack([np.bincount(which[nodes], minlength=many) for nodes in kinds], axis=1).astype(np.int64)
 
 
 def _shown(children: dict[int, list[int]], totals: list[list[int]], depth: int | None, limit: int | None) -> set[int]:
-    """The stretches with most facts in and below them. A parent has never fewer than its children."""
+    """The stretches with most entries in and below them. A parent has never fewer than its children."""
     shown: set[int] = set()
     best = [(0, 0, 0)]
     while best and (limit is None or len(shown) < limit):
