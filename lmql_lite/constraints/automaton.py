@@ -16,7 +16,7 @@ from lmql_lite.constraints.atoms import DEAD, NEVER, Utf8, starts_character
 from lmql_lite.constraints.places import Atoms, Edge, Past, Place
 from lmql_lite.constraints.search import Ways, Witness
 from lmql_lite.constraints.simplify import simplify
-from lmql_lite.constraints.terms import Choice, Matches, Term, is_closed
+from lmql_lite.constraints.terms import Begins, Choice, Ends, Matches, Term, is_closed
 from lmql_lite.constraints.watch import AnyStop, Watch
 from lmql_lite.constraints.ways import Bounds, Way, is_within
 from lmql_lite.errors import ConstraintError
@@ -52,7 +52,7 @@ class Automaton:
         self.regions = self._watch.regions
         self.token = self.counts.one("tokens")
         """What a token adds to the counts."""
-        self._ways = Ways(self, self.counts, isinstance(simple, Choice | Matches), self._too_large)
+        self._ways = Ways(self, self.counts, isinstance(simple, Choice | Matches | Begins | Ends), self._too_large)
         self._lock = RLock()
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
@@ -89,7 +89,7 @@ class Automaton:
 
     def _add(self, place: Place) -> None:
         self._places.append(place)
-        self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._watch.stops))
+        self._reached.append(bool(self._watch.reached(place.atoms)))
         self._ahead.append(self._watch.ways(place.atoms))
         self._behind.append(self._ways_back(place))
 
@@ -268,9 +268,9 @@ class Automaton:
         if not self._reached[state]:
             return None
         place = self._places[state]
-        for stop, slot, machine in self._watch.stops:
-            if machine.holds(place.atoms[slot]) and self._fires(place, count, stop, machine.back(place.atoms[slot])):
-                return 0 if stop.inclusive else machine.back(place.atoms[slot])
+        for stop, back in self._watch.reached(place.atoms):
+            if self._fires(place, count, stop, back):
+                return 0 if stop.inclusive else back
         return None
 
     def stops(self, state: int, count: int) -> bool:

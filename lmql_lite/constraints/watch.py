@@ -6,16 +6,20 @@ automaton's.
 
 from __future__ import annotations
 
-from lmql_lite.constraints.atoms import NEVER, Forbidden, Options, Phrase
+from collections.abc import Iterator
+
+from lmql_lite.constraints.atoms import NEVER, Beginnings, Endings, Forbidden, Options, Phrase, StopPhrases
 from lmql_lite.constraints.counters import Counts, Parts, Regions, parts
 from lmql_lite.constraints.places import Atoms, Judgement
 from lmql_lite.constraints.regex import LONGEST_CUT, Found, Regex
 from lmql_lite.constraints.simplify import characters
 from lmql_lite.constraints.terms import (
     And,
+    Begins,
     Choice,
     Constant,
     Contains,
+    Ends,
     Lacks,
     Length,
     Matches,
@@ -28,7 +32,7 @@ from lmql_lite.constraints.terms import (
 )
 from lmql_lite.constraints.ways import FREE, Bounds, Way, both, possible
 
-Content = Phrase | Options | Forbidden | Regex | Found
+Content = Phrase | Options | Beginnings | Endings | Forbidden | Regex | Found | StopPhrases
 AnyStop = Stop | StopPattern
 
 
@@ -39,16 +43,27 @@ class Watch:
         self._contents: list[Content] = []
         self._parts: dict[Unit, tuple[int, Parts]] = {}
         """The machines that count, and where their states stand: behind those of the atoms."""
-        self.stops: list[tuple[AnyStop, int, Phrase | Found]] = []
+        self.stops: list[AnyStop] = []
+        """In the order in which they stand in the term."""
+        self._numbers: dict[tuple[int, int], int] = {}
+        """Where a machine's state stands, and its number of what it finds -> the place of that stop in `stops`."""
+        self._finding: dict[int, StopPhrases | Found] = {}
+        """The machines of stops by where their states stand: one for all phrases with which values end, and one for
+        all before which they end."""
+        self._conjuncts: dict[int, tuple[tuple[Term, ...], frozenset[Term]]] = {}
+        """Identity of a conjunction within the term -> its parts that are no stops, and its stops: they may be many."""
         self._slots: dict[int, int] = {}
         """Identity of an atom within the term -> its place in a state: an atom with many options is slow to hash."""
         largest: dict[Unit, int] = {}
+        self._phrases: dict[bool, tuple[int, StopPhrases]] = {}
+        self._find_phrases(term)
         self._collect(term, largest, {})
-        self.cutting = [(slot, machine) for stop, slot, machine in self.stops if not stop.inclusive]
-        """The stops before which a value is cut."""
-        self._of_stops = {slot for _, slot, _ in self.stops}
+        slots = {slot for (slot, _), number in self._numbers.items() if not self.stops[number].inclusive}
+        self.cutting = [(slot, self._finding[slot]) for slot in sorted(slots)]
+        """The machines of stops before which a value is cut."""
+        self._of_stops = set(self._finding)
         # such a value is shorter than the text: leave room to count back
-        self.room = max((_longest(stop) for stop, _, _ in self.stops if not stop.inclusive), default=0)
+        self.room = max((_longest(stop) for stop in self.stops if not stop.inclusive), default=0)
         self.counts = Counts({unit: most + 1 + self.room for unit, most in largest.items()})
         for unit in self.counts.units:
             if unit in ("words", "sentences"):
@@ -63,19 +78,28 @@ class Watch:
     def _collect(self, term: Term, largest: dict[Unit, int], known: dict[Term, int]) -> None:
         match term:
             case And(terms) | Or(terms):
+                if isinstance(term, And):
+                    stops = frozenset(part for part in terms if isinstance(part, Stop | StopPattern))
+                    others = tuple(part for part in terms if not isinstance(part, Stop | StopPattern))
+                    self._conjuncts[id(term)] = others, stops
                 for part in terms:
                     self._collect(part, largest, known)
             case Not(part):
                 self._collect(part, largest, known)
             case Length(at_least, at_most, unit):
                 largest[unit] = max(largest.get(unit, 0), at_least, at_most or 0)
-            case Choice() | Matches() | Contains() | Lacks() | Stop() | StopPattern():
+            case Stop(phrase, inclusive):
+                if term not in known:
+                    slot, machine = self._phrases[inclusive]
+                    self._watch_for(term, slot, machine.number(phrase))
+                    known[term] = slot
+            case Choice() | Matches() | Contains() | Begins() | Ends() | Lacks() | StopPattern():
                 slot = known.setdefault(term, len(self._contents))  # equal atoms share a machine
                 if slot == len(self._contents):
                     self._add(term, slot)
                 self._slots[id(term)] = slot
 
-    def _add(self, atom: Choice | Matches | Contains | Lacks | AnyStop, slot: int) -> None:
+    def _add(self, atom: Choice | Matches | Contains | Begins | Ends | Lacks | StopPattern, slot: int) -> None:
         match atom:
             case Choice(options):
                 self._contents.append(Options(options))
@@ -85,14 +109,39 @@ class Watch:
                 self._contents.append(Forbidden(phrases))
             case Contains(phrase):
                 self._contents.append(Phrase(phrase, sticky=True))
-            case Stop(phrase):
-                found: Phrase | Found = Phrase(phrase, sticky=False)
-                self._contents.append(found)
-                self.stops.append((atom, slot, found))
+            case Begins(phrases):
+                self._contents.append(Beginnings(phrases))
+            case Ends(phrases):
+                self._contents.append(Endings(phrases))
             case StopPattern(pattern, flags, inclusive, span):
                 found = Found(pattern, flags, span, measured=not inclusive)
                 self._contents.append(found)
-                self.stops.append((atom, slot, found))
+                self._finding[slot] = found
+                self._watch_for(atom, slot, 0)
+
+    def _watch_for(self, stop: AnyStop, slot: int, number: int) -> None:
+        self._numbers[slot, number] = len(self.stops)
+        self.stops.append(stop)
+
+    def _find_phrases(self, term: Term) -> None:
+        """The machines of all stops that are phrases."""
+        stops = [atom for atom in _atoms(term) if isinstance(atom, Stop)]
+        for inclusive in (True, False):
+            phrases = dict.fromkeys(stop.phrase for stop in stops if stop.inclusive == inclusive)
+            if phrases:
+                slot, machine = len(self._contents), StopPhrases(phrases)
+                self._contents.append(machine)
+                self._finding[slot] = machine
+                self._phrases[inclusive] = slot, machine
+
+    def reached(self, atoms: Atoms) -> list[tuple[AnyStop, int]]:
+        """The stops that end exactly here, in their order, each with the length of what it has found."""
+        numbers = sorted(
+            (self._numbers[slot, number], length)
+            for slot, machine in self._finding.items()
+            for number, length in machine.found(atoms[slot])
+        )
+        return [(self.stops[number], length) for number, length in numbers]
 
     @property
     def counts_parts(self) -> bool:
@@ -130,17 +179,18 @@ class Watch:
             case Length(at_least, at_most, unit):
                 value = values[self._units[unit]]
                 return Judgement(at_least <= value and (at_most is None or value <= at_most), False)
-            case Choice() | Matches() | Contains() | Lacks():
+            case Choice() | Matches() | Contains() | Begins() | Ends() | Lacks():
                 slot = self._slots[id(term)]
                 return Judgement(self._contents[slot].holds(atoms[slot]), False)
             case Stop() | StopPattern():
                 return Judgement(True, term == reached)
             case Not(part):
                 return Judgement(not self._judge(part, atoms, values, reached).holds, False)
-            case And(terms):
-                parts = [self._judge(part, atoms, values, reached) for part in terms]
+            case And():
+                others, stops = self._conjuncts[id(term)]
+                parts = [self._judge(part, atoms, values, reached) for part in others]
                 holds = all(part.holds for part in parts)
-                return Judgement(holds, holds and any(part.fires for part in parts))
+                return Judgement(holds, holds and (reached in stops or any(part.fires for part in parts)))
             case Or(terms):
                 parts = [self._judge(part, atoms, values, reached) for part in terms]
                 return Judgement(any(part.holds for part in parts), any(part.fires for part in parts))
@@ -164,13 +214,13 @@ class Watch:
                 return ()
             case Length(at_least, at_most, unit):
                 return (Way(0, 0, self._bounds(unit, at_least, NEVER if at_most is None else at_most)),)
-            case Choice() | Matches() | Contains() | Lacks():
+            case Choice() | Matches() | Contains() | Begins() | Ends() | Lacks():
                 slot = self._slots[id(term)]
                 need = self._contents[slot].need(atoms[slot])
                 return (Way(*need, self._always.bounds),) if need.num_bytes < NEVER else ()
-            case And(terms):
+            case And():
                 ways: tuple[Way, ...] = (self._always,)
-                for part in terms:
+                for part in self._conjuncts[id(term)][0]:
                     ways = possible(both(a, b) for a in ways for b in self._ways_of(part, atoms))
                 return ways
             case Or(terms):
@@ -209,6 +259,17 @@ class Watch:
             if index is not None and values[index] + more > bounds[index][1]:
                 return NEVER
         return num_bytes
+
+
+def _atoms(term: Term) -> Iterator[Term]:
+    match term:
+        case And(terms) | Or(terms):
+            for part in terms:
+                yield from _atoms(part)
+        case Not(part):
+            yield from _atoms(part)
+        case _:
+            yield term
 
 
 def _longest(stop: AnyStop) -> int:

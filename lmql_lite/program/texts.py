@@ -8,7 +8,7 @@ from types import CodeType
 
 from lmql_lite.constraints import shapes
 from lmql_lite.constraints.spellings import SIGMAS, spellings
-from lmql_lite.constraints.terms import Contains, Term
+from lmql_lite.constraints.terms import Begins, Contains, Ends, Term
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.values import Evaluate, encode, followed, wrong
 
@@ -106,11 +106,11 @@ class Edge:
         options = (
             [value] if isinstance(value, str) else list(value) if several and isinstance(value, Iterable) else [value]
         )
+        texts: set[bytes] = set()
         for option in options:
             if not isinstance(option, str):
                 kind = "a tuple of texts" if self.tuple_only else "a collection of texts"
                 sentence = f"a hole begins and ends with a text, or with one of {kind}"
                 raise wrong(self.span, sentence, option, 'X.startswith(("a", "b")), STARTS_WITH(X, ["a", "b"])')
-            encode(self.span, option)
-        texts = tuple(sorted(set(options)))
-        return followed((shapes.begins if self.at_start else shapes.ends)(texts, self.span))
+            texts.add(encode(self.span, option))
+        return (Begins if self.at_start else Ends)(tuple(sorted(texts)), self.span)
