@@ -15,7 +15,9 @@ import gc
 import importlib
 import itertools
 import pkgutil
+import re
 import statistics
+import string
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,11 +36,12 @@ from trained import END_OF_TEXT, LARGE, SMALL, default_cache, tokenizer
 
 import lmql_lite.constraints
 from lmql_lite.cache.scores import Scores
+from lmql_lite.constraints import shapes
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.shapes import SHAPES
-from lmql_lite.constraints.terms import And, Choice, Contains, Length, Matches, Not, Stop, Term
+from lmql_lite.constraints.terms import And, Choice, Contains, Length, Matches, Not, Occurrences, Or, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.errors import Span
+from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.models.tokenizer import HFTokenizer
 
 VOCABULARIES = {"128k": LARGE, "4k": SMALL}
@@ -101,7 +104,88 @@ def regex_of_words(at_least: int, at_most: int) -> str:
     return rf"[ \n]*([^ \n]+[ \n]+){{{max(at_least - 1, 0)},{at_most - 1}}}[^ \n]*[ \n]*"
 
 
+def having(*phrases: str) -> tuple[Term, ...]:
+    return tuple(Contains(phrase.encode()) for phrase in phrases)
+
+
+def lark_of(*phrases: str) -> str:
+    return " & ".join(f"/(?s:.*){phrase}(?s:.*)/" for phrase in phrases)
+
+
+def phrases_and_counts() -> Iterator[Case]:
+    """Conditions that would multiply, were each phrase a part of the state."""
+    twelve = (
+        "version",
+        "parser",
+        "token",
+        "later",
+        "lake",
+        "people",
+        "sister",
+        "jobs",
+        "machine",
+        "error",
+        "unused",
+        "import",
+    )
+    text = (PARAGRAPH,)
+    yield Case("12 phrases", And(having(*twelve)), text, f"start: X\nX: {lark_of(*twelve)}")
+    yield Case(
+        "12 phrases, len<=600",
+        And((*having(*twelve), Length(0, 600))),
+        text,
+        f"start: X\nX: {lark_of(*twelve)} & /(?s:.{{0,600}})/",
+    )
+    pairs = [(phrase, 590 + at) for at, phrase in enumerate(twelve[:10])]
+    either = " & ".join(f"/(?s:.*){phrase}(?s:.*)|(?s:.{{0,{most}}})/" for phrase, most in pairs)
+    yield Case(
+        "and of 10 (in or len)",
+        And(tuple(Or((Contains(phrase.encode()), Length(0, most))) for phrase, most in pairs)),
+        text,
+        f"start: X\nX: {either}",
+    )
+    yield Case(
+        "26 letters, len<=600",
+        And((*having(*string.ascii_lowercase), Length(0, 600))),
+        text,
+        f"start: X\nX: {lark_of(*string.ascii_lowercase)} & /(?s:.{{0,600}})/",
+    )
+    counts = tuple(Length(20, 20, Occurrences(letter)) for letter in (b"a", b"b", b"c"))
+    thrice = " & ".join(f"/[^{letter}]*({letter}[^{letter}]*){{20}}/" for letter in "abc")
+    yield Case(
+        "3 counts of 20, len==80",
+        And((*counts, Length(80, 80))),
+        ("abc" * 20 + "." * 20,),
+        f"start: X\nX: {thrice} & /(?s:.{{80}})/",
+    )
+    endings = tuple(f"{word} {number}." for word in PHRASES for number in range(5))
+    yield Case(
+        "500 endings",
+        shapes.ends(endings, WHERE),
+        (PARAGRAPH,),
+        f"start: /(?s:.*)({'|'.join(re.escape(each) for each in endings)})/",
+    )
+    beginnings = tuple(sorted(f"{word} {number} " for word in PHRASES for number in range(100)))
+    yield Case(
+        "10,000 prefixes",
+        shapes.begins(beginnings, WHERE),
+        (beginnings[7] + PARAGRAPH,),
+        f"start: /({'|'.join(beginnings)})(?s:.*)/",
+    )
+    yield Case(
+        "6 tokens, len>20",
+        And((Length(0, 6, "tokens"), Length(20, None))),
+        ("Magnificent travellers crossed the frozen",) * 16,
+        "start: /(?s:.{20,})/",
+    )
+
+
 def cases() -> Iterator[Case]:
+    yield from everyday()
+    yield from phrases_and_counts()
+
+
+def everyday() -> Iterator[Case]:
     banned = "|".join(PHRASES)
     lengths = "/(?s:.{0,400})/"
     words = Length(0, 60, unit="words")
@@ -493,7 +577,7 @@ def main() -> None:
                 runs: list[Measured] | str
                 try:
                     runs = bench.repeated(start, case, max(arguments.repeats, 1), ours=engine == "ours")
-                except Refused as refusal:
+                except (Refused, ConstraintError) as refusal:
                     runs = "refused: " + " ".join(str(refusal).split())[:110]
                 rows.append((case.name, engine, runs))
         tokens = (

@@ -107,14 +107,18 @@ _INSTEAD = {
     "certificate": 'a run takes trace="run.json"',
     "decorators": "any function decorates a hole: [@f X]; Decorator(pre=..., stream=..., post=...) has all stages",
     "headless": "stream() gives every event of a run",
+    "inline_use": "a hole calls functions: [argmax(tools=[f, g]) X]",
     "inprocess": "model('local:NAME') runs in this process",
+    "load": "compile(Path(...)) reads a file",
     "main": "compile(...) gives a query with run()",
     "printing": "stream() gives every event of a run",
     "run_file": "run(Path(...)) takes a file",
     "serve": "model('openai/NAME', base_url=...) talks to any compatible server",
     "set_default_model": "a run, @query and Session take model=",
+    "silent": "nothing is printed; stream() gives every event of a run",
     "static_prompt": "compile(...) takes any text",
     "stream": "a query has stream(), which gives every event of a run",
+    "tokenizer": "len(TOKENS(X)) counts tokens in `where`, and result.tokens has each",
     "traced": 'a run takes trace="run.json"',
 }
 """What LMQL has under these names."""

@@ -1,13 +1,14 @@
 """Everything that can go wrong, and the place in the source where it did.
 
     LmqlLiteError
-    ├─ QueryError        the query does not compile; carries every problem that was found
+    ├─ QueryError        the query does not compile
     ├─ InputError        a missing, unknown or unreadable input: wrong usage
-    ├─ ConstraintError   the `where` of a hole cannot be met
+    ├─ ConstraintError   the `where` of a hole cannot be met, found before the run or in it
     ├─ ModelError        a model is unknown, cannot be loaded, or failed while it was asked
     ├─ CacheError        a cache file is corrupt, locked or of another format
     └─ BudgetError       a limit on requests, tokens or money was reached
 
+The compiler raises one error for all problems of a query: a ConstraintError if each of them is one, else a QueryError.
 A Python exception raised by the query's own code is the user's: it is never wrapped in one of these.
 """
 
@@ -15,8 +16,13 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+LONGEST_EXCERPT = 160
+"""Characters of a source line that is shown whole."""
+PART = 50
+"""Characters before, under and after the carets that are shown of a longer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +59,21 @@ class Span:
         return Span(self.name, self.text, self.start, other.end, self.first_line)
 
     def excerpt(self) -> str:
-        """The source line with carets under the span (its part on the first line), two lines in all."""
+        """The source line with carets under the span (its part on the first line), two lines in all.
+
+        A line of more than `LONGEST_EXCERPT` columns is cut around the carets.
+        """
         begin = self.text.rfind("\n", 0, self.start) + 1
         end = self.text.find("\n", begin)
         line = self.text[begin : end if end >= 0 else len(self.text)].rstrip("\r")
         before = _as_drawn(line[: self.start - begin])
         under = _as_drawn(line[self.start - begin : max(self.end - begin, 0)])
+        after = _as_drawn(line[max(self.end, self.start) - begin :])
+        if len(before) + len(under) + len(after) > LONGEST_EXCERPT:
+            before = f"...{before[-PART:]}" if len(before) > PART else before
+            under, after = (part if len(part) <= PART else f"{part[:PART]}..." for part in (under, after))
         carets = "^" * max(_columns(under), 1)
-        return f"    {_as_drawn(line)}\n    {' ' * _columns(before)}{carets}"
+        return f"    {before}{under}{after}\n    {' ' * _columns(before)}{carets}"
 
 
 def _as_drawn(text: str) -> str:
@@ -83,31 +96,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str | None:
 
 
 class LmqlLiteError(Exception):
-    """The root. `message` is one sentence, `span` where it happened, `hint` what would help."""
+    """The root. `message` is one sentence, `span` where it happened, `hint` what would help.
 
-    def __init__(self, message: str, *, span: Span | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.span = span
-        self.hint = hint
-
-    def __str__(self) -> str:
-        if self.span is None:
-            return self.message
-        return f"{self.span.name}:{self.span.line}:{self.span.column}: {self.message}"
-
-    def report(self) -> str:
-        """What a person should read: place and sentence, the source line with carets, the hint."""
-        lines = [str(self)]
-        if self.span is not None:
-            lines.append(self.span.excerpt())
-        if self.hint:
-            lines.append(f"    hint: {self.hint}")
-        return "\n".join(lines)
-
-
-class QueryError(LmqlLiteError):
-    """The query does not compile. `problems` holds every error found, this one first, in source order."""
+    `others` are further problems of the same query, where the compiler found more than one.
+    """
 
     def __init__(
         self,
@@ -115,23 +107,36 @@ class QueryError(LmqlLiteError):
         *,
         span: Span | None = None,
         hint: str | None = None,
-        others: tuple[QueryError, ...] = (),
+        others: tuple[LmqlLiteError, ...] = (),
     ) -> None:
-        super().__init__(message, span=span, hint=hint)
+        super().__init__(message)
+        self.message = message
+        self.span = span
+        self.hint = hint
         self.others = others
 
     @property
-    def problems(self) -> tuple[QueryError, ...]:
+    def problems(self) -> tuple[LmqlLiteError, ...]:
+        """Every problem found, this one first, in source order."""
         return (self, *self.others)
 
-    @staticmethod
-    def of(problems: list[QueryError]) -> QueryError:
-        """One error to raise for all of them; the first in source order leads."""
-        first, *others = sorted(problems, key=lambda problem: problem.span.start if problem.span else 0)
-        return QueryError(first.message, span=first.span, hint=first.hint, others=tuple(others))
+    def __str__(self) -> str:
+        if self.span is None:
+            return self.message
+        return f"{self.span.name}:{self.span.line}:{self.span.column}: {self.message}"
 
     def report(self) -> str:
-        return "\n".join([super().report(), *(other.report() for other in self.others)])
+        """Text for a person: of each problem the place and the sentence, the source line with carets, the hint."""
+        lines = [str(self)]
+        if self.span is not None:
+            lines.append(self.span.excerpt())
+        if self.hint:
+            lines.append(f"    hint: {self.hint}")
+        return "\n".join([*lines, *(other.report() for other in self.others)])
+
+
+class QueryError(LmqlLiteError):
+    """The query does not compile."""
 
 
 class InputError(LmqlLiteError):
@@ -139,7 +144,7 @@ class InputError(LmqlLiteError):
 
 
 class ConstraintError(LmqlLiteError):
-    """The `where` of a hole cannot be met. Raised instead of returning a value that violates it."""
+    """The `where` of a hole cannot be met, found when the query is compiled or when it runs. No result violates it."""
 
 
 class ModelError(LmqlLiteError):
@@ -156,3 +161,11 @@ class CacheError(LmqlLiteError):
 
 class BudgetError(LmqlLiteError):
     """A limit on requests, tokens or money was reached."""
+
+
+def joined(problems: Sequence[QueryError | ConstraintError]) -> QueryError | ConstraintError:
+    """One error to raise for all problems of a query; the first in source order leads."""
+    ordered = sorted(problems, key=lambda problem: problem.span.start if problem.span else 0)
+    first, others = ordered[0], tuple(ordered[1:])
+    kind = ConstraintError if all(isinstance(each, ConstraintError) for each in ordered) else QueryError
+    return kind(first.message, span=first.span, hint=first.hint, others=others)

@@ -13,9 +13,9 @@ from inspect import BoundArguments
 from types import FrameType, FunctionType
 from typing import Any, Literal, Unpack, overload
 
-from lmql_lite.errors import did_you_mean
+from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang.docstrings import docstring
-from lmql_lite.lang.keywords import MODULES
+from lmql_lite.lang.keywords import DATES, MODULES
 from lmql_lite.lang.parser import parse
 from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.decoding import INSTEAD
@@ -173,12 +173,12 @@ class QueryFunction:
     def _call(self, call: BoundArguments) -> NestedCall:
         """Defaults and the object of a method are arguments; what stands around the definition is the scope (S27)."""
         call.apply_defaults()
-        wanted = (*self.query.inputs, *MODULES)
+        wanted = (*self.query.inputs, *MODULES, *DATES)
         around = ChainMap(_closure(self._function), self._scope, self._function.__globals__)
         return NestedCall(
             self._function.__name__,
             self.program,
-            {name: value for name, value in call.arguments.items() if name in wanted},
+            {name: value for name, value in call.arguments.items() if name in wanted or name in self.program.bound},
             {name: around[name] for name in wanted if name in around},
             self.options.get("model"),
             self.typed,
@@ -235,8 +235,13 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
             f"@query stands above a function, and this is {function!r}; compile() takes the text of a query"
         )
     known = function.__globals__.get(QUERIES, {}).get(function.__code__.co_firstlineno)
+    if "context" in inspect.signature(function).parameters:
+        hint = "choose another name; the text so far is context.prompt"
+        raise QueryError(
+            f"{function.__name__}() cannot have a parameter 'context': it is the run's own object", hint=hint
+        )
     compiled = Query(known or compile_program(parse(docstring(function))))
-    names = {*compiled.inputs, *MODULES, *named_in(function.__annotations__.get("return"))}
+    names = {*compiled.inputs, *MODULES, *DATES, *named_in(function.__annotations__.get("return"))}
     return QueryFunction(function, compiled, options, _around(frame, names), kind)
 
 

@@ -75,9 +75,9 @@ class Sampling:
 class Token:
     """One token of a finished run.
 
-    `hole` is the name of the hole it was chosen for, None for the program's own text; a token may begin in the text
-    before that hole, and is then not one of its `TOKENS` (S15). `logprob` is the raw natural
-    log-probability that the model gave it, None where the model was not asked.
+    `hole` is the name of the hole it was chosen for, None for the program's own text. A token that begins in the text
+    before its hole is one of the hole's `TOKENS` as well (S15). `logprob` is the raw natural log-probability that the
+    model gave it, None where the model was not asked.
     """
 
     id: int

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from lmql_lite.cache.token_cache import AnyCache
 from lmql_lite.errors import InputError, did_you_mean
-from lmql_lite.lang.keywords import MODULES
+from lmql_lite.lang.keywords import DATES, MODULES, PROVIDED
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.models.base import Model
@@ -256,8 +256,10 @@ class Query:
             example = self.inputs[0] if self.inputs else "name"
             raise InputError(f"inputs are a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
         for name in inputs or {}:
-            if name not in (*self.inputs, *MODULES, INPUT):
+            if name not in (*self.inputs, *self.program.bound, *MODULES, *DATES, INPUT):
                 hint = did_you_mean(name, self.inputs) or self._known()
+                if name in PROVIDED:
+                    hint = f"{name!r} is the run's own object in every query: choose another name"
                 raise InputError(f"the query reads no input {name!r}", hint=hint)
         return dict(inputs or {})
 
@@ -294,10 +296,15 @@ def of_row(options: Options, program: Program, number: int) -> Options:
 def compile(source: str | Path) -> Query:
     """A query from its text, or from a file: a `Path`, or a string that ends in `.lq` or `.lmql`.
 
-    Raises QueryError, with every problem found, and InputError for a file that cannot be read.
+    Raises QueryError, with every problem found; ConstraintError where all that is wrong is a `where` that no text can
+    meet; InputError for a file that cannot be read, and for what is neither a text nor a path.
     """
+    if not isinstance(source, str | Path):
+        sentence = f"a query is a text or the path of a file, and this is {source!r}"
+        hint = "decode bytes first: source.decode()" if isinstance(source, bytes) else "give its text, or a Path"
+        raise InputError(sentence, hint=hint)
     is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(SUFFIXES))
-    text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source))
+    text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source).removeprefix("\ufeff"))
     return Query(compile_program(parse(text)))
 
 

@@ -395,3 +395,41 @@ def test_n_results_come_best_first_and_the_best_is_the_one_of_the_last_event() -
     assert thrown(6, n=4) == [result.value for result in results]
     assert lq.run_sync('sample(n=2, seed=1)\n    "[X]"\nwhere len(X) == 2', model=DICE)[0].prompt  # type: ignore[index]
     assert isinstance(thrown.run_sync(6, n=1), lq.Result)
+
+
+def test_a_parameter_named_like_a_hole_is_its_first_value():
+    @lq.query(model=lq.ScriptedModel("bc"))
+    def f(X):
+        """lq
+        "{X}[X]" where len(X) < 2
+        return X
+        """
+
+    assert f.run_sync("a").prompt == "ab"
+    assert f("a") == "b"
+
+
+def test_a_parameter_that_the_query_assigns_again_is_not_lost():
+    @lq.query(model=lq.ScriptedModel("b"))
+    def f(place):
+        """lq
+        place = place.upper()
+        "{place}[X]" where len(X) < 2
+        """
+
+    assert f("a").prompt.startswith("A")
+
+
+def test_a_parameter_called_context_is_refused():
+    with pytest.raises(lq.QueryError, match="cannot have a parameter 'context'"):
+
+        @lq.query
+        def f(context):
+            """lq
+            "{context}[X]"
+            """
+
+
+def test_a_lambda_has_no_docstring():
+    with pytest.raises(lq.QueryError, match="<lambda> has no docstring with a query"):
+        lq.query(lambda: None)

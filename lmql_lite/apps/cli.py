@@ -21,9 +21,15 @@ from lmql_lite.apps.playground.command import playground
 from lmql_lite.apps.replay_command import replay
 from lmql_lite.apps.run_command import run
 from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, tree_of
-from lmql_lite.errors import InputError, QueryError
+from lmql_lite.errors import ConstraintError, InputError, QueryError
 
 SUFFIXES = (".lq", ".lmql", ".lqrun")
+INSTEAD = {
+    "serve-model": "local:NAME runs a model in this process, openai/NAME with --base-url uses a server",
+    "usage": "lq --help",
+    "version": "lq --version",
+}
+"""Commands of LMQL that are not here, and what to write."""
 
 
 class Commands(click.Group):
@@ -40,6 +46,8 @@ class Commands(click.Group):
         if first not in self.commands and first.endswith(SUFFIXES):
             command = "replay" if first.endswith(".lqrun") else "run"
             context.fail(f"{first} is a file and no command. Did you mean: lq {command} {first}")
+        if first in INSTEAD:
+            context.fail(f"there is no command {first}: {INSTEAD[first]}")
         return super().resolve_command(context, arguments)
 
 
@@ -58,20 +66,30 @@ def lq() -> None:
 @click.command(short_help="Find mistakes in queries; no model is asked.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 def check(files: tuple[str, ...]) -> None:
-    """Find all mistakes in each FILE that can be found without a run; no model is asked."""
+    """Find all mistakes in each FILE that can be found without a run; no model is asked.
+
+    What compiles and is hardly meant is a warning, such as a condition that is always true.
+    """
+    from lmql_lite.lang.doubts import doubts
+    from lmql_lite.lang.scope import check as scope_of
     from lmql_lite.program.compiler import compile as compile_program
 
     worst = 0
     problems = 0
     for file in files:
         try:
-            compile_program(tree_of(file))
-        except (QueryError, InputError) as error:
+            tree = tree_of(file)
+            compile_program(tree)
+        except (QueryError, ConstraintError, InputError) as error:
             click.echo(error.report())
             worst = max(worst, EXIT_CODES[type(error)])
-            problems += len(error.problems) if isinstance(error, QueryError) else 1
+            problems += len(error.problems)
         else:
-            click.echo(f"{file}: ok")
+            warnings = doubts(tree, scope_of(tree))
+            for each in warnings:
+                click.echo(type(each)(f"warning: {each.message}", span=each.span, hint=each.hint).report())
+            count = f", with {len(warnings)} warning{'s' * (len(warnings) > 1)}" if warnings else ""
+            click.echo(f"{file}: ok{count}")
     if problems:
         click.echo(f"{problems} problem{'s' * (problems > 1)} found", err=True)
     sys.exit(worst)

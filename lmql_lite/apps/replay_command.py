@@ -9,7 +9,7 @@ import click
 
 from lmql_lite.apps.results import as_shown
 from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, note, reporting, tell, write
-from lmql_lite.errors import InputError, LmqlLiteError, QueryError
+from lmql_lite.errors import InputError, LmqlLiteError
 
 if TYPE_CHECKING:
     from lmql_lite.runtime.events import Failed, Finished
@@ -81,7 +81,5 @@ def report(failed: Failed) -> int:
 
 
 def error_of(failed: Failed) -> LmqlLiteError:
-    if failed.kind == "QueryError":
-        others = tuple(QueryError(other.message, span=other.span, hint=other.hint) for other in failed.others)
-        return QueryError(failed.message, span=failed.span, hint=failed.hint, others=others)
-    return KINDS[failed.kind](failed.message, span=failed.span, hint=failed.hint)
+    others = tuple(error_of(other) for other in failed.others)
+    return KINDS[failed.kind](failed.message, span=failed.span, hint=failed.hint, others=others)

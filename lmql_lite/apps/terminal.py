@@ -211,7 +211,7 @@ def reporting(as_json: bool) -> Iterator[None]:
 def error_object(error: LmqlLiteError) -> dict[str, Any]:
     place = {"file": error.span.name, "line": error.span.line, "column": error.span.column} if error.span else {}
     found: dict[str, Any] = {"code": type(error).__name__, "message": error.message, "hint": error.hint, **place}
-    if isinstance(error, QueryError) and error.others:
+    if error.others:
         found["others"] = [error_object(other) for other in error.others]
     return found
 

@@ -37,61 +37,6 @@ class Need(NamedTuple):
     num_characters: int
 
 
-class Phrase:
-    """Finds a phrase (Knuth, Morris, Pratt 1977): the state is how much of it the text ends with.
-
-    With `sticky` the state stays once the phrase was found: "contains". Without, it goes on: "ends with".
-    """
-
-    def __init__(self, phrase: bytes, *, sticky: bool) -> None:
-        self.phrase = phrase
-        self.size = len(phrase)
-        self._sticky = sticky
-        borders = [0] * (self.size + 1)
-        border = 0
-        for end in range(2, self.size + 1):
-            while border and phrase[end - 1] != phrase[border]:
-                border = borders[border]
-            border += phrase[end - 1] == phrase[border]
-            borders[end] = border
-        self._borders = borders
-        self._moves: list[Moves | None] = [None] * (self.size + 1)
-
-    def step(self, state: int, byte: int) -> int:
-        if state == self.size:
-            if self._sticky:
-                return state
-            state = self._borders[state]
-        while state and self.phrase[state] != byte:
-            state = self._borders[state]
-        return state + (self.phrase[state] == byte)
-
-    def moves(self, state: int) -> Moves:
-        moves = self._moves[state]
-        if moves is None:
-            if state == self.size and self._sticky:
-                moves = Moves({}, state)
-            else:
-                moves = Moves({byte: after for byte in set(self.phrase) if (after := self.step(state, byte))}, 0)
-            self._moves[state] = moves
-        return moves
-
-    def holds(self, state: int) -> bool:
-        return state == self.size
-
-    def back(self, state: int) -> int:
-        """The length of the phrase that ends here."""
-        return self.size
-
-    def under_way(self, state: int) -> int:
-        """How many of the last bytes may be part of the phrase."""
-        return state
-
-    def need(self, state: int) -> Need:
-        rest = self.phrase[state:]
-        return Need(len(rest), sum(map(starts_character, rest)))
-
-
 class Forbidden:
     """Finds any of several phrases (Aho, Corasick 1975): the state is a node of their trie, DEAD once one was found."""
 

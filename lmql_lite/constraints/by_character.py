@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lmql_lite.constraints.automaton import NOWHERE, Automaton
 from lmql_lite.constraints.charset import SIZES
 from lmql_lite.constraints.simplify import TRUE, simplify
-from lmql_lite.constraints.terms import And, Length, Or, Stop, StopPattern, Term, Unit
+from lmql_lite.constraints.terms import And, Length, Measure, Or, Stop, StopPattern, Term
 
 FIRST_BYTES = ((0x00, 0x80), (0xC0, 0xE0), (0xE0, 0xF0), (0xF0, 0xF5))
 """Of characters of one, two, three and four bytes."""
@@ -61,6 +61,7 @@ class ByCharacter:
         self.exact = exact
         self.certain = certain
         self.bounded_anywhere = not exact and (automaton.closed or not automaton.has_stops)
+        self._sum = automaton.counts.sum
         self._term = simplify(automaton.term)
         self._widths = dict(zip(automaton.counts.units, automaton.counts.most, strict=True))
         self._begins: dict[int, list[Begin]] = {}
@@ -73,7 +74,7 @@ class ByCharacter:
         """The largest number that a count is compared with; tokens, which no server counts here, come first."""
         return max(map(self._width, self._widths), default=0)
 
-    def _width(self, unit: Unit) -> float:
+    def _width(self, unit: Measure) -> float:
         return inf if unit == "tokens" else self._widths[unit]
 
     @property
@@ -107,13 +108,13 @@ class ByCharacter:
         begins = self._begins.get(state)
         if begins is None:
             begins = self._begins[state] = []
-            row, added = self._row(state)
+            steps = self.automaton.steps(state)
             for more, ((first, end), (lowest, highest)) in enumerate(zip(FIRST_BYTES, SIZES, strict=True)):
                 size = 64**more
-                for code, many, after in _runs(row[first:end]):
+                for code, many, (after, added) in _runs(steps[first:end]):
                     low, high = max(code * size, lowest), min((code + many) * size - 1, highest)
                     if low <= high:
-                        begins.append(Begin(after, added.get(after, 0), more, low, high))
+                        begins.append(Begin(after, added, more, low, high))
         return begins
 
     def steps(self, state: int) -> list[Step]:
@@ -124,7 +125,7 @@ class ByCharacter:
             for first, added, more, low, high in self.begins(state):
                 size = 64**more
                 for after, spent, begin, end in self._spread(first, more, low // size, high // size - low // size + 1):
-                    key = (after, added + spent, (more + 1) * self.automaton.cuts_back)
+                    key = (after, self._sum(added, spent), (more + 1) * self.automaton.cuts_back)
                     _append(found.setdefault(key, Step(*key, [])).ranges, (begin, end))
             steps = self._steps[state] = list(found.values())
         return steps
@@ -148,27 +149,21 @@ class ByCharacter:
         tails = self._tails.get((state, more))
         if tails is None:
             tails = self._tails[state, more] = []
-            row, added = self._row(state)
-            for code, many, after in _runs(row[0x80:0xC0]):
+            for code, many, (after, added) in _runs(self.automaton.steps(state)[0x80:0xC0]):
                 for last, spent, begin, end in self._spread(after, more - 1, code, many):
-                    spent += added[after]
+                    spent = self._sum(spent, added)
                     if tails and tails[-1][:2] == (last, spent) and tails[-1][3] == begin - 1:
                         begin = tails.pop()[2]
                     tails.append((last, spent, begin, end))
         return tails
 
-    def _row(self, state: int) -> tuple[list[int], dict[int, int]]:
-        """The state after each byte, and what the way there adds to the counts."""
-        row: list[int] = self.automaton.row(state).tolist()
-        return row, {edge.state: edge.added for edge in self.automaton.edges(state)}
 
-
-def _runs(row: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Equal numbers in a row: the place of the first, how many, and the number."""
+def _runs(steps: list[tuple[int, int]]) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Equal steps in a row: the place of the first, how many, and the step."""
     at = 0
-    for number, equal in groupby(row):
+    for step, equal in groupby(steps):
         many = len(list(equal))
-        yield at, many, number
+        yield at, many, step
         at += many
 
 
@@ -179,7 +174,7 @@ def _append(ranges: list[Range], new: Range) -> None:
         ranges.append(new)
 
 
-def _uncapped(term: Term, unit: Unit) -> Term:
+def _uncapped(term: Term, unit: Measure) -> Term:
     """The term without the upper bound that its whole text has."""
     match term:
         case And(terms):
@@ -189,7 +184,7 @@ def _uncapped(term: Term, unit: Unit) -> Term:
     return term
 
 
-def _uncounted(term: Term, unit: Unit) -> Term:
+def _uncounted(term: Term, unit: Measure) -> Term:
     match term:
         case And(terms):
             return And(tuple(_uncounted(part, unit) for part in terms))

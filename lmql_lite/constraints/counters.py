@@ -1,4 +1,4 @@
-"""What lengths are compared with: how many characters, words, sentences and tokens were said, as one integer."""
+"""What lengths are compared with, and which phrases were found: counts and flags beside the states, as one integer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import NEVER, Moves, starts_character
 from lmql_lite.constraints.charset import DONE, charset, joined
-from lmql_lite.constraints.terms import UNITS, Length, Unit
+from lmql_lite.constraints.terms import UNITS, Length, Measure, Unit
 
 IntArray = NDArray[np.intp]
 
@@ -25,15 +25,24 @@ HEADROOM = 2**16
 """More than a token adds to any count: none has so many bytes."""
 
 
-class Counts:
-    """The counts that a term compares, each saturated one past the largest number it is compared with.
+FLAGS_IN_LANE = 62
+COUNTS_IN_LANE = 3
+LANE_BITS = 20
+"""Of one count in a 64-bit integer: more than a token adds to any."""
 
-    Several counts are packed into one integer, so that a configuration is always a pair of integers.
+
+class Counts:
+    """The counts that a term compares, each saturated one past the largest number it is compared with, and flags.
+
+    All are packed into one integer, so that a configuration is always a pair of integers. Counts are added up; a flag
+    that was raised stays.
     """
 
-    def __init__(self, most: dict[Unit, int]) -> None:
-        self.units = tuple(unit for unit in UNITS if unit in most)
+    def __init__(self, most: dict[Measure, int], num_flags: int = 0) -> None:
+        occurrences = [unit for unit in most if unit not in UNITS]
+        self.units: tuple[Measure, ...] = (*(unit for unit in UNITS if unit in most), *occurrences)
         self.most = tuple(most[unit] for unit in self.units)
+        self.num_flags = num_flags
         self._fields: list[tuple[int, int, int]] = []
         """Of each count: where it begins, its bits as a mask, and its largest value."""
         shift = 0
@@ -41,38 +50,71 @@ class Counts:
             bits = (value + HEADROOM).bit_length()
             self._fields.append((shift, (1 << bits) - 1, value))
             shift += bits
-        self._only = self.most[0] if len(self.most) == 1 else None
+        self.flags_at = shift
+        """The bit at which the flags begin."""
+        self._numbers = (1 << shift) - 1
+        self._only = self.most[0] if len(self.most) == 1 and not num_flags else None
+        self.walked = [at for at, unit in enumerate(self.units) if unit not in ("characters", "tokens")]
+        """The counts that the bytes of a text add to as the machines say."""
 
     def add(self, count: int, added: int) -> int:
-        total = count + added
         if self._only is not None:
+            total = count + added
             return total if total < self._only else self._only
+        total = self.sum(count, added)
         for shift, mask, most in self._fields:
             over = ((total >> shift) & mask) - most
             if over > 0:
                 total -= over << shift
         return total
 
-    def pack(self, values: tuple[int, ...]) -> int:
+    def sum(self, one: int, other: int) -> int:
+        """What two stretches of text add; not saturated."""
+        if not self.num_flags:
+            return one + other
+        numbers, at = self._numbers, self.flags_at
+        return (one & numbers) + (other & numbers) | (one | other) >> at << at
+
+    def pack(self, values: tuple[int, ...], flags: int = 0) -> int:
         """One value for each of `units`, none below 0."""
-        return sum(value << field[0] for value, field in zip(values, self._fields, strict=True))
+        packed = sum(value << field[0] for value, field in zip(values, self._fields, strict=True))
+        return packed | flags << self.flags_at
 
     def unpack(self, count: int) -> tuple[int, ...]:
+        """The value of each of `units`."""
         if self._only is not None:
             return (count,)
         return tuple([(count >> shift) & mask for shift, mask, _ in self._fields])
 
-    def largest(self, count: int) -> int:
-        return max(self.unpack(count), default=0)
+    def flags(self, count: int) -> int:
+        return count >> self.flags_at
 
-    def small(self, added: int) -> int:
-        """What a few bytes have added, packed to fit a 64-bit integer: 16 bits for each count."""
-        return sum(value << 16 * at for at, value in enumerate(self.unpack(added)))
+    def flagged(self, flags: int) -> int:
+        """Flags as a part of a count."""
+        return flags << self.flags_at
 
-    def widen(self, small: int) -> int:
-        return self.pack(tuple((small >> 16 * at) & 0xFFFF for at in range(len(self.units))))
+    def flag_lanes(self, flags: int) -> list[int]:
+        return [flags >> at & (1 << FLAGS_IN_LANE) - 1 for at in range(0, self.num_flags, FLAGS_IN_LANE)]
 
-    def one(self, unit: Unit) -> int:
+    def lanes(self, added: int) -> tuple[int, ...]:
+        """What a few bytes have added, without characters and tokens, as 64-bit integers: counts, then flags."""
+        values = self.unpack(added)
+        numbers = [
+            sum(values[unit] << LANE_BITS * at for at, unit in enumerate(self.walked[first : first + COUNTS_IN_LANE]))
+            for first in range(0, len(self.walked), COUNTS_IN_LANE)
+        ]
+        return (*numbers, *self.flag_lanes(self.flags(added)))
+
+    @property
+    def count_lanes(self) -> int:
+        """Number of lanes that are added up; in the others a bit stays."""
+        return -(-len(self.walked) // COUNTS_IN_LANE)
+
+    @property
+    def num_lanes(self) -> int:
+        return self.count_lanes + -(-self.num_flags // FLAGS_IN_LANE)
+
+    def one(self, unit: Measure) -> int:
         """What a single character, word, sentence or token adds; 0 where the term does not count it."""
         return 1 << self._fields[self.units.index(unit)][0] if unit in self.units else 0
 
@@ -91,7 +133,7 @@ class Region(NamedTuple):
 class Regions:
     """The counts of a term, cut where a comparison changes."""
 
-    def __init__(self, units: tuple[Unit, ...], lengths: list[Length]) -> None:
+    def __init__(self, units: tuple[Measure, ...], lengths: list[Length]) -> None:
         self._units = units
         self._lengths = lengths
         self._borders: list[list[int]] = []

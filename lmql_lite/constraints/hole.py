@@ -103,21 +103,21 @@ class Engine:
         """
         masks = self._masks_of(term, following)
         automaton = masks.automaton
-        shortest = automaton.at_least(automaton.start, 0)
+        start = automaton.start
+        shortest = automaton.at_least(start, 0)
         if shortest <= max_tokens or shortest == NEVER:  # a search for an end that is too far anyway would be long
-            way = automaton.way(automaton.start, 0)
+            way = automaton.way(start, 0)
             if way is None:
                 raise _too_few_tokens(term, name, span) or _unsatisfiable(term, name, span)
-            shortest = way.length if way.length <= max_tokens else automaton.distance(automaton.start, 0)
-        if shortest > max_tokens:
+            shortest = way.length if way.length <= max_tokens else automaton.distance(start, 0)
+        if shortest > max_tokens and (masks.in_tokens is None or not masks.in_tokens.is_within(max_tokens, start, 0)):
             raise ConstraintError(
                 f"[{name}] may have {max_tokens} tokens, too few for what its condition asks for",
                 span=term.span or span,
                 hint=f"a text that meets it has {shortest} bytes or more; raise max_tokens",
             )
-        start = HoleMatcher(masks, automaton.start)
-        empty_only = automaton.holds(automaton.start, 0) and not automaton.goes_on(automaton.start, 0)
-        return replace(start, ending="forced") if empty_only else start
+        empty_only = automaton.holds(start, 0) and not automaton.goes_on(start, 0)
+        return HoleMatcher(masks, start, ending="forced" if empty_only else None)
 
     def automaton(self, term: Term) -> Automaton:
         """That of a term, as its matchers share it."""

@@ -13,10 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.constraints import search
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.counters import Region
 from lmql_lite.constraints.walk import Pairs
+from lmql_lite.constraints.watch import Distances
 
 IntArray = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -34,32 +36,38 @@ class Box(NamedTuple):
 
 
 class Borders:
-    """Places where a stop is reached or a value may be complete: that depends on the comparisons alone."""
+    """Places where a stop is reached or a value may be complete: that depends on the comparisons and flags alone."""
 
     def __init__(self, automaton: Automaton, pairs: Pairs, test: Callable[[int, int], bool]) -> None:
         self.pairs = pairs
         self._automaton = automaton
         self._test = test
-        self._added = _matrix(automaton, pairs)
-        self._states = np.array([state for state, _ in pairs], dtype=np.intp)
-        self._known: dict[tuple[int, int], bool] = {}
+        self._configurations: list[tuple[int, int]] | None = None
+        self._known: dict[tuple[int, int, int], bool] = {}
 
-    def ask(self, values: Values) -> tuple[Flags, Box | None]:
+    @property
+    def configurations(self) -> list[tuple[int, int]]:
+        if self._configurations is None:
+            self._configurations = self.pairs.configurations(self._automaton.counts)
+        return self._configurations
+
+    def ask(self, values: Values, flags: int) -> tuple[Flags, Box | None]:
         """The answer for each place, and the counts for which it is the same; None where only these."""
         automaton, counts = self._automaton, self._automaton.counts
         here = np.array(values, dtype=np.intp)
-        at = self._added + here
+        at = self.pairs.added + here
         numbers, low, high = automaton.regions.find_all(at)
+        now = counts.pack(values, flags)
         if automaton.cuts_back and low.any():
             # a value that is cut may lie in an earlier region than the text
-            answers = [self._test(state, counts.add(counts.pack(values), added)) for state, added in self.pairs]
+            answers = [self._test(state, counts.add(now, added)) for state, added in self.configurations]
             return np.array(answers, dtype=np.bool_), None
         answers = []
-        for index, key in enumerate(zip(self._states.tolist(), numbers.tolist(), strict=True)):
+        for (state, added), number in zip(self.configurations, numbers.tolist(), strict=True):
+            key = state, number, counts.flags(added) | flags
             answer = self._known.get(key)
             if answer is None:
-                state, added = self.pairs[index]
-                answer = self._known[key] = self._test(state, counts.add(counts.pack(values), added))
+                answer = self._known[key] = self._test(state, counts.add(now, added))
             answers.append(answer)
         same = Box(here + (low - at).max(axis=0, initial=-NEVER), here + (high - at).min(axis=0, initial=NEVER))
         return np.array(answers, dtype=np.bool_), same
@@ -76,7 +84,8 @@ class Ways(NamedTuple):
     """For each group of questions about one state: a way to an end, and where it may lead to.
 
     What is added on the way, the region in which it has to end, and the most of each count with which anything can
-    end. All in shape (questions, counts).
+    end, all in shape (questions, counts). In lanes, shape (lanes, questions): the flags that it raises, and those that
+    have to be raised at its end, and must not be.
     """
 
     known: Flags
@@ -84,37 +93,42 @@ class Ways(NamedTuple):
     low: IntArray
     high: IntArray
     most: IntArray
+    raised: IntArray
+    wanted: IntArray
+    unwanted: IntArray
     length: int
 
 
 class Questions:
-    """About the `places` of one walk, sorted by state, and some more."""
+    """About `pairs`, sorted by state as far as they come from a walk."""
 
-    def __init__(self, automaton: Automaton, places: Pairs, more: Pairs) -> None:
+    def __init__(self, automaton: Automaton, pairs: Pairs) -> None:
         self._automaton = automaton
-        self._pairs = pairs = places + more
-        self._added = _matrix(automaton, pairs)
+        self.pairs = pairs
         self._ways: dict[Region, Ways] = {}
 
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def ask(self, values: Values, region: Region) -> Answers:
-        """For these counts, in this region."""
+    def ask(self, values: Values, flags: int) -> Answers:
+        """For these counts and flags."""
         automaton, counts = self._automaton, self._automaton.counts
         here = np.array(values, dtype=np.intp)
+        region = automaton.regions.find(values)
         box = Box(np.array(region.low, dtype=np.intp), np.array(region.high, dtype=np.intp))
-        if not counts.units:
-            distances = [automaton.distance(state, 0) for state, _ in self._pairs]
-            lives = np.array([each < NEVER for each in distances], dtype=np.bool_)
-            return Answers(lives, 1 + max((each for each in distances if each < NEVER), default=0), box)
+        if not counts.units and not counts.num_flags:
+            distances = self.distances(values, flags)
+            lives = distances < NEVER
+            return Answers(lives, 1 + int(distances[lives].max(initial=0)), box)
+        if automaton.only_phrases:
+            return self._ask_for_phrases(here, flags)
         ways = self._ways.get(region)
         if ways is None:
-            ways = self._ways[region] = self._find_ways(values)
-        at = self._added + here
+            ways = self._ways[region] = self._find_ways(values, flags)
+        at = self.pairs.added + here
         end = at + ways.spent
         sure = ways.known & (end >= ways.low).all(axis=1) & (end <= ways.high).all(axis=1)
-        excess = (at - ways.most).max(axis=1)
+        if counts.num_flags:
+            raised = self._raised(flags) | ways.raised
+            sure &= ((ways.wanted & ~raised | ways.unwanted & raised) == 0).all(axis=0)
+        excess = (at - ways.most).max(axis=1, initial=-NEVER)
         dead = (excess > 0) & ~sure
         far = ways.length
         if sure.any():
@@ -126,49 +140,83 @@ class Questions:
         unsure = np.flatnonzero(~(sure | dead))
         if unsure.size:
             box = Box(here, here)
-            largest = np.array(counts.most, dtype=np.intp)
-            for index in unsure.tolist():
-                count = counts.pack(tuple(np.minimum(at[index], largest).tolist()))
-                distance = automaton.distance(self._pairs[index][0], count)
-                sure[index] = distance < NEVER
-                far = max(far, distance if distance < NEVER else 0)
+            distances = self.distances(values, flags, unsure)
+            sure[unsure] = distances < NEVER
+            far = max(far, int(distances[distances < NEVER].max(initial=0)))
         return Answers(sure, 1 + far, box)
 
-    def _find_ways(self, values: Values) -> Ways:
+    def distances(self, values: Values, flags: int, which: IntArray | None = None) -> IntArray:
+        """The bytes to an end, for all pairs or some of them."""
+        automaton, counts = self._automaton, self._automaton.counts
+        if automaton.only_phrases:
+            return self._distances(np.array(values, dtype=np.intp), flags).least
+        pairs = self.pairs if which is None else self.pairs.some(which)
+        now = counts.pack(values, flags)
+        asked = pairs.configurations(counts)
+        return np.array([automaton.distance(state, counts.add(now, added)) for state, added in asked], dtype=np.intp)
+
+    def in_time(self, values: Values, flags: int, tokens: int, lives: Flags, in_tokens: search.Ways | None) -> Flags:
+        """Which of those that live can end well within so many tokens more."""
+        automaton, counts = self._automaton, self._automaton.counts
+        if automaton.only_phrases:
+            return lives & (self._distances(np.array(values, dtype=np.intp), flags).least <= tokens)
+        found = np.zeros(lives.size, dtype=np.bool_)
+        which = np.flatnonzero(lives)
+        now = counts.pack(values, flags)
+        for at, (state, added) in zip(which.tolist(), self.pairs.some(which).configurations(counts), strict=True):
+            here = state, counts.add(now, added)
+            found[at] = automaton.is_within(tokens, *here) or (
+                in_tokens is not None and in_tokens.is_within(tokens, *here)
+            )
+        return found
+
+    def _distances(self, here: IntArray, flags: int) -> Distances:
+        return self._automaton.distances(self.pairs.states, self.pairs.added + here, self._raised(flags))
+
+    def _raised(self, flags: int) -> IntArray:
+        lanes = np.array(self._automaton.counts.flag_lanes(flags), dtype=np.intp)
+        return self.pairs.flags | lanes[:, None]
+
+    def _ask_for_phrases(self, here: IntArray, flags: int) -> Answers:
+        """All at once: nothing has to be searched for."""
+        counts = self._automaton.counts
+        found = self._distances(here, flags)
+        lives = found.least < NEVER
+        high = here.copy()
+        if counts.units[:1] == ("characters",):
+            high[0] += found.room[lives].min(initial=NEVER)
+        return Answers(lives, 1 + int(found.least[lives].max(initial=0)), Box(here, high))
+
+    def _find_ways(self, values: Values, flags: int) -> Ways:
         """One for each state, from the least that was added on the way to it."""
         automaton, counts = self._automaton, self._automaton.counts
-        shape = self._added.shape
-        ways = Ways(
-            np.zeros(shape[0], dtype=np.bool_),
-            np.zeros(shape, dtype=np.intp),
-            np.zeros(shape, dtype=np.intp),
-            np.zeros(shape, dtype=np.intp),
-            np.full(shape, NEVER, dtype=np.intp),
-            0,
-        )
-        here = counts.pack(values)
-        first, length = 0, 0
-        while first < shape[0]:
-            state, added = self._pairs[first]
-            after = first
-            while after < shape[0] and self._pairs[after][0] == state:
-                after += 1
+        states = self.pairs.states
+        shape, lanes = self.pairs.added.shape, (len(counts.flag_lanes(0)), states.size)
+        raised, wanted, unwanted = np.zeros((3, *lanes), dtype=np.intp)
+        spent, low, high = np.zeros((3, *shape), dtype=np.intp)
+        most = np.full(shape, NEVER, dtype=np.intp)
+        ways = Ways(np.zeros(shape[0], dtype=np.bool_), spent, low, high, most, raised, wanted, unwanted, 0)
+        now = counts.pack(values, flags)
+        length = 0
+        borders = np.flatnonzero(np.diff(states, prepend=-1, append=-1)) if states.size else states
+        firsts = self.pairs.some(borders[:-1]).configurations(counts)
+        for (state, added), first, after in zip(firsts, borders.tolist(), borders[1:].tolist(), strict=False):
             ways.most[first:after] = automaton.most_counts(state)
-            way = automaton.way(state, counts.add(here, added))
-            if way is not None:
-                region = automaton.regions.find(counts.unpack(counts.add(counts.add(here, added), way.spent)))
-                # where a stop cuts back, the value may lie in an earlier region than the text
-                if not (automaton.cuts_back and any(region.low)):
-                    ways.known[first:after] = True
-                    ways.spent[first:after] = counts.unpack(way.spent)
-                    ways.low[first:after] = region.low
-                    ways.high[first:after] = region.high
-                    length = max(length, way.length)
-            first = after
+            here = counts.add(now, added)
+            way = automaton.way(state, here)
+            if way is None:
+                continue
+            end = counts.add(here, way.spent)
+            region = automaton.regions.find(counts.unpack(end))
+            # where a stop cuts back, the value may lie in an earlier region than the text
+            if not (automaton.cuts_back and any(region.low)):
+                ways.known[first:after] = True
+                ways.spent[first:after] = counts.unpack(way.spent)
+                ways.low[first:after] = region.low
+                ways.high[first:after] = region.high
+                if counts.num_flags:
+                    found = counts.flags(way.spent), *automaton.grounds(way.end, end)
+                    for lane, bits in zip((raised, wanted, unwanted), found, strict=True):
+                        lane[:, first:after] = np.array(counts.flag_lanes(bits), dtype=np.intp)[:, None]
+                length = max(length, way.length)
         return ways._replace(length=length)
-
-
-def _matrix(automaton: Automaton, pairs: Pairs) -> IntArray:
-    """What was added on the way to each, shape (pairs, counts)."""
-    added = np.array([automaton.counts.unpack(added) for _, added in pairs], dtype=np.intp)
-    return added.reshape(len(pairs), len(automaton.counts.units))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +12,11 @@ from numpy.typing import NDArray
 from lmql_lite.constraints.advances import Advances
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.by_token import in_tokens
 from lmql_lite.constraints.judging import Borders, Box, Questions
+from lmql_lite.constraints.places import Edge
 from lmql_lite.constraints.recent import Recent
+from lmql_lite.constraints.search import Ways
 from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
 from lmql_lite.constraints.walk import Ranges, Walk, walk
 
@@ -44,15 +48,18 @@ class Verdict(NamedTuple):
 
 class Judged(NamedTuple):
     """`far` is the number of tokens from which on a limit on them makes no difference. Counts that lie, each on its
-    own, between `low` and `high` are judged alike."""
+    own, between `low` and `high` are judged alike where the flags are the same."""
 
     verdict: Verdict
     far: int
     low: Values
     high: Values
+    flags: int
 
-    def covers(self, values: Values) -> bool:
-        return all(low <= value <= high for low, value, high in zip(self.low, values, self.high, strict=True))
+    def covers(self, values: Values, flags: int) -> bool:
+        return flags == self.flags and all(
+            low <= value <= high for low, value, high in zip(self.low, values, self.high, strict=True)
+        )
 
 
 class Passing(NamedTuple):
@@ -74,12 +81,12 @@ class Reached(NamedTuple):
     stops: Passing
     passing: Passing
     questions: Questions
-    edges: tuple[int, ...]
+    edges: tuple[Edge, ...]
 
     @property
     def size_bytes(self) -> int:
         arrays = (self.walk.place, self.walk.states, self.stops.tokens, self.passing.tokens)
-        return sum(16 * array.size for array in arrays if array is not None) + 300 * len(self.questions)
+        return sum(16 * array.size for array in arrays if array is not None) + 40 * self.questions.pairs.states.size
 
 
 class Memory:
@@ -107,13 +114,21 @@ class Masks:
         self.advances = memory.advances
         self._memory = memory
         self._following = following if automaton.closed else b""
+        if automaton.token and self.in_tokens is not None:
+            automaton.go(self.in_tokens)
+
+    @cached_property
+    def in_tokens(self) -> Ways | None:
+        """How few tokens lead to an end, None where bytes have to stand in."""
+        return in_tokens(self.automaton, self.vocabulary)
 
     def mask(self, state: int, count: int, held: bytes, tokens_left: int) -> Mask:
         memory = self._memory
         near = memory.near.get((self, state, held))
         if near is not None:
             judged, mask = near
-            if tokens_left >= judged.far and judged.covers(self.automaton.counts.unpack(count)):
+            counts = self.automaton.counts
+            if tokens_left >= judged.far and judged.covers(counts.unpack(count), counts.flags(count)):
                 return mask
         judged = self._judged(state, count, held, NEVER)
         if tokens_left < judged.far:
@@ -144,24 +159,22 @@ class Masks:
         automaton = self.automaton
         counts, regions = automaton.counts, automaton.regions
         reached = self._reached(state, held)
-        # a token that begins with held text is charged to whom that belongs to
-        here = count if held else counts.add(count, automaton.token)
-        values = counts.unpack(count)
+        here = counts.add(count, automaton.token)
+        values, flags = counts.unpack(count), counts.flags(count)
         region = regions.find(values)
-        lives, far, box = reached.questions.ask(counts.unpack(here), regions.find(counts.unpack(here)))
-        if here != count:
-            box = Box(box.low - counts.unpack(automaton.token), box.high - counts.unpack(automaton.token))
-        num_places, num_passing = len(reached.walk.pairs), len(reached.passing.borders.pairs)
+        lives, far, box = reached.questions.ask(counts.unpack(here), flags)
+        box = Box(box.low - counts.unpack(automaton.token), box.high - counts.unpack(automaton.token))
+        num_places, num_passing = reached.walk.pairs.states.size, reached.passing.borders.pairs.states.size
         on = lives[num_places:]
         ends = not held and automaton.holds(state, count)
         late = b""
         if tokens_left < far:
-            distances = [automaton.distance(end, counts.add(here, added)) for end, added in reached.walk.pairs]
-            in_time = np.array([distance < tokens_left for distance in distances], dtype=np.bool_)
+            in_time = reached.questions.in_time(counts.unpack(here), flags, tokens_left - 1, lives, self.in_tokens)
+            in_time = in_time[:num_places]
             late = (lives[:num_places] & ~in_time).tobytes() if automaton.closed and automaton.token else b""
-            lives = in_time
-        stops, where_stops = reached.stops.borders.ask(counts.unpack(here))
-        complete, where_complete = reached.passing.borders.ask(counts.unpack(here))
+            lives = np.append(in_time, lives[num_places:])
+        stops, where_stops = reached.stops.borders.ask(counts.unpack(here), flags)
+        complete, where_complete = reached.passing.borders.ask(counts.unpack(here), flags)
         verdict = Verdict(
             self,
             state,
@@ -176,15 +189,15 @@ class Masks:
         low, high = box.within(np.array(region.low, dtype=np.intp), np.array(region.high, dtype=np.intp))
         for where in (where_stops, where_complete):
             if where is None:
-                return Judged(verdict, far, values, values)
+                return Judged(verdict, far, values, values, flags)
             more = np.array(counts.unpack(here), dtype=np.intp) - values
             low, high = np.maximum(low, where.low - more), np.minimum(high, where.high - more)
-        return Judged(verdict, far, tuple(low.tolist()), tuple(high.tolist()))
+        return Judged(verdict, far, tuple(low.tolist()), tuple(high.tolist()), flags)
 
-    def _continues(self, state: int, edges: tuple[int, ...], live: Mask) -> bytes:
+    def _continues(self, state: int, edges: tuple[Edge, ...], live: Mask) -> bytes:
         """For every byte whether the text can go on with it, in a token of its own."""
-        alive = {edge for edge, lives in zip(edges, live.tolist(), strict=True) if lives}
-        return bytes([after in alive for after in self.automaton.row(state).tolist()])
+        alive = {(edge.state, edge.added) for edge, lives in zip(edges, live.tolist(), strict=True) if lives}
+        return bytes([step in alive for step in self.automaton.steps(state)])
 
     # Building ----------------------------------------------------------------------------------------------------
 
@@ -236,16 +249,16 @@ class Masks:
         found = walk(self.vocabulary, automaton, state, held, self._following, similar)
         edges = automaton.edges(state) if automaton.closed else ()
         beyond = []
-        for at, added in found.passing.pairs:
+        for at, added in found.passing.pairs.configurations(automaton.counts):
             after, gained = automaton.step(at, 0, self._following[0])
-            beyond.append((after, added + gained))
+            beyond.append((after, automaton.counts.sum(added, gained)))
         onwards = [(edge.state, edge.added) for edge in edges]
         return Reached(
             found,
             self._passing(found.stops, automaton.stops),
             self._passing(found.passing, automaton.holds),
-            Questions(automaton, found.pairs, (*beyond, *onwards)),
-            tuple(edge.state for edge in edges),
+            Questions(automaton, found.pairs.and_more([*beyond, *onwards], automaton.counts)),
+            edges,
         )
 
     def _passing(self, ranges: Ranges, test: Callable[[int, int], bool]) -> Passing:

@@ -55,7 +55,8 @@ class Matcher(Protocol):
     def advance(self, data: bytes, tokens: int = 1) -> Matcher:
         """After the bytes of an allowed token, `held` left out. May end the hole inside `data`.
 
-        `tokens` is how many tokens of this hole the bytes are: 0 where the token began before the hole (S15).
+        `tokens` is how many tokens of this hole the bytes are. One that was healed over the end of the text before it
+        counts (S15), one that an earlier hole chose does not.
         """
         ...
 

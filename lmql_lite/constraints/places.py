@@ -11,16 +11,19 @@ Atoms = tuple[int, ...]
 class Past(NamedTuple):
     """A place that the text has left by some bytes, to which a stop may cut the value back.
 
-    Only what the value is judged by: the machines of stops are in their first states, and `utf8` is 0 or 1.
+    Only what the value is judged by: the machines of stops are in their first states, and `utf8` is 0 or 1. `raised`
+    are the flags that the byte behind it raised.
     """
 
     atoms: Atoms
     utf8: int
+    raised: int
 
 
 class Place(NamedTuple):
     """A state in parts: the machines' states, UTF-8, and where STOPS_BEFORE is under way the places of the last
-    bytes, since the value will be judged as it was before the phrase (S15)."""
+    bytes, since the value will be judged as it was before the phrase (S15). What those bytes raised is not among the
+    flags of a configuration yet."""
 
     atoms: Atoms
     utf8: int
@@ -46,3 +49,13 @@ class Judgement(NamedTuple):
 
     holds: bool
     fires: bool
+
+
+class Reach(NamedTuple):
+    """The most that one token says. No sentence begins where no word does."""
+
+    bytes: int = 1
+    words: int = 1
+
+
+ONE_BYTE = Reach()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
 from threading import RLock
 from typing import NamedTuple, Protocol
@@ -10,15 +9,23 @@ from typing import NamedTuple, Protocol
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.counters import Counts
 from lmql_lite.constraints.places import Edge
+from lmql_lite.constraints.terms import And, Constant, Length, Stop, Term
 from lmql_lite.errors import ConstraintError
 
-SEARCH_BUDGET = 300_000
-"""Configurations that one search for an end may look at."""
+SEARCHED = 15_000
+"""Configurations that one search for an end may look at, beside some for each byte of the shortest text."""
+SEARCHED_A_BYTE = 20
 MEMO_KEPT = 1_000_000
 """Configurations whose distance is remembered, about 200 bytes each."""
 WITNESSES_KEPT = 4
 LOOKED_AHEAD = 2
 """Bytes: so many may be missing of a character, behind which all states are alike."""
+
+
+Configuration = tuple[int, int]
+"""A state and a count."""
+Steps = dict[Configuration, tuple[Configuration, int] | None]
+"""For every configuration the one before it, and what the step adds to the counts."""
 
 
 class Witness(NamedTuple):
@@ -30,6 +37,18 @@ class Witness(NamedTuple):
     length: int
     spent: int
     end: int
+
+
+def too_large(term: Term, states: int) -> ConstraintError:
+    """The error where so many states were not enough: it names the clauses that multiply."""
+    parts = term.terms if isinstance(term, And) else (term,)
+    several = [part for part in parts if not isinstance(part, Length | Stop | Constant)]
+    clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
+    sentence = f"this condition needs more than {states:,} states"
+    if len(clauses) > 1:
+        sentence = f"these conditions together need more than {states:,} states: {', '.join(clauses)}"
+    hint = "fewer or shorter options and phrases, or two holes, make it smaller"
+    return ConstraintError(sentence, span=term.span, hint=hint)
 
 
 class Graph(Protocol):
@@ -45,15 +64,18 @@ class Graph(Protocol):
 class Ways:
     """`is_plain` tells that what the graph says to be at least missing is all that is. Threads may share it."""
 
-    def __init__(self, graph: Graph, counts: Counts, is_plain: bool, too_large: Callable[[], ConstraintError]) -> None:
+    def __init__(self, graph: Graph, counts: Counts, is_plain: bool, term: Term) -> None:
         self._graph = graph
         self._counts = counts
         self._is_plain = is_plain
-        self._too_large = too_large
+        self._term = term
         self._lock = RLock()
         self._witnesses: dict[int, tuple[Witness, ...]] = {}
         self._distances: dict[tuple[int, int], int] = {}
         self._bounds: dict[tuple[int, int], int] = {}
+
+    def edges(self, state: int) -> tuple[Edge, ...]:
+        return self._graph.edges(state)
 
     def distance(self, state: int, count: int) -> int:
         known = self._distances.get((state, count))
@@ -63,6 +85,21 @@ class Ways:
             if len(self._distances) + len(self._bounds) > MEMO_KEPT:
                 self._distances, self._bounds = {}, {}
             return self._search(state, count)
+
+    def is_within(self, most: int, state: int, count: int) -> bool:
+        """Whether it is not farther than so many steps; a way that is known already answers at once."""
+        known = self._distances.get((state, count))
+        if known is not None or self._is_plain:
+            return self.distance(state, count) <= most
+        if self._graph.at_least(state, count) > most:
+            return False
+        if self._graph.ends(state, count):
+            return True
+        for witness in self._witnesses.get(state, ()):
+            if witness.length <= most and self._graph.ends(witness.end, self._counts.add(count, witness.spent)):
+                return True
+        with self._lock:
+            return self._search(state, count, to_the_end=True) <= most
 
     def way(self, state: int, count: int) -> Witness | None:
         """Some way to an end, not always the shortest."""
@@ -84,7 +121,7 @@ class Ways:
         for edge in self._graph.edges(state):
             way = self._known_way(edge.state, self._counts.add(count, edge.spent), ahead - 1)
             if way is not None:
-                return Witness(way.length + 1, way.spent + edge.spent, way.end)
+                return Witness(way.length + 1, self._counts.sum(way.spent, edge.spent), way.end)
         return None
 
     def _search(self, state: int, count: int, to_the_end: bool = False) -> int:
@@ -102,10 +139,11 @@ class Ways:
             # a way that was the shortest for another count, and cannot be beaten for this one
             if witness.length == least and self._graph.ends(witness.end, self._counts.add(count, witness.spent)):
                 return self._distances.setdefault(start, least)
-        came_from: dict[tuple[int, int], tuple[int, int] | None] = {start: None}
+        came_from: Steps = {start: None}
         depths = {start: 0}
         # a place is put in with what its predecessor was estimated at, and estimated itself when its turn comes
         queue = [(least, 0, start)]
+        most = SEARCHED + SEARCHED_A_BYTE * least
         while queue:
             total, height, here = heappop(queue)
             depth = -height
@@ -131,42 +169,30 @@ class Ways:
                 after = (edge.state, self._counts.add(here[1], edge.spent))
                 if depths.get(after, NEVER) > depth + 1:
                     depths[after] = depth + 1
-                    came_from[after] = here
+                    came_from[after] = here, edge.spent
                     heappush(queue, (max(total, depth + 1), height - 1, after))
-            if len(depths) > SEARCH_BUDGET:
-                raise self._too_large()
+            if len(depths) > most:
+                raise too_large(self._term, most)
         self._distances.update(dict.fromkeys(depths, NEVER))
         return NEVER
 
-    def _witness(
-        self,
-        start: tuple[int, int],
-        goal: tuple[int, int],
-        depth: int,
-        came_from: dict[tuple[int, int], tuple[int, int] | None],
-    ) -> None:
+    def _witness(self, start: Configuration, goal: Configuration, depth: int, came_from: Steps) -> None:
         """Keeps the way to a goal, for other counts in its first state."""
         spent = 0
-        here, before = goal, came_from[goal]
-        while before is not None:
-            spent += next(edge.spent for edge in self._graph.edges(before[0]) if edge.state == here[0])
-            here, before = before, came_from[before]
+        step = came_from[goal]
+        while step is not None:
+            spent = self._counts.sum(spent, step[1])
+            step = came_from[step[0]]
         kept = self._witnesses.get(start[0], ())
         self._witnesses[start[0]] = (Witness(depth, spent, goal[0]), *kept)[:WITNESSES_KEPT]
 
-    def _remember(
-        self,
-        goal: tuple[int, int],
-        nearest: int,
-        came_from: dict[tuple[int, int], tuple[int, int] | None],
-        depths: dict[tuple[int, int], int],
-    ) -> int:
+    def _remember(self, goal: Configuration, nearest: int, came_from: Steps, depths: dict[Configuration, int]) -> int:
         """Every place of the shortest way is at a known distance too, every other one at no less than a known one."""
         for place, depth in depths.items():
             if nearest - depth > self._bounds.get(place, 1):
                 self._bounds[place] = nearest - depth
-        step: tuple[int, int] | None = goal
+        step: tuple[Configuration, int] | None = (goal, 0)
         while step is not None:
-            self._distances[step] = nearest - depths[step]
-            step = came_from[step]
+            self._distances[step[0]] = nearest - depths[step[0]]
+            step = came_from[step[0]]
         return nearest

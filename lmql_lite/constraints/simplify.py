@@ -14,7 +14,6 @@ from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.charset import class_text
 from lmql_lite.constraints.pattern import counted, program
 from lmql_lite.constraints.terms import (
-    UNITS,
     And,
     Begins,
     Choice,
@@ -24,12 +23,13 @@ from lmql_lite.constraints.terms import (
     Lacks,
     Length,
     Matches,
+    Measure,
     Not,
+    Occurrences,
     Or,
     Stop,
     StopPattern,
     Term,
-    Unit,
 )
 
 ENDLESS = 2**31
@@ -43,9 +43,11 @@ def characters(text: bytes) -> int:
     return sum(map(starts_character, text))
 
 
-def measured(text: str, unit: Unit) -> int:
-    """How many characters, words or sentences a text has (`terms.Unit`)."""
+def measured(text: str, unit: Measure) -> int:
+    """Number of characters, words, sentences or occurrences of a phrase in a text (`terms.Measure`)."""
     match unit:
+        case Occurrences(phrase):
+            return text.count(phrase.decode())
         case "words":
             return len(text.split())
         case "sentences":
@@ -147,6 +149,10 @@ def simplify(term: Term) -> Term:
             return simplify(Length(at_least, None, unit, term.span))
         case Length(at_least, None) if at_least <= 0:
             return TRUE
+        case Length(1, None, Occurrences(phrase)):
+            return Contains(phrase, term.span)
+        case Length(_, 0, Occurrences(phrase)):
+            return Lacks((phrase,), term.span)
         case Contains(b""):
             return TRUE
         case Begins(phrases) | Ends(phrases) if not phrases or b"" in phrases:
@@ -174,8 +180,8 @@ def _negate(term: Term) -> Term:
         case Constant(holds):
             return FALSE if holds else TRUE
         case Length(at_least, at_most, unit):
-            shorter = [Length(0, at_least - 1, unit)] if at_least > 0 else []
-            longer = [Length(at_most + 1, None, unit)] if at_most is not None else []
+            shorter: list[Term] = [Length(0, at_least - 1, unit)] if at_least > 0 else []
+            longer: list[Term] = [Length(at_most + 1, None, unit)] if at_most is not None else []
             return simplify(Or((*shorter, *longer)))
         case Not(part):
             return simplify(part)
@@ -202,7 +208,7 @@ def _all(terms: list[Term]) -> Term:
     parts.pop(TRUE, None)
     if FALSE in parts:
         return FALSE
-    for unit in UNITS:
+    for unit in dict.fromkeys(part.unit for part in parts if isinstance(part, Length)):
         lengths = [part for part in parts if isinstance(part, Length) and part.unit == unit]
         if len(lengths) > 1:
             bounds = [part.at_most for part in lengths if part.at_most is not None]

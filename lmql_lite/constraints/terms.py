@@ -18,6 +18,16 @@ UNITS: tuple[Unit, ...] = ("characters", "words", "sentences", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
+class Occurrences:
+    """How often a phrase occurs without overlaps, as `str.count` says it: another unit of a length."""
+
+    phrase: bytes
+
+
+Measure = Unit | Occurrences
+
+
+@dataclass(frozen=True, slots=True)
 class Constant:
     """A condition that does not look at the hole."""
 
@@ -31,7 +41,7 @@ class Length:
 
     at_least: int
     at_most: int | None
-    unit: Unit = "characters"
+    unit: Measure = "characters"
     span: Span | None = field(default=None, compare=False)
 
 

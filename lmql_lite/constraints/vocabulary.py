@@ -6,6 +6,7 @@ Tokens with equal bytes are one text here. Texts are sorted, so that those below
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,11 @@ class Vocabulary:
         self.nodes[self._by_text] = np.repeat(self._node_of_texts(), np.diff(self._starts))
         self.characters = self.trie.characters[self.nodes]
         """Of every token how many begin in it."""
+
+    @cached_property
+    def most_words(self) -> int:
+        """The most words that are in one token, or parts of them."""
+        return max((len(text.decode("utf-8", "ignore").split()) for text in self.texts), default=1) or 1
 
     def _lay_out(self) -> Trie:
         sizes = np.array([len(text) for text in self.texts], dtype=np.intp)

@@ -8,19 +8,55 @@ from typing import NamedTuple
 import numpy as np
 
 from lmql_lite.constraints.automaton import NOWHERE, Automaton
-from lmql_lite.constraints.counters import Counts
+from lmql_lite.constraints.counters import COUNTS_IN_LANE, FLAGS_IN_LANE, LANE_BITS, Counts
 from lmql_lite.constraints.simplify import characters
 from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
 
-Pairs = tuple[tuple[int, int], ...]
+Lanes = tuple[IntArray, ...]
+"""What was added on the way to nodes, as `Counts.lanes` packs it."""
 SPARSE = 4
 """Where less than one in so many nodes is alive, or differs, only those are followed."""
 SETTLED = 4
 """Bytes behind which a walk stays with all nodes."""
 
 
+class Pairs(NamedTuple):
+    """End states, and what was added to the counts on the way there: a row of `added`, and a column of `flags`."""
+
+    states: IntArray
+    added: IntArray
+    flags: IntArray
+
+    def some(self, which: IntArray) -> Pairs:
+        return Pairs(self.states[which], self.added[which], self.flags[:, which])
+
+    def and_more(self, configurations: list[tuple[int, int]], packing: Counts) -> Pairs:
+        """With some more, a state and a packed count each."""
+        if not configurations:
+            return self
+        states = np.array([state for state, _ in configurations], dtype=np.intp)
+        added = np.array([packing.unpack(added) for _, added in configurations], dtype=np.intp)
+        flags = np.array([packing.flag_lanes(packing.flags(added)) for _, added in configurations], dtype=np.intp)
+        return Pairs(
+            np.append(self.states, states),
+            np.vstack([self.added, added.reshape(states.size, -1)]),
+            np.hstack([self.flags, flags.reshape(states.size, -1).T]),
+        )
+
+    def configurations(self, packing: Counts) -> list[tuple[int, int]]:
+        """Each as a state and a packed count."""
+        flags = [0] * self.states.size
+        for lane, bits in enumerate(self.flags.tolist()):
+            flags = [before | more << FLAGS_IN_LANE * lane for before, more in zip(flags, bits, strict=True)]
+        added = zip(self.added.tolist(), flags, strict=True)
+        return [
+            (state, packing.pack(tuple(each), bits))
+            for state, (each, bits) in zip(self.states.tolist(), added, strict=True)
+        ]
+
+
 class Ranges(NamedTuple):
-    """Texts `first .. end`, and which of `pairs` they pass on their way: a state and what was added to the counts."""
+    """Texts `first .. end`, and which of `pairs` they pass on their way."""
 
     first: IntArray
     end: IntArray
@@ -35,7 +71,7 @@ class Walk(NamedTuple):
     vocabulary, or where few lead somewhere, of `tokens`. A stop is reached inside or at the end of the texts in
     `stops`: those are free to run on past it, also where their own end is not alive (S14). The texts in `passing`
     have a value inside them that may be complete, and go on with what follows the hole (S16). `states` are those of
-    all nodes of the trie, where they were all walked to, times 256.
+    all nodes of the trie, where they were all walked to, times 256, and `lanes` what was added on the way to them.
     """
 
     tokens: IntArray | None
@@ -44,6 +80,7 @@ class Walk(NamedTuple):
     stops: Ranges
     passing: Ranges
     states: IntArray | None
+    lanes: Lanes
 
 
 def walk(
@@ -59,11 +96,8 @@ def walk(
     if not held:
         return walker.all_tokens(start, similar)
     root = vocabulary.node(held)
-    none = np.empty(0, dtype=np.intp)
-    if root is None:
-        return walker.some_tokens(none, none, none)
-    front = np.array([root]), np.array([start << 8]), np.zeros(1, dtype=np.intp)
-    if following and automaton.may_hold(start):
+    front = walker.front(root, start)
+    if root is not None and following and automaton.may_hold(start):
         walker.pass_on(*front)
     return walker.some_tokens(*front)
 
@@ -77,99 +111,118 @@ class Walker:
         self._automaton = automaton
         self._behind = behind
         self._following = following
-        self._counts_more = automaton.counts_parts
-        # characters come first where several counts are packed
-        self._counts_characters = "characters" in automaton.counts.units and not self._counts_more
-        self._stops = _Ranges([], [], [], [])
-        self._passing = _Ranges([], [], [], [])
+        self._count_lanes = automaton.counts.count_lanes
+        self._num_lanes = automaton.counts.num_lanes
+        self._stops = _Ranges()
+        self._passing = _Ranges()
+
+    def front(self, root: int | None, start: int) -> tuple[IntArray, IntArray, Lanes]:
+        """A single node, or none, in a state."""
+        size = int(root is not None)
+        nodes, states = np.full(size, root or 0, dtype=np.intp), np.full(size, start << 8, dtype=np.intp)
+        return nodes, states, (np.zeros(size, dtype=np.intp),) * self._num_lanes
 
     def all_tokens(self, start: int, similar: Walk | None) -> Walk:
         """While many nodes are alive all of a level are stepped, dead ones too; where few are, only those."""
         trie = self._trie
-        if similar is not None and similar.states is not None and not self._counts_more:
-            states = similar.states.copy()
-            if self._change(states, start):
-                return self._result(states, np.zeros(1, dtype=np.intp))
-        root = np.zeros(1, dtype=np.intp), np.array([start << 8]), np.zeros(1, dtype=np.intp)
+        if similar is not None and similar.states is not None and not self._count_lanes:
+            changed = self._change(similar.states, similar.lanes, start)
+            if changed is not None:
+                return self._result(*changed)
+        root = self.front(0, start)
         if self._are_few(*root):
             return self.some_tokens(*root)
         states = np.zeros(trie.first.size, dtype=np.intp)
-        added = np.zeros(trie.first.size if self._counts_more else 1, dtype=np.intp)
+        lanes = tuple(np.zeros(trie.first.size, dtype=np.intp) for _ in range(self._num_lanes))
         states[0] = start << 8
         for low, high in pairwise(trie.levels[1:]):
             parents = trie.parent[low:high]
             places = states.take(parents, mode="clip")
             places += trie.byte[low:high]
             above = self._automaton.follow(places, out=states[low:high])
-            if self._counts_more:
+            for lane, added in enumerate(lanes):
                 here = added.take(parents, mode="clip", out=added[low:high])
-                here += self._automaton.added.take(places, mode="clip")
+                self._add(lane, here, places)
             if not above.any():
                 break
-        return self._result(states, added)
+        return self._result(states, lanes)
 
-    def _are_few(self, nodes: IntArray, states: IntArray, added: IntArray) -> bool:
+    def _add(self, lane: int, here: IntArray, places: IntArray) -> None:
+        """What the bytes of places add, to what was added before them."""
+        more = self._automaton.added(lane).take(places, mode="clip")
+        if lane < self._count_lanes:
+            here += more
+        else:
+            here |= more
+
+    def _are_few(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> bool:
         """Whether after two bytes most nodes are dead."""
         levels = self._trie.levels
         for _ in range(2):
-            nodes, states, added = self._step(nodes, states, added)
+            nodes, states, lanes = self._step(nodes, states, lanes)
         return len(levels) < 4 or nodes.size * SPARSE < levels[3] - levels[2]
 
-    def _change(self, states: IntArray, start: int) -> bool:
-        """Turns the states of another walk into those from `start`, unless too many of them differ."""
+    def _change(self, states: IntArray, lanes: Lanes, start: int) -> tuple[IntArray, Lanes] | None:
+        """The states of another walk turned into those from `start`, None where too many of them differ."""
         trie = self._trie
-        nodes, now = np.zeros(1, dtype=np.intp), np.array([start << 8])
-        changed: list[tuple[IntArray, IntArray]] = []
+        nodes, now, more = self.front(0, start)
+        changed: list[tuple[IntArray, IntArray, Lanes]] = []
         while nodes.size:
             nodes, parents = self._children(nodes)
-            now = self._automaton.follow(now[parents] + trie.byte[nodes])
-            differs = (now != states[nodes]).nonzero()[0]
-            if differs.size * SPARSE > trie.first.size:
-                return False
-            nodes, now = nodes[differs], now[differs]
-            changed.append((nodes, now))
-        for nodes, now in changed:
+            places = now[parents] + trie.byte[nodes]
+            now = self._automaton.follow(places)
+            more = tuple(each[parents] for each in more)
+            differs = now != states[nodes]
+            for lane, here in enumerate(more):
+                self._add(lane, here, places)
+                differs |= (here != lanes[lane][nodes]) & (now > 0)
+            at = differs.nonzero()[0]
+            if at.size * SPARSE > trie.first.size:
+                return None
+            nodes, now, more = nodes[at], now[at], tuple(each[at] for each in more)
+            changed.append((nodes, now, more))
+        states, lanes = states.copy(), tuple(each.copy() for each in lanes)
+        for nodes, now, more in changed:
             states[nodes] = now
-        return True
+            for each, here in zip(lanes, more, strict=True):
+                each[nodes] = here
+        return states, lanes
 
-    def _result(self, states: IntArray, added: IntArray) -> Walk:
+    def _result(self, states: IntArray, lanes: Lanes) -> Walk:
         """From the states of all nodes."""
         states[0] = NOWHERE  # for tokens without bytes
-        counts = self._automaton.counts
-        self._collect_borders(None, states, added)
-        ends = states.take(self._vocabulary.nodes, mode="clip") >> 8
-        if self._counts_characters:
-            more = self._vocabulary.characters
-        else:
-            more = self._added_at(self._vocabulary.nodes, self._at(added, self._vocabulary.nodes))
-        pairs, place = _pairs(ends, more, counts)
-        return Walk(None, place, pairs, self._stops.ranges(counts), self._passing.ranges(counts), states)
+        self._collect_borders(None, states, lanes)
+        nodes = self._vocabulary.nodes
+        ends = states.take(nodes, mode="clip") >> 8
+        pairs, place = self._pairs(ends, nodes, tuple(lane.take(nodes, mode="clip") for lane in lanes))
+        return Walk(None, place, pairs, self._ranges(self._stops), self._ranges(self._passing), states, lanes)
 
-    def some_tokens(self, nodes: IntArray, states: IntArray, added: IntArray) -> Walk:
+    def some_tokens(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> Walk:
         """Only the nodes that are alive, and their children."""
-        texts, ends, counts = [], [], []
+        ends = _Ranges()
         while nodes.size:
-            nodes, states, added = self._step(nodes, states, added)
-            at_end = self._trie.ends[nodes].nonzero()[0]
-            texts.append(self._trie.first[nodes[at_end]])
-            ends.append(states[at_end] >> 8)
-            counts.append(self._added_at(nodes[at_end], self._at(added, at_end)))
-            self._collect_borders(nodes, states, added)
-        packing = self._automaton.counts
-        pairs, place = _pairs(_join(ends), _join(counts), packing)
-        found = _join(texts)
-        tokens, which = self._vocabulary.tokens_within(found, found + 1)
-        return Walk(tokens, place[which], pairs, self._stops.ranges(packing), self._passing.ranges(packing), None)
+            nodes, states, lanes = self._step(nodes, states, lanes)
+            at = self._trie.ends[nodes].nonzero()[0]
+            first = self._trie.first[nodes[at]]
+            ends.add(first, first + 1, nodes[at], states[at] >> 8, tuple(lane[at] for lane in lanes))
+            self._collect_borders(nodes, states, lanes)
+        found = self._ranges(ends)
+        tokens, which = self._vocabulary.tokens_within(found.first, found.end)
+        place = found.pair[which]
+        return Walk(tokens, place, found.pairs, self._ranges(self._stops), self._ranges(self._passing), None, ())
 
-    def _step(self, nodes: IntArray, states: IntArray, added: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    def _step(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> tuple[IntArray, IntArray, Lanes]:
         """The children that are alive."""
         children, parents = self._children(nodes)
         places = states[parents] + self._trie.byte[children]
         after = self._automaton.follow(places)
         alive = after.nonzero()[0]
-        if self._counts_more:
-            added = (added[parents] + self._automaton.added[places])[alive]
-        return children[alive], after[alive], added
+        if lanes:
+            lanes = tuple(lane[parents] for lane in lanes)
+            for lane, here in enumerate(lanes):
+                self._add(lane, here, places)
+            lanes = tuple(lane[alive] for lane in lanes)
+        return children[alive], after[alive], lanes
 
     def _children(self, nodes: IntArray) -> tuple[IntArray, IntArray]:
         """The children of some nodes, and for each which of these is its parent."""
@@ -178,63 +231,85 @@ class Walker:
         parents = np.repeat(np.arange(sizes.size), sizes)
         return np.arange(parents.size) + (first - np.cumsum(sizes) + sizes)[parents], parents
 
-    def _at(self, added: IntArray, at: IntArray) -> IntArray:
-        return added[at] if self._counts_more else added
-
-    def _collect_borders(self, nodes: IntArray | None, states: IntArray, added: IntArray) -> None:
+    def _collect_borders(self, nodes: IntArray | None, states: IntArray, lanes: Lanes) -> None:
         """Nodes at which a stop is reached, or a value may be complete that another text follows. None for all."""
         if self._automaton.has_stops:
             at = self._automaton.stop_states.take(states >> 8, mode="clip").nonzero()[0]
             there = at if nodes is None else nodes[at]
-            more = self._added_at(there, self._at(added, at))
-            self._stops.add(self._trie.first[there], self._trie.end[there], states[at] >> 8, more)
+            first, end = self._trie.first[there], self._trie.end[there]
+            self._stops.add(first, end, there, states[at] >> 8, tuple(lane[at] for lane in lanes))
         if self._following:
             present = np.bincount(states >> 8).nonzero()[0].tolist()
             at = np.isin(states >> 8, [state for state in present if self._automaton.may_hold(state)]).nonzero()[0]
             there = at if nodes is None else nodes[at]
-            self.pass_on(there, states[at], self._at(added, at))
+            self.pass_on(there, states[at], tuple(lane[at] for lane in lanes))
 
-    def _added_at(self, nodes: IntArray, added: IntArray) -> IntArray:
-        if self._counts_more:
-            return added
-        if self._counts_characters:
-            return self._trie.characters[nodes] - self._behind
-        return np.zeros(nodes.size, dtype=np.intp)
-
-    def pass_on(self, nodes: IntArray, states: IntArray, added: IntArray) -> None:
+    def pass_on(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> None:
         """Finds the texts that go on from these nodes with the beginning of what follows, or with all of it."""
         trie = self._trie
-        states, added = states >> 8, self._added_at(nodes, added)
+        states, values = states >> 8, nodes
         for at, byte in enumerate(self._following, start=1):
             wanted = nodes * 256 + byte
             children = np.minimum(np.searchsorted(trie.key, wanted), trie.key.size - 1)
             found = trie.key[children] == wanted
-            nodes, states, added = children[found], states[found], added[found]
+            nodes, values, states = children[found], values[found], states[found]
+            lanes = tuple(lane[found] for lane in lanes)
             first = trie.first[nodes]
             if at == len(self._following):
-                self._passing.add(first, trie.end[nodes], states, added)
+                self._passing.add(first, trie.end[nodes], values, states, lanes)
             else:
                 exact = trie.ends[nodes]
-                self._passing.add(first[exact], first[exact] + 1, states[exact], added[exact])
+                here = first[exact], first[exact] + 1, values[exact], states[exact]
+                self._passing.add(*here, tuple(lane[exact] for lane in lanes))
+
+    def _ranges(self, collected: _Ranges) -> Ranges:
+        nothing = np.empty(0, dtype=np.intp)
+        columns = [np.concatenate(column) for column in zip(*collected.levels, strict=True)]
+        first, end, values, states, *lanes = columns or [nothing] * (4 + self._num_lanes)
+        pairs, pair = self._pairs(states, values, tuple(lanes))
+        return Ranges(first, end, pair, pairs)
+
+    def _pairs(self, states: IntArray, nodes: IntArray, lanes: Lanes) -> tuple[Pairs, IntArray]:
+        """The distinct pairs, and for each place which of them it has; `nodes` are those where the values end."""
+        counts = self._automaton.counts
+        characters = counts.units[:1] == ("characters",)
+        if lanes:  # what was added before a text could not go on makes no difference
+            lanes = tuple(np.where(states == NOWHERE, 0, lane) for lane in lanes)
+        parts = [*([self._characters(nodes)] if characters else []), *lanes]
+        distinct, pair = _distinct(states)
+        if not parts:
+            nothing = np.zeros((distinct.size, len(counts.units) + 1), dtype=np.intp)
+            return Pairs(distinct, nothing[:, 1:], nothing[:, :0].T), pair
+        for part in parts:
+            values, which = _distinct(part)
+            if values.size > 1:
+                distinct, pair = _distinct(pair * values.size + which)
+        some = np.zeros(distinct.size, dtype=np.intp)
+        some[pair] = np.arange(pair.size)  # a place of each
+        added = np.zeros((some.size, len(counts.units)), dtype=np.intp)
+        if characters:
+            added[:, 0] = parts[0][some]
+        for at, unit in enumerate(counts.walked):
+            lane, shift = divmod(at, COUNTS_IN_LANE)
+            added[:, unit] = lanes[lane][some] >> LANE_BITS * shift & (1 << LANE_BITS) - 1
+        flags = [lane[some] for lane in lanes[self._count_lanes :]]
+        return Pairs(states[some], added, np.array(flags, dtype=np.intp).reshape(len(flags), some.size)), pair
+
+    def _characters(self, nodes: IntArray) -> IntArray:
+        if nodes is self._vocabulary.nodes:
+            return self._vocabulary.characters
+        return self._trie.characters[nodes] - self._behind
 
 
-class _Ranges(NamedTuple):
-    """Ranges while they are collected, level by level."""
+class _Ranges:
+    """Ranges while they are collected, level by level: texts, the node where a value ends, and where that leads."""
 
-    first: list[IntArray]
-    end: list[IntArray]
-    states: list[IntArray]
-    added: list[IntArray]
+    def __init__(self) -> None:
+        self.levels: list[tuple[IntArray, IntArray, IntArray, IntArray, *Lanes]] = []
 
-    def add(self, first: IntArray, end: IntArray, states: IntArray, added: IntArray) -> None:
-        self.first.append(first)
-        self.end.append(end)
-        self.states.append(states)
-        self.added.append(added)
-
-    def ranges(self, packing: Counts) -> Ranges:
-        pairs, pair = _pairs(_join(self.states), _join(self.added), packing)
-        return Ranges(_join(self.first), _join(self.end), pair, pairs)
+    def add(self, first: IntArray, end: IntArray, values: IntArray, states: IntArray, lanes: Lanes) -> None:
+        if first.size:
+            self.levels.append((first, end, values, states, *lanes))
 
 
 def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
@@ -246,18 +321,3 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     numbers = np.empty(int(values.max()) + 1, dtype=np.intp)
     numbers[distinct] = np.arange(distinct.size)
     return distinct, numbers.take(values, mode="clip")
-
-
-def _pairs(states: IntArray, added: IntArray, packing: Counts) -> tuple[Pairs, IntArray]:
-    """The distinct pairs, what was added packed as in a configuration, and for each place which of them it has."""
-    if not packing.units:
-        distinct, pair = _distinct(states)
-        return tuple((state, 0) for state in distinct.tolist()), pair
-    distinct, which = _distinct(added)
-    codes, pair = _distinct(states * distinct.size + which)
-    widths = [packing.widen(small) for small in distinct.tolist()]
-    return tuple((code // len(widths), widths[code % len(widths)]) for code in codes.tolist()), pair
-
-
-def _join(parts: list[IntArray]) -> IntArray:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)

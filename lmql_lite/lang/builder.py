@@ -13,7 +13,9 @@ from lmql_lite.lang.blocks import Blocks
 from lmql_lite.lang.grammars import extent
 from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, NEAREST
 from lmql_lite.lang.layout import Layout
+from lmql_lite.lang.names import identifier
 from lmql_lite.lang.problems import Problems
+from lmql_lite.lang.prompt_lexer import PROMPTING
 from lmql_lite.lang.prompts import Prompts
 from lmql_lite.lang.python import Python
 from lmql_lite.lang.scanner import Indent
@@ -156,12 +158,10 @@ class Builder:
     def _code(self, tree: Branch) -> nodes.Code | None:
         code = self.python.statement(*extent(tree))
         if code and len(code.tree.body) == 1 and isinstance(code.tree.body[0], ast.Expr):
-            value = code.tree.body[0].value
-            if isinstance(value, ast.BinOp) and _is_string(_leftmost(value)):
-                hint = "write one string with {...} for each value"
-                self.problems.add(
-                    "this string is not added to the prompt: it is part of an expression", code.span, hint
-                )
+            hint = _lost(code.tree.body[0].value)
+            if hint:
+                message = "this string is not added to the prompt: it is part of an expression"
+                self.problems.add(message, code.span, hint)
         return code
 
     def _jump(self, tree: Branch) -> nodes.Statement | None:
@@ -267,12 +267,15 @@ class Builder:
     def _distribution(self, tree: Branch) -> nodes.Distribution | None:
         _, name, options = tree.children
         expression = self._expression(options)
-        return nodes.Distribution(self._span(tree), str(name), expression) if expression else None
+        return nodes.Distribution(self._span(tree), identifier(str(name)), expression) if expression else None
 
     def _where(self, tree: Branch) -> nodes.Expression | None:
         where = self._expression(tree.children[1])
         if where and isinstance(where.tree.body, ast.Tuple):
-            self.problems.add("conditions cannot be listed with commas", where.span, "join them with 'and'")
+            several = bool(where.tree.body.elts)
+            message = "conditions cannot be listed with commas" if several else "nothing stands between the parentheses"
+            hint = "join them with 'and'" if several else "write a condition, such as len(X) < 80"
+            self.problems.add(message, where.span, hint)
         return where
 
     def _expression(self, token: Child) -> nodes.Expression | None:
@@ -293,10 +296,34 @@ def _is_string(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _leftmost(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.BinOp):
-        node = node.left
-    return node
+def _lost(value: ast.expr) -> str | None:
+    """What to write instead of an expression statement with a prompt in it; None where there is none."""
+    match value:
+        case ast.BoolOp(_, strings) | ast.Tuple(strings) if any(map(_is_prompt, strings)):
+            return "write each string on a line of its own"
+        case ast.IfExp(_, first, second) if _is_prompt(first) or _is_prompt(second):
+            return "write an if statement, with each string on a line of its own"
+        case ast.Lambda(_, string) if _is_prompt(string):
+            return "a string is a prompt where it stands alone; @query makes a function prompt"
+    first = _first_part(value)
+    is_lost = _is_string(first) if isinstance(value, ast.BinOp) else first is not value and _is_prompt(first)
+    return "write one string with {...} for each value" if is_lost else None
+
+
+def _is_prompt(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and PROMPTING.search(node.value) is not None
+
+
+def _first_part(node: ast.expr) -> ast.expr:
+    """The operand at the very left: `"a"` of `"a".format(x) + y`."""
+    while True:
+        match node:
+            case ast.BinOp(left) | ast.Compare(left) | ast.Attribute(left) | ast.Subscript(left):
+                node = left
+            case ast.Call(ast.Attribute(left)):
+                node = left
+            case _:
+                return node
 
 
 def _expression(

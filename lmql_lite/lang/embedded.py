@@ -13,6 +13,7 @@ from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.escapes import Literal
 from lmql_lite.lang.keywords import MARKS
+from lmql_lite.lang.names import Form
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.python import Python
 from lmql_lite.lang.source import Source
@@ -29,6 +30,7 @@ class FreeName:
 
     name: str
     span: Span
+    form: Form = "value"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,16 +50,26 @@ CONSTRAINTS = (
     "FLOAT",
     "REGEX",
     "DATE",
-    "ESCAPED",
-    "ERASE",
 )
 """Functions of a `where` clause. Their first argument is a hole."""
 
+GONE: Mapping[str, str] = {
+    "ESCAPED": "a decorator changes the value: [@f X] with def f(value): return value.replace(...)",
+    "ERASE": "a decorator takes the text out of the prompt: [@f X] with def f(value): return value, ''",
+}
+"""Functions of LMQL's `where` that changed a value, and what does so here."""
+
 MODULES: Mapping[str, str] = {"re": "re", **dict.fromkeys(MARKS, "lmql_lite")}
 """Modules that every query has without importing them, unless it binds the name or is given it: name -> module."""
+
+CONTEXT = ("prompt", "score")
+"""Attributes of `context`."""
 
 PROVIDED = ("context", *MODULES)
 """Names that every query can read without being given them."""
 
 TYPES = ("Literal", "Optional", "Union", "Annotated", "Any", "Enum", "date", "datetime")
 """Names that the annotation of a hole can use without an import."""
+
+DATES = ("date", "datetime")
+"""What a `where` clause can use without an import, where the name is no input."""

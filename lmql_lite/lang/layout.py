@@ -96,7 +96,10 @@ class Layout:
             self.cursor.mark("_NEWLINE")
             self.cursor.at += 1
         else:
+            known = len(self.cursor.problems)
             self.lines.simple(line, 0)
+            if shapes.is_op(lexemes, len(lexemes) - 1, ":") and len(self.cursor.problems) > known:
+                self._flat(line)  # the head of a block of another language
 
     def _header(self, line: Line) -> None:
         lexemes = line.lexemes
@@ -217,7 +220,13 @@ class Layout:
         lexemes = line.lexemes
         at = shapes.colon(lexemes)
         if at is None:
-            self.cursor.problem(lexemes[-1], f"the ':' after this '{word}' is missing", "end the line with ':'")
+            braces = [each for each in lexemes if each.text == "{" and not each.depth]
+            if braces and lexemes[-1].text == "}":
+                brace = braces[0]
+                hint = "write ':' instead of '{', and remove the '}'"
+                self.cursor.problem(brace, f"the block of this '{word}' stands in braces", hint)
+            else:
+                self.cursor.problem(lexemes[-1], f"the ':' after this '{word}' is missing", "end the line with ':'")
             self.cursor.at += 1
             if self.cursor.below(line):
                 self._head(lexemes, word)
@@ -225,6 +234,8 @@ class Layout:
             else:
                 self.cursor.broken(lexemes[0])
             return
+        if word == "case" and at == 1:
+            self.cursor.problem(lexemes[0], "this 'case' has no pattern", "write case VALUE: or, for all else, case _:")
         self._head(lexemes[:at], word)
         if at + 1 < len(lexemes):
             self.cursor.emit("_COLON", lexemes[at])

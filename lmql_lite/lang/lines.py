@@ -53,6 +53,14 @@ class Lines:
         elif clause := self._misspelt_clause(lexemes, index, end):
             self.cursor.problem(first, f"there is no clause '{first.text}'", f"did you mean '{clause}'?")
             self.cursor.emit("BROKEN", first, lexemes[end - 1])
+        elif first.text == "{" and shapes.is_op(lexemes, index + 1, ":"):
+            role = lexemes[index + 2].text if index + 2 < end and lexemes[index + 2].kind == "name" else "user"
+            hint = f'write it at the beginning of the string: "{{:{role}}}..."'
+            self.cursor.problem(first, "a role tag stands inside a prompt string", hint)
+            self.cursor.emit("BROKEN", first, lexemes[end - 1])
+        elif first.kind == "name" and first.text in shapes.FOREIGN and self._no_operator(lexemes, index + 1, end):
+            self.cursor.problem(first, f"'{first.text}' is no word of Python", shapes.FOREIGN[first.text])
+            self.cursor.emit("BROKEN", first, lexemes[end - 1])
         elif self._is_prose(lexemes[index:end]):
             self.cursor.problem(first, "this is no Python, and a prompt stands in quotes", 'write "..." around it')
             self.cursor.emit("BROKEN", first, lexemes[end - 1])
@@ -78,7 +86,7 @@ class Lines:
     def _is_prose(lexemes: list[Lexeme]) -> bool:
         """`Say hello: [GREETING]`: two words that Python would not put beside one another."""
         words = [lexeme.text for lexeme in lexemes[:2] if lexeme.kind == "name"]
-        if len(words) < 2 or shapes.is_assignment(lexemes):
+        if len(words) < 2 or words[0] == "print" or shapes.is_assignment(lexemes):
             return False
         return not any(keyword.iskeyword(word) or keyword.issoftkeyword(word) for word in words)
 
@@ -203,18 +211,33 @@ class Lines:
             if following is None or not self._continues(lexemes[start:], following, line, kind):
                 return index
             self.cursor.at += 1
+            if index > start and self._is_apart(lexemes[index - 1], following):
+                hint = "join the two with 'and', or begin the line where the clause begins"
+                self.cursor.problem(following.lexemes[0], "nothing joins this line to the condition above it", hint)
+                self.spoilt = True
             self.spoilt = self.spoilt or following.broken
             lexemes.extend(following.lexemes)
             if not words:
                 return index
+
+    @staticmethod
+    def _is_apart(last: Lexeme, following: Line) -> bool:
+        """Two operands without an operator between them; a string goes on with a string."""
+        first = following.lexemes[0]
+        is_operand = first.kind in ("number", "string") or (first.kind == "name" and first.text not in INFIX_WORDS)
+        return ends_operand(last) and is_operand and not last.kind == first.kind == "string"
 
     def _continues(self, expression: list[Lexeme], following: Line, line: Line, kind: str) -> bool:
         """Does the expression of a clause go on in the next line?"""
         lexemes = following.lexemes
         if shapes.begins_clause(following.lexemes):
             return False
-        if following.indent.columns != line.indent.columns:
-            return following.indent.columns > line.indent.columns
+        if following.indent.columns > line.indent.columns:
+            # below a condition that is complete, a statement is one that is indented for no reason
+            is_apart = bool(expression) and self._is_apart(expression[-1], following)
+            return not (is_apart and (shapes.is_prompt(lexemes) or shapes.is_statement(lexemes)))
+        if following.indent.columns < line.indent.columns:
+            return False
         if shapes.is_word(lexemes, 0, "and", "or", "in", "is"):
             return True
         if shapes.is_statement(lexemes) or (shapes.is_prompt(lexemes) and (kind != "from" or bool(expression))):

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import ast
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
+
+from lmql_lite.lang.keywords import CONSTRAINTS
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+Form = Literal["value", "function", "type"]
+"""What a query takes a name for that it is given."""
+
+
+def identifier(written: str) -> str:
+    """A name as Python knows it: names that are written with other forms of the same letters are one."""
+    return unicodedata.normalize("NFKC", written)
+
+
+def words(tree: ast.AST) -> list[ast.Name]:
+    """Functions of the language that a clause calls. Anywhere else such a word is a name as any other."""
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [name for name in calls if isinstance(name, ast.Name) and name.id in CONSTRAINTS]
+
+
+def values(tree: ast.AST) -> list[ast.Name]:
+    """Names in a clause that stand for values: all but the words that it calls."""
+    called = {id(name) for name in words(tree)}
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lmql_lite.lang import nodes
 from lmql_lite.lang.builder import Builder
 from lmql_lite.lang.grammars import Terminal, read
+from lmql_lite.lang.keywords import DECODERS
 from lmql_lite.lang.layout import Layout
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.python import Python
@@ -120,7 +121,11 @@ class _Parser:
             self.problems.add("only 'case' can stand directly inside 'match'", span, None)
         elif _depth(terminals, index) == 0:
             end = _next_clause(terminals, index)
-            if claused:
+            header = next((each for each in terminals[:index] if each.type == "DECODER"), None)
+            if header and self.source.text[first.start : first.end].partition("(")[0].strip().lower() in DECODERS:
+                line = self.source.span(header.start, header.end).line
+                self.problems.add(f"there is a second decoder; the first is in line {line}", span, "keep one of them")
+            elif claused:
                 self.problems.add("this line comes after the clauses, which end the query", span, "move it above them")
             else:
                 self.problems.add("this line stands outside the body of the query", span, "indent it like the body")

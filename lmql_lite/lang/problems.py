@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmql_lite.errors import QueryError, Span
+from lmql_lite.errors import QueryError, Span, joined
 
 ENOUGH = 20
 """After so many problems nobody reads on, and a file that is no query at all should not cost time."""
@@ -24,6 +24,10 @@ class Problems:
     def enough(self) -> bool:
         return len(self._by_line) >= ENOUGH
 
+    def found(self) -> tuple[QueryError, ...]:
+        """In source order."""
+        return tuple(sorted(self._by_line.values(), key=lambda each: each.span.start if each.span else 0))
+
     def raise_any(self) -> None:
         if self._by_line:
-            raise QueryError.of(list(self._by_line.values())[:ENOUGH])
+            raise joined(list(self._by_line.values())[:ENOUGH])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lmql_lite.lang.escapes import Literal
 from lmql_lite.lang.grammars import Terminal
-from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET
+from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, ROLES
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.scanner import CLOSER_OF
 from lmql_lite.lang.source import Source
@@ -20,12 +20,18 @@ from lmql_lite.lang.source import Source
 TEXT = re.compile(r"(?:[^\[\]{}\\]+|\\(?:N\{[^}\n]*\}|\r\n|.)|\[\[|\]|\{\{|\}\})+", re.DOTALL)
 RAW_TEXT = re.compile(r"(?:[^\[\]{}]+|\[\[|\]|\{\{|\}\})+")
 PLAIN_HOLE = re.compile(r"\[([^\W\d]\w*)\]")
+PROMPTING = re.compile(r"(?<!\[)(?:\[\[)*\[[A-Z][A-Z0-9_]*[\]:]")
+"""A hole in capitals: a string with one is meant as a prompt, wherever it stands; `[i]` may be anything."""
 TAG = re.compile(r"\{\s*:([^{}\[\]\r\n]*)\}")
+SQUARE_TAG = re.compile(r"\[\s*:\s*(\w*)\s*\]")
+OPEN_TAG = re.compile(r"\{\s*:\s*(\w*)")
 DOTTED = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*")
 SPACE = re.compile(r"\s*")
 WORD = re.compile(r"\w*")
 
 NAME_HINT = "a hole is named like a variable: [ANSWER]; write [[ for a plain bracket"
+JSON = "'{' begins a value that is filled in, and what follows looks like JSON"
+JSON_HINT = "write {{ and }} around JSON that belongs to the text"
 BRACE_HINT = "write {{ for a plain brace"
 
 
@@ -39,7 +45,11 @@ class Extent(NamedTuple):
 
 
 class Unclosed(Exception):
-    """The end of the literal came before the end of what began at this place."""
+    """The end of the literal came before the end of what began here; `at` is the place of a bracket inside it that is
+    to blame."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
 
 
 class PromptLexer:
@@ -53,6 +63,8 @@ class PromptLexer:
         self.terminals: list[Terminal] = []
         self.escaped: set[int] = set()
         """Where code begins in which quotes are escaped: what it says is not what the source spells."""
+        self.named: dict[int, tuple[int, int]] = {}
+        """Where code begins that is followed by `=`, as in `{x=}`: the extent that is shown before the value."""
 
     def lex(self) -> list[Terminal]:
         position, end = self.literal.start, self.literal.end
@@ -72,14 +84,22 @@ class PromptLexer:
                 else:
                     self._problem("this '}' closes nothing", position, position + 1, "write }} for a plain brace")
                     position += 1
-            except Unclosed:
+            except Unclosed as unclosed:
                 del self.terminals[mark:]
-                opener = self.text[position]
-                doubled = opener * 2
-                hint = f"add the missing '{CLOSER_OF[opener]}', or write {doubled} for a plain '{opener}'"
-                self._problem(f"'{opener}' is never closed", position, position + 1, hint)
+                self._unclosed(position, position if unclosed.at is None else unclosed.at)
                 position = end
         return self.terminals
+
+    def _unclosed(self, begin: int, at: int) -> None:
+        """Report the bracket at `at`, in the hole or the value that begins at `begin`."""
+        opener = self.text[at]
+        tag = OPEN_TAG.match(self.text, begin, self.literal.end)
+        hint = f"add the missing '{CLOSER_OF[opener]}'"
+        if tag and tag.group(1) in ROLES:
+            hint = f"write {{:{tag.group(1)}}}"
+        elif at == begin:
+            hint += f", or write {opener * 2} for a plain '{opener}'"
+        self._problem(f"'{opener}' is never closed", at, at + 1, hint)
 
     def _hole(self, opener: int) -> int:
         plain = PLAIN_HOLE.match(self.text, opener, self.literal.end)
@@ -170,7 +190,9 @@ class PromptLexer:
         """Report it; a NAME keeps the hole whole for the grammar."""
         name = self.text[start:end]
         if not name:
-            self._problem("this hole has no name", opener, min(end + 1, self.literal.end), NAME_HINT)
+            tag = SQUARE_TAG.match(self.text, opener, self.literal.end)
+            hint = f"a tag stands in braces: {{:{tag.group(1)}}}" if tag and tag.group(1) in ROLES else NAME_HINT
+            self._problem("this hole has no name", opener, min(end + 1, self.literal.end), hint)
         elif keyword.iskeyword(name):
             self._problem(f"'{name}' is a word of Python and cannot name a hole", start, end, "choose another name")
         else:
@@ -185,7 +207,7 @@ class PromptLexer:
         at = self.terminals[-1].end
         self._emit("NAME", at, at)
 
-    def _value(self, opener: int) -> int:
+    def _value(self, opener: int, depth: int = 0) -> int:
         tag = TAG.match(self.text, opener, self.literal.end)
         self._emit("LBRACE", opener, opener + 1)
         if tag:
@@ -194,15 +216,20 @@ class PromptLexer:
             self._emit("ROLE", start, end)
             self._emit("RBRACE", tag.end() - 1, tag.end())
             return tag.end()
+        if OPEN_TAG.match(self.text, opener, self.literal.end):
+            raise Unclosed
         value = self._extent(opener + 1, "!:}")
         position = value.end
         start, end = self._trimmed(value.start, value.end)
-        if start == end:
-            self._problem("nothing stands between these braces", opener, position + 1, BRACE_HINT)
-        elif self.text[end - 1] == "=" and self.text[end - 2] not in "=!<>":
-            name = self.text[start : end - 1].strip()
-            self._problem("a value cannot end in '='", end - 1, end, f"write {name}={{{name}}}")
+        if end > start and self.text[end - 1] == "=" and self.text[end - 2] not in "=!<>":
+            self.named[start] = (value.start, value.end)
+            start, end = self._trimmed(start, end - 1)
+        if self.text[position] == ":" and self.text[start : start + 2].lstrip("\\")[:1] in ("'", '"'):
+            self._problem(JSON, opener, opener + 1, JSON_HINT)
             start = end
+            position = self._extent(opener + 1, "}").end
+        elif start == end:
+            self._problem("nothing stands between these braces", opener, position + 1, BRACE_HINT)
         self._emit_code("EXPRESSION", Extent(start, end, value.escaped))
         if self.text[position] == "!":
             conversion = WORD.match(self.text, position + 1, self.literal.end)
@@ -214,28 +241,33 @@ class PromptLexer:
             if self.text[position : position + 1] not in (":", "}") or position >= self.literal.end:
                 position = self._extent(position, ":}").end
         if self.text[position] == ":":
-            closer = position + 1
-            while closer < self.literal.end and self.text[closer] not in "{}":
-                closer += 1
-            if closer >= self.literal.end:
-                raise Unclosed
-            if self.text[closer] == "{":
-                quoted = self.text[start] in "'\""
-                hint = (
-                    "write {{ and }} around JSON that belongs to the text" if quoted else "write {format(value, width)}"
-                )
-                self._problem("a format inside a format is not supported", closer, closer + 1, hint)
-                closer = self._extent(position + 1, "}").end
-            else:
-                self._emit("FORMAT", position + 1, closer)
-            position = closer
+            position = self._format(position + 1, depth)
         self._emit("RBRACE", position, position + 1)
         return position + 1
+
+    def _format(self, position: int, depth: int) -> int:
+        """Up to the brace that closes the value."""
+        start = position
+        while position < self.literal.end:
+            character = self.text[position]
+            if character in "{}" and (position > start or character == "}"):
+                self._emit("FORMAT", start, position)
+            if character == "}":
+                return position
+            if character == "{":
+                if depth:
+                    hint = "compute the format before, and write {value:{format}}"
+                    self._problem("a format stands inside the format of a format", position, position + 1, hint)
+                    return self._extent(position, "}").end
+                start = position = self._value(position, depth + 1)
+            else:
+                position += 1
+        raise Unclosed
 
     def _extent(self, start: int, stops: str) -> Extent:
         """Python from `start` up to one of `stops` outside brackets and strings. Raises Unclosed when none comes."""
         text, end, raw = self.text, self.literal.end, self.literal.raw
-        depth = 0
+        openers: list[int] = []
         escaped = False
         position = start
         while position < end:
@@ -253,14 +285,14 @@ class PromptLexer:
             if character in "'\"":
                 position = self._string_end(position)
                 continue
-            if depth == 0 and character in stops and not (character == "!" and text[position + 1] == "="):
+            if not openers and character in stops and not (character == "!" and text[position + 1] == "="):
                 return Extent(start, position, escaped)
             if character in CLOSER_OF:
-                depth += 1
+                openers.append(position)
             elif character in ")]}":
-                if depth == 0:
-                    raise Unclosed
-                depth -= 1
+                if not openers or CLOSER_OF[text[openers[-1]]] != character:
+                    raise Unclosed(openers[-1] if openers else None)
+                openers.pop()
             position += 1
         raise Unclosed
 

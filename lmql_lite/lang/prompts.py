@@ -10,6 +10,7 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.escapes import Decoder, Literal
 from lmql_lite.lang.grammars import Terminal, extent, read
 from lmql_lite.lang.keywords import DECODERS_NOT_YET, NEAREST, ROLES
+from lmql_lite.lang.names import identifier
 from lmql_lite.lang.problems import Problems
 from lmql_lite.lang.prompt_lexer import NAME_HINT, PromptLexer
 from lmql_lite.lang.python import Python
@@ -44,7 +45,10 @@ class Prompts:
         tree = read("prompt", terminals, self.source.text)
         for child in tree.children:
             assert not isinstance(child, str)
-            parts.append(self._part(child, lexer, literal, indent))
+            part = self._part(child, lexer, literal, indent)
+            if isinstance(part, nodes.Interpolation) and part.value.span.start in lexer.named:
+                parts.append(self._name(*lexer.named[part.value.span.start], part.value, lexer))
+            parts.append(part)
         return tuple(part for part in parts if part is not None)
 
     def _text(self, terminal: Terminal, literal: Literal, indent: int) -> nodes.Literal:
@@ -54,23 +58,53 @@ class Prompts:
     def _part(self, tree: Tree[Token], lexer: PromptLexer, literal: Literal, indent: int) -> nodes.Part | None:
         if tree.data == "text":
             return self._text(_terminal(tree.children[0]), literal, indent)
+        if tree.data == "value":
+            return self._value(tree, lexer, literal, indent)
         children = [_terminal(child) if child is not None else None for child in tree.children[1:-1]]
         span = self.source.span(*extent(tree))
         if tree.data == "hole":
             return self._hole(span.start, span.end, children, lexer)
-        if tree.data == "tag":
-            return self._tag(span.start, span.end, _present(children[0]))
-        value, conversion, form = children
-        expression = self._expression(_present(value), lexer)
+        return self._tag(span.start, span.end, _present(children[0]))
+
+    def _value(
+        self, tree: Tree[Token], lexer: PromptLexer, literal: Literal, indent: int
+    ) -> nodes.Interpolation | None:
+        span = self.source.span(*extent(tree))
+        _, value, conversion, form, _ = tree.children
+        expression = self._expression(_terminal(value), lexer)
         if expression is None:
             return None
-        if form and isinstance(expression.tree.body, ast.Constant) and isinstance(expression.tree.body.value, str):
-            hint = "write {{ and }} around JSON that belongs to the text"
-            self.problems.add("this fills in a fixed text, with a format", expression.span, hint)
-            return None
-        letter = self.source.text[conversion.start : conversion.end] if conversion else ""
-        shown = self.decoder.decode(form.start, form.end, literal, indent) if form else ""
-        return nodes.Interpolation(span, expression, letter, shown)
+        letter = "" if form or expression.span.start not in lexer.named else "r"
+        if conversion:
+            given = _terminal(conversion)
+            letter = self.source.text[given.start : given.end]
+        if not form:
+            return nodes.Interpolation(span, expression, letter)
+        assert not isinstance(form, str)
+        shown = [self._format(part, lexer, literal, indent) for part in form.children]
+        if all(isinstance(part, ast.Constant) for part in shown):
+            return nodes.Interpolation(span, expression, letter, "".join(ast.literal_eval(part) for part in shown))
+        return nodes.Interpolation(span, _formatted(expression, letter, shown))
+
+    def _format(
+        self, part: Token | Tree[Token], lexer: PromptLexer, literal: Literal, indent: int
+    ) -> ast.Constant | ast.FormattedValue:
+        """A piece of a format: text, or a value that makes a part of it."""
+        if isinstance(part, str):
+            piece = _terminal(part)
+            return ast.Constant(self.decoder.decode(piece.start, piece.end, literal, indent))
+        inner = self._value(part, lexer, literal, indent)
+        if inner is None:
+            return ast.Constant("")  # reported there
+        if inner.value.span.start in lexer.named:
+            self.problems.add("a value inside a format cannot end in '='", inner.span, "write its name alone")
+        return _field(inner.value, inner.conversion, [ast.Constant(inner.format)] if inner.format else [])
+
+    def _name(self, start: int, end: int, value: nodes.Expression, lexer: PromptLexer) -> nodes.Literal:
+        """What `{x=}` shows before the value: the code and its `=`, as they are written."""
+        is_escaped = value.span.start in lexer.escaped
+        code = self.decoder.spelling(start, end).code if is_escaped else self.source.text[start:end]
+        return nodes.Literal(self.source.span(start, end), code)
 
     def _tag(self, start: int, end: int, role: Terminal) -> nodes.Tag | None:
         name = self.source.text[role.start : role.end]
@@ -90,7 +124,7 @@ class Prompts:
             if child is None:
                 continue
             if child.type == "NAME":
-                name = self.source.text[child.start : child.end]
+                name = identifier(self.source.text[child.start : child.end])
                 continue
             code = self._expression(child, lexer)
             if code is None:
@@ -128,6 +162,22 @@ class Prompts:
             return None  # reported where it was missed
         spelling = self.decoder.spelling(start, end) if start in lexer.escaped else None
         return self.python.expression(start, end, spelling)
+
+
+def _formatted(
+    value: nodes.Expression, conversion: str, form: Sequence[ast.Constant | ast.FormattedValue]
+) -> nodes.Expression:
+    """An f-string of this value alone, whose format has values in it."""
+    joined = ast.JoinedStr([_field(value, conversion, form)])
+    return nodes.Expression(value.span, ast.Expression(ast.copy_location(joined, value.tree.body)))
+
+
+def _field(
+    value: nodes.Expression, conversion: str, form: Sequence[ast.Constant | ast.FormattedValue]
+) -> ast.FormattedValue:
+    letter = ord(conversion) if conversion else -1
+    field = ast.FormattedValue(value.tree.body, letter, ast.JoinedStr([*form]) if form else None)
+    return ast.copy_location(field, value.tree.body)
 
 
 def _terminal(token: object) -> Terminal:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lmql_lite.errors import Span
 from lmql_lite.lang.nodes import Argument, Code, Expression
 from lmql_lite.lang.problems import Problems
-from lmql_lite.lang.sentences import TORN_ESCAPE, lowered, said_at_end, said_by_compiler, sentence
+from lmql_lite.lang.sentences import TORN_ESCAPE, lowered, missing_operator, said_at_end, said_by_compiler, sentence
 from lmql_lite.lang.source import Source
 
 DEEPEST = 200
@@ -277,6 +277,12 @@ class Python:
             while first and code[first - 1] in DOUBLED and code[first] in DOUBLED:
                 first -= 1  # Python blames the second half of `&&`
             message, hint = sentence(error.msg, code[first:])
+            is_apart = "forgot a comma" in error.msg or error.msg == "invalid syntax"
+            if is_apart and (found := missing_operator(code[first if "comma" in error.msg else 0 :])):
+                at, message, hint = found
+                first += at if "comma" in error.msg else at - first
+            if message.startswith("'"):
+                last = first + len(message.split("'")[1])
         last = min(max(last, first + 1), len(code))
         begin, finish = (spelling.offsets[first], spelling.offsets[last]) if spelling else (start + first, start + last)
         self.problems.add(message, self.source.span(begin, max(finish, begin)), hint)

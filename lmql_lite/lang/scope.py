@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.embedded import Embedded, FreeName, moved, offers, read
-from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, PROVIDED, STOPS, TYPES
-from lmql_lite.lang.names import Names
+from lmql_lite.lang.keywords import CONSTRAINTS, CONTEXT, DATES, DECODERS, GONE, PROVIDED, STOPS, TYPES
+from lmql_lite.lang.names import Form, Names, values, words
 from lmql_lite.lang.problems import Problems
+from lmql_lite.lang.prompt_lexer import PROMPTING
 from lmql_lite.lang.python import Python
 from lmql_lite.lang.source import Source
 
 BUILTINS = frozenset(dir(builtins))
+INSTEAD_OF_CONTEXT = {
+    "num_calls": "result.usage counts calls and tokens; how many calls a query needs depends on the cache",
+    "interpreter": "the query can read context.prompt and await context.score([...])",
+}
 HOLE = re.compile(r"(?<!\[)(?:\[\[)*(\[[^\W\d]\w*\])")
 """In a string that Python has read."""
 
@@ -67,11 +72,6 @@ class _Check:
         for star in self.names.stars:
             hint = "import the names that are used"
             self.problems.add("'import *' hides which names the query needs", self.python.span(star), hint)
-        for prompt in self.prompts:
-            for hole in _holes(prompt):
-                if hole.name in CONSTRAINTS:
-                    hint = f"choose another name, for example {hole.name}_"
-                    self.problems.add(f"'{hole.name}' is a constraint and cannot name a hole", hole.span, hint)
         for code in self.codes:
             self._functions(code.tree)
         for where in self._wheres():
@@ -87,19 +87,43 @@ class _Check:
             self._distribution(self.query.distribution, self.prompts)
         reads = self._reads()
         known = self.bound | self.holes.keys() | set(PROVIDED)
+        if "context" not in self.bound | self.holes.keys():
+            self._context({id(name) for name in reads if name.id == "context"})
         free = [name for name in reads if name.id not in known]
         first: dict[str, FreeName] = {}
         for name in free:
             if name.id not in BUILTINS:
-                first.setdefault(name.id, FreeName(name.id, self.python.span(name)))
+                first.setdefault(name.id, FreeName(name.id, self.python.span(name), self._form(name)))
         return Scope(
             tuple(self.holes),
             tuple(first.values()),
             frozenset(self.bound),
             frozenset(name.id for name in free if name.id in BUILTINS),
-            frozenset(name.id for name in self.clauses.reads if self._is_constraint(name.id)),
+            frozenset(
+                name.id for where in self._wheres() for name in words(where.tree) if self._is_constraint(name.id)
+            ),
             tuple(self.inner),
         )
+
+    def _form(self, name: ast.Name) -> Form:
+        if any(name is each for each in self.annotations.reads):
+            return "type"
+        span = self.python.span(name)
+        return "function" if span.text[span.end :].lstrip(" \t")[:1] == "(" else "value"
+
+    def _context(self, own: set[int]) -> None:
+        """What is read of the run's own `context`: `own` are these names of it."""
+        trees = [*_trees(self.query), *(where.tree for where in self._wheres())] if own else []
+        for node in (node for tree in trees for node in ast.walk(tree)):
+            match node:
+                case ast.Attribute(ast.Name() as name, attribute) if id(name) in own and attribute not in CONTEXT:
+                    hint = INSTEAD_OF_CONTEXT.get(attribute, f"it has {' and '.join(CONTEXT)}")
+                    self.problems.add(f"context has no '{attribute}'", self.python.span(node), hint)
+        for prompt in self.prompts:
+            for part in prompt.parts:
+                if isinstance(part, nodes.Interpolation) and id(part.value.tree.body) in own:
+                    hint = "write {context.prompt} for the text so far, or give the input another name"
+                    self.problems.add("'context' is the run's own object, not a text", part.span, hint)
 
     def _functions(self, tree: ast.AST) -> None:
         """A function is Python: a string in it that looks like a prompt does nothing."""
@@ -123,10 +147,13 @@ class _Check:
     def _reads(self) -> list[ast.Name]:
         """Every name that is read as a value, in source order."""
         reads = list(self.names.reads)
-        reads.extend(name for name in self.clauses.reads if not self._is_constraint(name.id))
+        called = {id(name) for where in self._wheres() for name in words(where.tree)}
+        offered = set(DATES) - {name.id for name in reads}
+        clauses = (name for name in self.clauses.reads if id(name) not in called or name.id in self.bound)
+        reads.extend(name for name in clauses if name.id not in offered)
         reads.extend(name for name in self.annotations.reads if name.id not in TYPES or name.id in self.bound)
-        offered = {id(name) for each in self.queries for name in map(offers, each.function.decorator_list)}
-        reads = [name for name in reads if id(name) not in offered]
+        decorators = {id(name) for each in self.queries for name in map(offers, each.function.decorator_list)}
+        reads = [name for name in reads if id(name) not in decorators]
         reads.extend(name for query, scope in self.inner for name in query.reads(scope.inputs))
         return sorted(reads, key=lambda name: (name.lineno, name.col_offset))
 
@@ -143,8 +170,12 @@ class _Check:
         for node in ast.walk(where.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 self._call(node, node.func)
-            elif isinstance(node, ast.Name):
-                self._name(node)
+            elif isinstance(node, ast.NamedExpr) and node.target.id in self.holes:
+                self.problems.add(
+                    "':=' gives a value and compares nothing", self.python.span(node), "write == to compare"
+                )
+        for name in values(where.tree):
+            self._name(name)
 
     def _call(self, call: ast.Call, function: ast.Name) -> None:
         name = function.id
@@ -159,7 +190,7 @@ class _Check:
                 self._no_hole(first.id, self.python.span(first))
         elif name.isupper() and len(name) > 1 and not self._is_known(name):
             close = difflib.get_close_matches(name, CONSTRAINTS, 1)
-            hint = f"there are {', '.join(CONSTRAINTS)}"
+            hint = GONE.get(name, f"there are {', '.join(CONSTRAINTS)}")
             message = f"no constraint is called '{name}'{_meant(close)}"
             self.problems.add(message, self.python.span(function), None if close else hint)
         elif not self._is_known(name) and (close := difflib.get_close_matches(name.upper(), STOPS, 1, 0.85)):
@@ -169,7 +200,7 @@ class _Check:
 
     def _name(self, name: ast.Name) -> None:
         """`len(JOEK) < 9` reads an input called JOEK, or so it seems."""
-        if name.id.isupper() and not self._is_known(name.id) and name.id not in CONSTRAINTS and self._close(name.id):
+        if name.id.isupper() and not self._is_known(name.id) and self._close(name.id):
             self._no_hole(name.id, self.python.span(name))
 
     def _no_hole(self, name: str, span: Span) -> None:
@@ -188,8 +219,7 @@ class _Check:
         return name in self.bound or name in self.holes or name in BUILTINS or name in PROVIDED
 
     def _mentions(self, where: nodes.Expression, holes: list[str], whose: str) -> None:
-        names = [node for node in ast.walk(where.tree) if isinstance(node, ast.Name)]
-        if any(name.id in holes for name in names):
+        if any(name.id in holes for name in values(where.tree)):
             return
         if not holes:
             message = f"this 'where' has nothing to constrain: there is no hole {whose.replace('of its', 'in its')}"
@@ -201,7 +231,7 @@ class _Check:
     def _distribution(self, distribution: nodes.Distribution, prompts: Iterable[nodes.Prompt]) -> None:
         name = distribution.name
         holding = [prompt for prompt in prompts if any(hole.name == name for hole in _holes(prompt))]
-        first = distribution.span.source.index(name, len("distribution"))
+        first = max(distribution.span.source.find(name, len("distribution")), 0)  # its letters may have other forms
         start = distribution.span.start + first
         span = Span(
             distribution.span.name, distribution.span.text, start, start + len(name), self.query.span.first_line
@@ -237,8 +267,13 @@ def _annotations(prompts: Iterable[nodes.Prompt]) -> Iterator[ast.AST]:
 
 
 def _strings(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Iterator[ast.Constant]:
-    """Strings that stand alone in it, but for its docstring; those in functions inside it are theirs."""
-    docstring = function.body[0]
+    """Strings that stand alone in it, but for its docstring; those in functions inside it are theirs.
+
+    A string that is all of a function is meant as a prompt, unless a decorator may read it.
+    """
+    docstring: ast.stmt | None = function.body[0]
+    if len(function.body) == 1 and not function.decorator_list and PROMPTING.search(ast.get_docstring(function) or ""):
+        docstring = None
     stack: list[ast.AST] = list(function.body)
     while stack:
         node = stack.pop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from lmql_lite.lang.keywords import CONSTRAINTS
+
 FIRST_WORD = re.compile(r"[^\W\d]\w*|[\d.]+|[-+*/%@&|^<>=!:~]+|\S")
 
 LAST_WORD = re.compile(r"(\w+|[^\w\s]+)\s*$")
@@ -41,12 +43,35 @@ MISTAKEN = {
     "=<": "write <=",
     "===": "write ==",
     "<>": "write !=",
+    "//": "a comment begins with #",
+    "/*": "a comment begins with #",
+    "++": "write += 1",
+    "--": "write -= 1",
+    "from": "write: from MODULE import NAME",
     **dict.fromkeys(
         ("where", "distribution"),
         "it stands behind a prompt; a string in a function is none, unless it is the docstring of a @query",
     ),
 }
 
+
+WORDED = {
+    **dict.fromkeys(("contains", "includes", "has", "include", "contain"), 'write ".." in X'),
+    **dict.fromkeys(("matches", "like", "match"), 'write REGEX(X, r"..")'),
+    **dict.fromkeys(("equals", "equal", "eq"), "write =="),
+    **dict.fromkeys(("startswith", "starts", "begins"), 'write X.startswith("..")'),
+    **dict.fromkeys(("endswith", "ends"), 'write X.endswith("..")'),
+    "between": "write 3 < len(X) < 9",
+    **dict.fromkeys(("AND", "then", "plus"), "write and"),
+    "OR": "write or",
+    "NOT": "write not",
+    "unless": "write or",
+    "xor": "write !=",
+}
+"""Words that are operators elsewhere, or in speech."""
+AN_OPERATOR = re.compile(r"""(?<=[\w)\]"'])\s+(\w+)(?=\s+[\w("'\[{-])""")
+EMPTY_INDEX = re.compile(r"(?<=\w)\[\s*\]")
+FUNCTION_ALONE = re.compile(rf"\b(len|{'|'.join(CONSTRAINTS)})\s+(\w+)")
 
 CURLED = "\u201c\u201d\u201e\u2018\u2019"
 """Quotes that word processors write."""
@@ -56,6 +81,24 @@ def lowered(sentence: str) -> str:
     """As our sentences begin: in lower case, without a final period."""
     sentence = sentence.rstrip(".")
     return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
+
+
+def missing_operator(rest: str) -> tuple[int, str, str] | None:
+    """Where two operands meet: the offset of the word that is to blame, the sentence and the hint; None where it is
+    none that is known."""
+    for word in AN_OPERATOR.finditer(rest):
+        if word.group(1) in WORDED:
+            return word.start(1), f"'{word.group(1)}' is no operator", WORDED[word.group(1)]
+    if empty := EMPTY_INDEX.search(rest):
+        return (
+            empty.start(),
+            "nothing stands between these brackets",
+            'write what belongs there: Literal["a", "b"]',
+        )
+    if function := FUNCTION_ALONE.search(rest):
+        name, given = function.groups()
+        return function.start(1), f"'{name}' is a function and takes parentheses", f"write {name}({given})"
+    return None
 
 
 def sentence(message: str, rest: str) -> tuple[str, str | None]:
@@ -79,7 +122,10 @@ def said_at_end(message: str, code: str) -> tuple[str, str | None]:
     if "invalid syntax" not in message and "unexpected EOF" not in message:
         return sentence(message, "")
     word = LAST_WORD.search(code)
-    return f"something is missing after '{word.group(1)}'" if word else "something is missing here", None
+    if word is None:
+        return "something is missing here", None
+    hint = MISTAKEN[word.group(1)] if word.group(1) in ("++", "--") else None
+    return f"something is missing after '{word.group(1)}'", hint
 
 
 def said_by_compiler(message: str) -> str:

@@ -27,6 +27,20 @@ STATEMENT_WORDS = (
     "async",
 }
 
+FOREIGN = {
+    **dict.fromkeys(("let", "const", "var", "auto", "my"), "write NAME = VALUE"),
+    **dict.fromkeys(("elseif", "elsif"), "write elif CONDITION:"),
+    "unless": "write if not CONDITION:",
+    **dict.fromkeys(("foreach", "loop"), "write for NAME in VALUES:"),
+    **dict.fromkeys(("until", "repeat"), "write while not CONDITION:"),
+    "switch": "write match VALUE:",
+    **dict.fromkeys(("function", "func", "fn"), "write def NAME():"),
+    **dict.fromkeys(("echo", "puts", "say"), "write the text in quotes: a string that stands alone is a prompt"),
+    **dict.fromkeys(("throw",), "write raise"),
+    **dict.fromkeys(("require", "include", "using"), "write import NAME"),
+}
+"""Words with which statements of other languages begin, and what to write instead."""
+
 OPERAND_OPENERS = frozenset({"(", "[", "{", "-", "+", "~", "..."})
 
 
@@ -163,6 +177,8 @@ def compound_word(lexemes: list[Lexeme]) -> str | None:
         return first.text
     if first.text == "async" and is_word(lexemes, 1, "for", "with"):
         return lexemes[1].text
+    if first.text == "case" and is_op(lexemes, 1, ":"):
+        return "case"
     if first.text in ("match", "case") and len(lexemes) > 2:
         following = lexemes[1]
         named = following.kind != "op" or following.text in OPERAND_OPENERS or following.text == "*"

@@ -1,4 +1,4 @@
-"""The two kinds of model, as seams (S35). Everything above is written against these and names no vendor."""
+"""Protocols of the two kinds of model (S35): local scorers and servers. Higher floors use these and name no vendor."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lmql_lite.tokens import Role, Sampling, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """One sequence to score: `prefix + new_ids`, scores wanted at some places of `new_ids`.
+    """One sequence to score: `prefix + new_ids`, with scores wanted at some positions of `new_ids`.
 
-    `prefix` is what the model has probably seen before and may hold keys and values for; `new_ids` is fed.
-    A position counts how many of `new_ids` stand before the scored token: 0 is the token right after `prefix`,
-    `len(new_ids)` the one after everything. Drafts, options and prefills are thus one request (S35).
+    `prefix` has probably been scored before, so the model may hold its keys and values; `new_ids` is fed. A position
+    is the number of `new_ids` before the scored token: 0 is the token right after `prefix`, `len(new_ids)` the one
+    after everything. Drafts, options and prefills are therefore one request (S35).
     """
 
     prefix: tuple[int, ...]
@@ -28,16 +28,16 @@ class ScoreRequest:
 
 
 class Scorer(Protocol):
-    """A model in this process: it scores the whole vocabulary after any prefix of token ids."""
+    """Local model: scores the whole vocabulary after any prefix of token ids."""
 
     @property
     def name(self) -> str:
-        """The id by which a user names it: `demo`, `local:gpt2`."""
+        """Id that users write: `demo`, `local:gpt2`."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything its scores depend on: weights, tokenizer, quantisation, adapter (S4)."""
+        """Digest of everything that scores depend on: weights, tokenizer, quantisation, adapter (S4)."""
         ...
 
     @property
@@ -45,38 +45,38 @@ class Scorer(Protocol):
 
     @property
     def context_length(self) -> int:
-        """The most tokens a sequence may have, bos included."""
+        """Maximum number of tokens in a sequence, bos included."""
         ...
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
         """Natural log-probabilities, normalised, shape (vocabulary,), per request and position.
 
-        The scores of a sequence do not depend on what else is in the batch nor on what the model remembers (S5).
-        Raises ModelError where a sequence is longer than `context_length`.
+        Scores of a sequence depend neither on the rest of the batch nor on keys and values in memory (S5).
+        Raises ModelError for a sequence longer than `context_length`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A part of a prompt: what one side of a chat says. `role` is None for plain text, which then is the only turn."""
+    """Part of a prompt: one turn of a chat. `role` is None for plain text, which is then the only turn."""
 
     role: Role | None
     text: str
 
 
 Prompt = tuple[Turn, ...]
-"""What a Completer continues: the last turn is open, plain text or the assistant's."""
+"""Input of a Completer. Its last turn is open: plain text, or the assistant's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a Completer is asked for beside the prompt.
+    """Options of one request to a Completer, beside the prompt.
 
-    `pushed` is what may be said, as rules or as JSON Schema. `stops` end the text and are part of it: where a server
-    leaves them out the Completer adds them again. `banned` are ids of tokens that must not come first. `alternatives`:
-    how many other tokens are wanted with each one. `begin`: the answer is to begin with this text, which is no part of
-    what `pushed` speaks of. Each is only set where the endpoint takes it, `begin` where it takes languages.
+    `pushed` is the server grammar or JSON Schema of the answer. `stops` end the text and are part of it: if a server
+    leaves one out, the Completer adds it again. `banned` are token ids that must not come first. `alternatives` is the
+    number of other tokens wanted with each token. `begin` is text that the answer has to begin with; `pushed` does not
+    cover it. Every option is set only if the endpoint supports it, and `begin` only if it takes languages.
     """
 
     max_tokens: int
@@ -97,27 +97,28 @@ class JsonSchema:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the server says that a request cost, in its own tokens. None where it does not say.
+    """Usage of a request as the server reports it, in its own tokens. None where it does not report it.
 
-    `requests` were sent for it: more than one where some failed, or were refused and put otherwise.
+    `requests` is the number of requests sent for it: more than one if some failed, or were refused and sent again
+    in another form.
     """
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
-    """Of the prompt tokens those that the server had in a cache of its own."""
+    """Prompt tokens that the server found in a cache of its own."""
     completion_tokens: int | None = None
     requests: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One step of a Completer's stream: the bytes of a token where the server tells tokens apart, else of a chunk.
+    """One step of a Completer's stream: the bytes of a token if the server separates tokens, else of a chunk.
 
-    Bytes of pieces joined are UTF-8 text; a piece may end inside a character. `token` and `logprob` (natural, raw) are
-    None where the server does not report them; `alternatives` are other tokens that might have come, best first, with
-    their log-probabilities. `finish` is set on the last piece only: `stop` at end-of-text or a stop string, `length` at
-    `max_tokens`; `ended_by` then is the stop string, None for end-of-text. `spent`, on any piece, is what is known by
-    then of the whole stream; the last piece has it all, if the server tells.
+    The bytes of all pieces joined are UTF-8 text; a piece may end inside a character. `token` and `logprob` (natural,
+    raw) are None if the server does not report them. `alternatives` are other candidates, best first, with their
+    log-probabilities. `finish` is set on the last piece only: `stop` at end-of-text or a stop string, `length` at
+    `max_tokens`. `ended_by` is then the stop string, or None at end-of-text. `spent`, on any piece, is the usage of
+    the stream so far; the last piece has all of it, if the server reports usage.
     """
 
     data: bytes
@@ -131,7 +132,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Of texts that a server was given: the log-probability of each, and what it says that they cost."""
+    """Log-probabilities of given texts, one each, and their usage as the server reports it."""
 
     logprobs: tuple[float, ...]
     spent: Spent | None = None
@@ -139,67 +140,67 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What was found out about a Completer's server, once.
+    """Capabilities of a Completer's server, found by one probe.
 
-    `fingerprint`: digest of all that it reports about itself, and its address (S4).
+    `fingerprint`: digest of the server's address and of everything it reports about itself (S4).
     """
 
     fingerprint: str
     chat_only: bool = False
-    """It takes turns, and no plain text."""
+    """The server takes turns, and no plain text."""
     continues_turns: bool = True
-    """An open assistant turn is gone on with, and not answered (S29)."""
+    """The server continues an open assistant turn instead of answering it (S29)."""
     takes_languages: bool = False
     most_rules: int = 2000
-    """A language of more rules takes it too long."""
+    """Maximum number of rules in a server grammar; with more the server takes too long."""
     takes_schemas: bool = False
     alternatives: int = 0
-    """How many alternatives it gives at most; 0: none."""
+    """Maximum number of alternatives per token; 0 means none."""
     takes_bans: bool = False
-    """It heeds `Wish.banned`, and says the ids of its tokens."""
+    """The server honours `Wish.banned` and reports token ids."""
     takes_seeds: bool = False
     scores: bool = False
-    """`Completer.score` works."""
+    """`Completer.score` is supported."""
     stops: int = 0
-    """So many stop strings it takes and tells apart from end-of-text, and from each other; 0: none."""
+    """Maximum number of stop strings. The server reports which one it met, or end-of-text; 0 means none."""
     context_length: int | None = None
     must_be_asked: bool = False
-    """It tells what it is in an answer only: finding out costs a request."""
+    """The server identifies itself only in an answer, so a probe costs a request."""
     spent: Spent | None = None
-    """What finding out has cost, one token at most; None where it cost nothing, or has been told before."""
+    """Usage of the probe, at most one token; None if it cost nothing, or was reported before."""
 
 
 @runtime_checkable
 class Completer(Protocol):
-    """A model behind a server: text in, a stream of text out."""
+    """Model behind a server: text in, a stream of text out."""
 
     @property
     def name(self) -> str:
-        """The id by which a user names it: `openai/NAME`."""
+        """Id that users write: `openai/NAME`."""
         ...
 
     @property
     def place(self) -> str:
-        """Where it is asked, and for what: known before it is met."""
+        """Address of the server and name of the model there; known before the first probe."""
         ...
 
     async def meet(self, known: Endpoint | None = None) -> Endpoint:
-        """What there is to know about the server; asked once, before anything is spent. Raises ModelError.
+        """Capabilities of the server, probed once before anything is spent. Raises ModelError.
 
-        `known` is what was found out here before. Where the server `must_be_asked`, and was not yet in this process, it
-        is taken for it: who then asks it something has to meet it first, as it may have become another one (S4).
+        `known` is the result of an earlier probe. For a server that `must_be_asked` and was not probed in this process,
+        it is returned without a probe. The first request then probes the server, which may have changed (S4).
         """
         ...
 
     def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
-        """What the model says after `prompt`; ends with a piece that has `finish`. Closing it cancels the request.
+        """Continuation of `prompt`; the last piece has `finish`. Closing the stream cancels the request.
 
-        Raises ModelError, with one sentence and the remedy, where the request fails for good; what came before stays.
+        Raises ModelError, with one sentence and the remedy, if the request fails for good; earlier pieces stay valid.
         """
         ...
 
     async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
-        """The log-probability of each option as what comes next (S25). Raises ModelError where the server cannot."""
+        """Log-probability of each option as the next text (S25). Raises ModelError if the server cannot score."""
         ...
 
 

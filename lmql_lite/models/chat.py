@@ -1,8 +1,8 @@
-"""The turns of a chat, as the template of a model's tokenizer writes them: what stands before and after what is said.
+"""Chat turns as the chat template of a model's tokenizer writes them: the delimiters before and after each text.
 
-The template is rendered with texts that mark where each turn stands, once, when the model is loaded (S30); never with
-a text of a user or of the model. What it says depends on nothing but the order of the turns: one that does otherwise
-is refused by name. It is given no tools, and always the same date: what a model said yesterday is not asked again.
+The template is rendered once, with marker texts, when the model is loaded (S30); never with text of a user or of the
+model. Its output may depend on nothing but the order of the turns; a template that breaks this rule is refused by
+name. It gets no tools and always the same date, so that yesterday's cache entries still answer today.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lmql_lite.errors import ModelError
 from lmql_lite.tokens import Role
 
 TODAY = datetime(2024, 7, 26)
-"""Templates that tell a date are told this one, which many fall back to by themselves."""
+"""Date for templates that print one. Many templates fall back to it by themselves."""
 TALK: tuple[Role, ...] = ("user", "assistant", "user", "assistant", "user")
-"""What every template must be able to write."""
+"""Conversation that every template must be able to write."""
 SYSTEM_TALK: tuple[Role, ...] = ("system", *TALK)
 OTHER_TALKS: tuple[tuple[Role, ...], ...] = (
     SYSTEM_TALK,
@@ -35,21 +35,21 @@ OTHER_TALKS: tuple[tuple[Role, ...], ...] = (
     ("user", "assistant", "system", "user"),
     ("system", "system", "user"),
 )
-"""Which turns may follow which other ones: what of these a template refuses, a query cannot say."""
+"""Conversations that find out which turn may follow which. A query cannot use those that a template refuses."""
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 Delimiter = tuple[int | bytes, ...]
-"""What a template says between two texts: ids of special tokens, and plain text."""
+"""Output of a template between two texts: ids of special tokens, and plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """What stands between the turns of a chat.
+    """Delimiters between the turns of a chat.
 
-    `opens` is what a turn begins with, after a turn of another role (None: before all others). To that of an
-    assistant's turn comes `said` where the turn begins with a text of the query, and `asked` where the model is to
-    begin it. `ends` are the tokens that end an answer. `strips`: white space around the texts of these roles is no
-    part of what the model reads. `problem`: why there are no turns, or no system turns.
+    `opens` holds the beginning of a turn by the role before it (None: at the start) and its own role. The beginning of
+    an assistant's turn is followed by `said` if a text of the query starts the turn, and by `asked` if the model does.
+    `ends` are the tokens that end an answer. `strips` are the roles whose texts lose their surrounding white space
+    before the model reads them. `problem` is the reason for having no turns, or no system turns.
     """
 
     opens: Mapping[tuple[Role | None, Role], Delimiter] = field(default_factory=dict)
@@ -61,11 +61,11 @@ class ChatFormat:
 
     @property
     def borders(self) -> frozenset[int]:
-        """Special tokens with which a turn begins, and after which its text comes at once."""
+        """Special tokens at the end of a turn's beginning, directly before its text."""
         return frozenset(opening[-1] for opening in self.opens.values() if opening and isinstance(opening[-1], int))
 
     def opening(self, last: Role | None, role: Role) -> Delimiter:
-        """What stands before a turn of `role` after one of `last`. Raises ModelError where there is no such turn."""
+        """Delimiter before a turn of `role` after one of `last`. Raises ModelError if the template has no such turn."""
         found = self.opens.get((last, role))
         if found is not None:
             return found
@@ -83,24 +83,24 @@ class ChatFormat:
 
 @runtime_checkable
 class Chatting(Protocol):
-    """A tokenizer of a model that may be asked in turns."""
+    """Tokenizer of a model that may have a chat template."""
 
     @property
     def chat(self) -> ChatFormat | None:
-        """None where there is no chat template."""
+        """Chat format; None without a chat template."""
         ...
 
 
 def chat_of(tokenizer: object) -> ChatFormat | None:
-    """None where the model is not asked in turns."""
+    """Chat format of a tokenizer; None for a model without turns."""
     return tokenizer.chat if isinstance(tokenizer, Chatting) else None
 
 
 def read_chat(folder: Path, backend: tokenizers.Tokenizer) -> ChatFormat | None:
-    """The format of a model in Hugging Face format, None where its folder has no chat template.
+    """Chat format of a model in Hugging Face format; None if its folder has no chat template.
 
-    A template that cannot be used makes a format without turns, and says why. `backend` is as it was saved: it is not
-    changed.
+    A template that cannot be used gives a format without turns, whose `problem` is the reason. `backend` is the
+    tokenizer as saved; it stays unchanged.
     """
     settings = _settings(folder / "tokenizer_config.json")
     try:
@@ -115,7 +115,7 @@ def read_chat(folder: Path, backend: tokenizers.Tokenizer) -> ChatFormat | None:
 
 
 def template_text(folder: Path) -> str:
-    """What the format depends on, for a fingerprint; "" where there is no template."""
+    """Text that the format depends on, for a fingerprint; "" without a template."""
     try:
         return _template(folder, _settings(folder / "tokenizer_config.json")) or ""
     except _Unfit as problem:
@@ -123,11 +123,11 @@ def template_text(folder: Path) -> str:
 
 
 class _Unfit(Exception):
-    """Why a template, or a conversation, cannot be used."""
+    """Reason why a template or a conversation cannot be used."""
 
 
 def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """A file of its own, a string, or one of several under names, of which `default` counts."""
+    """Template source: from its own file, from a string, or the `default` one of several named templates."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
@@ -150,7 +150,7 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 class _Renderer:
-    """Renders a template with texts that mark the turns. A template is a program: it runs in a sandbox."""
+    """Renderer of a template with marker texts. A template is a program and runs in a sandbox."""
 
     def __init__(self, template: str, spelled: Mapping[str, str]) -> None:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -169,10 +169,10 @@ class _Renderer:
             raise _Unfit(f"it is no template ({_first_line(error)})") from None
 
     def gaps(self, roles: Sequence[Role], *, asks: bool = False, around: str = "", where: Role | None = None) -> Gaps:
-        """What stands before, between and after the texts of such turns; with `asks` an answer is asked for.
+        """Gaps before, between and after the texts of such turns; with `asks` the template requests an answer.
 
-        Texts of the role `where` have `around` on both sides. Raises _Unfit where the template refuses, or changes
-        the order of the texts.
+        Texts of the role `where` get `around` on both sides. Raises _Unfit if the template refuses, or changes the
+        order of the texts.
         """
         marks = [self._mark(at) for at in range(len(roles))]
         messages = [
@@ -182,7 +182,7 @@ class _Renderer:
         given = {"tools": None, "documents": None, "add_generation_prompt": asks, **self._spelled}
         try:
             text = self._template.render(messages=messages, **given)
-        except Exception as error:  # whatever it raises, it cannot be used for this
+        except Exception as error:  # any exception makes the template unusable
             raise _Unfit(f"it says: {_first_line(error)}") from None
         found: list[str] = []
         for mark in marks:
@@ -203,7 +203,7 @@ Gaps = tuple[str, ...]
 
 
 def _generation_tag() -> Any:
-    """`{% generation %}` marks for trainers what the model says: here it is without effect."""
+    """Jinja extension for `{% generation %}`, which marks the model's text for trainers and has no effect here."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -227,7 +227,7 @@ def _refuse(message: str) -> None:
 
 
 class _Splitter:
-    """Delimiters to tokens: special ones are parsed, all else is plain text (S12)."""
+    """Converter of delimiters to tokens: special tokens are parsed, everything else is plain text (S12)."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._special = {
@@ -240,12 +240,12 @@ class _Splitter:
         self._adds_space = any(self._has_space_after(backend, spelling) for spelling in longest_first[:1])
 
     def _has_space_after(self, backend: tokenizers.Tokenizer, spelling: str) -> bool:
-        """Whether this tokenizer writes a space before a text that follows a special token, as Llama 2 does."""
+        """True if this tokenizer writes a space between a special token and the text after it, as Llama 2 does."""
         ids = backend.encode(spelling + "a", add_special_tokens=False).ids
         return len(ids) > 1 and str(backend.id_to_token(ids[1])).startswith("\u2581")
 
     def split(self, text: str, *, before_text: bool) -> Delimiter:
-        """`before_text`: a text of the query follows, and not the model's own."""
+        """Delimiter for `text`. With `before_text`, a text of the query follows, not the model's own."""
         found: list[int | bytes] = []
         start = 0
         for match in self._pattern.finditer(text):
@@ -267,7 +267,7 @@ class _Splitter:
 
 
 class _Reader:
-    """Finds out what a template says, by letting it write conversations of all kinds."""
+    """Analyser of a template, which lets it write conversations of all kinds."""
 
     def __init__(self, renderer: _Renderer, splitter: _Splitter) -> None:
         self._renderer = renderer
@@ -297,7 +297,7 @@ class _Reader:
         return ChatFormat(opens, said, asked, frozenset(ends[:1]), frozenset(self._strips()), problem)
 
     def _learn(self, talk: Sequence[Role]) -> None:
-        """Raises _Unfit, and learns nothing, where it is refused or does not agree with what is known."""
+        """Adds the gaps of a conversation. Raises _Unfit, adding none, if it is refused or contradicts known gaps."""
         learned = dict(self._between)
         for pair, text in zip(zip((None, *talk), talk, strict=False), self._renderer.gaps(talk), strict=False):
             if learned.setdefault(pair, text) != text:
@@ -305,12 +305,12 @@ class _Reader:
         self._between = learned
 
     def _asking(self) -> str:
-        """What it says after a turn of the user where the model is to answer."""
+        """Output of the template after a user's turn when the model is to answer."""
         *before, asked = self._renderer.gaps(TALK, asks=True)
         written = self._between["user", "assistant"]
         if before != list(self._renderer.gaps(TALK)[:-1]):
             raise _Unfit("it writes a conversation otherwise where an answer is asked for")
-        # one that cannot ask for an answer stops before the words that begin it
+        # a template that cannot request an answer stops before the text that begins it
         return written if written.startswith(asked) and written.removeprefix(asked).strip() else asked
 
     def _strips(self) -> Iterator[Role]:
@@ -320,12 +320,12 @@ class _Reader:
             try:
                 if self._renderer.gaps(talk, around=" \n", where=role) == plain:
                     yield role
-            except _Unfit:  # then white space is not taken away silently, at least
+            except _Unfit:  # the template refuses such white space, so none is stripped silently
                 continue
 
 
 def _parted(first: Delimiter, second: Delimiter) -> tuple[Delimiter, Delimiter]:
-    """What is left of two delimiters behind what they begin with alike."""
+    """Two delimiters without their common beginning."""
     at = 0
     while at < min(len(first), len(second)) and first[at] == second[at]:
         at += 1
@@ -338,7 +338,7 @@ def _parted(first: Delimiter, second: Delimiter) -> tuple[Delimiter, Delimiter]:
 
 
 def _without_end(delimiter: Delimiter, end: Delimiter) -> Delimiter | None:
-    """None where it does not end so."""
+    """Delimiter without `end`; None if it does not end in `end`."""
     if not end:
         return delimiter
     at = len(delimiter) - len(end)
@@ -357,7 +357,7 @@ def _filled(delimiter: Delimiter) -> Delimiter:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Of a file of the folder; whoever loads the tokenizer says what is wrong with one."""
+    """Settings in a file of the folder, {} if it is unreadable: the loading of the tokenizer reports that."""
     try:
         settings = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -366,7 +366,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _spelling(token: Any) -> str | None:
-    """Of a special token that is given bare, or as `{"content": ...}`."""
+    """Spelling of a special token, given as a string or as `{"content": ...}`."""
     spelling = token.get("content") if isinstance(token, dict) else token
     return spelling if isinstance(spelling, str) else None
 

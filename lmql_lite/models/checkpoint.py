@@ -1,9 +1,9 @@
-"""A model in Hugging Face format, from its folder or its name to a network that can be run.
+"""Loading of a model in Hugging Face format, from its folder or its name to a network that can be run.
 
-Weights are read from safetensors files only: the older format is executed while it is read (law 5); for the same
-reason a model that brings Python code of its own is refused. The device is the first CUDA one, else the CPU. The
-precision is the one that the config names, except that the CPU computes float16 models in float32: it is slow at
-float16, while bfloat16 it does well, in half the memory.
+Weights are read from safetensors files only, because the older format executes code while it is read (law 5). For the
+same reason a model that needs Python code of its own is refused. The device is the first CUDA one, else the CPU. The
+precision is the one in the config, except that the CPU computes float16 models in float32: it is slow at float16, but
+good at bfloat16, in half the memory.
 
 torch is imported when a model is loaded, not with this module.
 """
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     import torch
 
 _UNLIMITED = 1 << 20
-"""Context of a model whose config names none: state-space models, for example, have no limit."""
+"""Context length of a model whose config names none: state-space models, for example, have no limit."""
 _PARTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""The files of a model's folder that its scores depend on."""
+"""Patterns of the files in a model's folder that its scores depend on."""
 _LOADING = threading.Lock()
-"""torch's default precision and the library's log levels belong to the whole process while a model is loaded."""
+"""Lock around loading: torch's default precision and the library's log levels are process-wide while a model loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A loaded model. `network` is a causal language model of the library, in evaluation mode, on its device."""
+    """Loaded model. `network` is a causal language model of the library, in evaluation mode, on its device."""
 
     name: str
     fingerprint: str
@@ -49,19 +49,19 @@ class Checkpoint:
 
     @classmethod
     def load(cls, name: str) -> Checkpoint:
-        """From a folder or by name. To be called inside `loading`."""
+        """Checkpoint from a folder or by name. Call it inside `loading`."""
         return _load(name, *_located(name))
 
 
 @contextmanager
 def loading(name: str) -> Iterator[None]:
-    """Around everything that loads and first runs a model: nothing is printed, and a failure is a ModelError."""
+    """Context for loading a model and running it first: prints nothing, and turns failures into ModelError."""
     with _LOADING, _quiet(), _telling(name, "it cannot be loaded"):
         yield
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for the ways in which torch says that a device's memory is used up; on the CPU that is a RuntimeError."""
+    """True for each error with which torch reports exhausted memory; on the CPU that is a RuntimeError."""
     import torch
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -113,7 +113,7 @@ def _load(name: str, folder: Path, commit: str | None) -> Checkpoint:
 
 
 def _located(name: str) -> tuple[Path, str | None]:
-    """The folder of a model, and its commit where it came from the hub."""
+    """Folder of a model, and its commit if it came from the hub."""
     from huggingface_hub import snapshot_download
 
     folder = Path(name).expanduser()
@@ -151,7 +151,7 @@ def _require_causal(name: str, config: Any) -> None:
 
 
 def _require_memory(name: str, folder: Path, growth: float, device: torch.device) -> None:
-    """Refuse what cannot fit before minutes are spent on it. Reckoned from the size of the files."""
+    """Refuses a model that cannot fit, by the size of its files, before minutes are spent on loading."""
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"local:{name} has no weights in safetensors format",
@@ -166,7 +166,7 @@ def _require_memory(name: str, folder: Path, growth: float, device: torch.device
 
 
 def _free_bytes(device: torch.device) -> int | None:
-    """None where the system does not say."""
+    """Free memory in bytes; None if the system does not report it."""
     import torch
 
     if device.type == "cuda":
@@ -179,7 +179,7 @@ def _free_bytes(device: torch.device) -> int | None:
 
 
 def _tokenizer(name: str, folder: Path) -> tuple[Any, tuple[int, ...], set[int]]:
-    """The fast tokenizer's inside, the ids it puts before a text, and its end-of-text."""
+    """Backend of the fast tokenizer, the ids that it puts before a text, and its end-of-text ids."""
     import transformers
 
     library: Any = transformers
@@ -197,7 +197,7 @@ def _tokenizer(name: str, folder: Path) -> tuple[Any, tuple[int, ...], set[int]]
 
 
 def _ids(value: Any) -> set[int]:
-    """An id, a list of ids or nothing, as these files write it."""
+    """Ids from an id, a list of ids or None, the forms in these files."""
     if value is None:
         return set()
     return {int(number) for number in value} if isinstance(value, list | tuple) else {int(value)}
@@ -213,7 +213,7 @@ def _context_length(config: Any) -> int:
 
 
 def _fingerprint(name: str, folder: Path, commit: str | None, precision: str) -> str:
-    """Of what stands in the files, never of where they stand. Of the hub's files the commit is digest enough."""
+    """Fingerprint from the content of the files, never their location. For files from the hub, the commit suffices."""
     if commit is not None:
         parts: Any = [name, commit, (folder / "config.json").read_text("utf-8")]
     else:
@@ -229,7 +229,7 @@ def _digest(path: Path) -> str:
 
 @contextmanager
 def _telling(name: str, what: str) -> Iterator[None]:
-    """Turns whatever the library raises into one sentence."""
+    """Turns any exception of the library into one sentence."""
     try:
         yield
     except ModelError:
@@ -243,7 +243,7 @@ def _telling(name: str, what: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings, log lines or progress bars, and afterwards everything as the user had it."""
+    """Suppresses warnings, log lines and progress bars, and restores the user's settings afterwards."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformers.utils import logging as library

@@ -1,11 +1,11 @@
 """The demo model: a small Llama, in numpy, that ships with the package.
 
-It knows the examples' little world and nothing else (`demo/model/README.md`); `demo/train.py` makes it.
+It knows the domain of the examples and nothing else (`demo/model/README.md`); `demo/train.py` makes it.
 
-Its scores are the same to the last bit alone, in a batch, with and without remembered keys and values (S5). Not by
-luck: the order in which BLAS adds depends on the shapes, so nothing may depend on the order. Every number that
-enters a sum is rounded to a multiple of a power of two, fine enough to do no harm (1e-6) and coarse enough that the
-products and all their partial sums fit into the 53 bits of a float64. Such sums are exact in any order.
+Its scores are the same to the last bit alone, in a batch, with and without cached keys and values (S5, D12). BLAS
+chooses the order of a sum by the shapes, so no result may depend on that order. Every number that enters a sum is
+rounded to a multiple of a power of two: fine enough to do no harm (1e-6), and coarse enough that products and all
+their partial sums fit into the 53 bits of a float64. Such sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from lmql_lite.models.tokenizer import HFTokenizer
 Array = NDArray[np.float64]
 
 _WEIGHT_BITS = 18
-"""Weights are multiples of 2**-18: the trainer rounds them so."""
+"""Weights are multiples of 2**-18; the trainer rounds them."""
 _VALUE_BITS = 20
-"""Activations; against weights, sums below 2**15 are exact, against each other, below 2**13."""
+"""Activations are multiples of 2**-20. Sums with weights are exact below 2**15, among themselves below 2**13."""
 _GATED_BITS = 19
-"""The activations inside the feed-forward layers, which grow larger."""
+"""Activations inside the feed-forward layers, which grow larger."""
 _SHARE_BITS = 26
 """Attention shares, about 1 in sum: exact while no value reaches 2**7."""
 _SQUARE_BITS = 24
 _CHANCE_BITS = 40
 
 _SLOTS = 12
-"""So many sequences keep their keys and values, 6 MiB each when full."""
+"""Maximum number of sequences that keep their keys and values, 6 MiB each when full."""
 _REDO_TOKENS = 4
-"""A sequence that leaves a remembered one this close to its end takes its place: copying would cost more."""
+"""A sequence that leaves a cached one at most this many tokens before its end replaces it: copying costs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Job:
-    """A request on its way: all its ids, how many of them `slot` holds already, and where scores are wanted."""
+    """Request in progress: all ids, the number of them that `slot` holds already, and the positions to score."""
 
     place: int
     ids: tuple[int, ...]
@@ -83,7 +83,7 @@ class _Job:
 
 
 class DemoModel:
-    """A Scorer (S35). Threads take turns: every call changes the remembered sequences (S28)."""
+    """A Scorer (S35). Threads take turns, because every call changes the cached sequences (S28)."""
 
     name = "demo"
 
@@ -108,7 +108,7 @@ class DemoModel:
 
     @classmethod
     def load(cls, folder: Path | None = None) -> DemoModel:
-        """From a folder in Hugging Face format; by default the one that ships with the package."""
+        """Model from a folder in Hugging Face format; by default the one that ships with the package."""
         folder = folder or asset("demo/model", "config.json").parent
         try:
             parts = [(folder / name).read_bytes() for name in ("config.json", "tokenizer.json", "model.safetensors")]
@@ -122,8 +122,8 @@ class DemoModel:
         return cls(HFTokenizer.from_folder(folder), f"demo:{digest.hexdigest()}", config, weights)
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
-        """See `Scorer.score`. Requests that share a beginning compute it once."""
-        # matrices so small gain nothing from a second thread, and lose much where other processes want that core
+        """See `Scorer.score`. Requests with a common beginning compute it once."""
+        # such small matrices gain nothing from a second thread, and lose much if other processes want that core (D28)
         with self._turn, self._blas.limit(limits=1, user_api="blas"):
             return self._score(requests)
 
@@ -144,7 +144,7 @@ class DemoModel:
         return results
 
     def logits(self, ids: Sequence[int]) -> Array:
-        """The raw logits after each of the ids, (len(ids), vocabulary), with nothing remembered. For tests."""
+        """Raw logits after each of the ids, shape (len(ids), vocabulary), without cached keys and values. For tests."""
         slot = _Slot(self._slot_shape)
         hidden = self._hidden([_Job(0, tuple(ids), (), slot, 0)])
         return _grid(hidden, _VALUE_BITS) @ self._embedding.T
@@ -154,7 +154,7 @@ class DemoModel:
         return len(self._layers), self._heads, self.context_length, self._head_size
 
     def _checked(self, place: int, request: ScoreRequest) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """The request's number, its ids as far as they matter, and the lengths after which scores are wanted."""
+        """Number of the request, its ids up to the last scored position, and the prefix lengths to score."""
         ids = request.prefix + request.new_ids
         if len(ids) > self.context_length:
             raise ModelError(
@@ -171,17 +171,17 @@ class DemoModel:
         return place, ids[: max(ends, default=0)], ends
 
     def _worth_now(self, ids: tuple[int, ...], wave: list[_Job]) -> bool:
-        """False where the wave is about to compute more of this sequence than is remembered now."""
+        """False if the wave is about to compute more of this sequence than is cached now."""
         remembered = max((_common(slot.ids, ids) for slot in self._slots), default=0)
         return all(_common(job.ids, ids) <= remembered + _REDO_TOKENS for job in wave)
 
     def _admitted(self, waiting: tuple[int, tuple[int, ...], tuple[int, ...]], wave: list[_Job]) -> _Job:
-        """Find a slot for the sequence, with as much of it as is remembered anywhere."""
+        """Job with a slot for the sequence, filled with as much of it as is cached anywhere."""
         place, ids, ends = waiting
         self._calls += 1
         taken = [job.slot for job in wave]
         best = max(self._slots, key=lambda slot: (_common(slot.ids, ids), slot.last_use), default=None)
-        # The last hidden state of a known prefix is not kept, so the first wanted place has to be computed again.
+        # the last hidden state of a known prefix is not kept, so the first scored position is computed again
         known = 0 if best is None else min(_common(best.ids, ids), min(ends, default=1) - 1)
         if best is not None and best not in taken and len(best.ids) - known <= _REDO_TOKENS:
             slot = best
@@ -212,7 +212,7 @@ class DemoModel:
         return [[next(found) for _ in job.ends] for job in wave]
 
     def _hidden(self, wave: list[_Job]) -> Array:
-        """The normed last hidden states of every job's unknown ids, one job below the other; fills their slots."""
+        """Normalised last hidden states of the new ids of all jobs, concatenated; fills the slots of the jobs."""
         self.forward_passes += 1
         counts = [len(job.ids) - job.known for job in wave]
         x = self._embedding[np.array([number for job in wave for number in job.ids[job.known :]], dtype=np.intp)]
@@ -245,7 +245,7 @@ class DemoModel:
 
 
 def _attention(q: Array, keys: Array, values: Array) -> Array:
-    """Causal attention of the last positions: q (heads, new, size), keys and values (heads, all, size)."""
+    """Causal attention of the last positions. Shapes: q (heads, new, size), keys and values (heads, all, size)."""
     heads, new, size = q.shape
     scores = q @ keys.swapaxes(1, 2) / np.sqrt(size)
     if new > 1:
@@ -276,7 +276,7 @@ def _log_softmax(logits: Array) -> NDArray[np.float32]:
 
 
 def _grid(x: Array, bits: int) -> Array:
-    """The nearest multiples of 2**-bits."""
+    """Nearest multiples of 2**-bits."""
     scaled = x * 2.0**bits
     np.rint(scaled, out=scaled)
     scaled *= 2.0**-bits
@@ -298,7 +298,7 @@ def _layer(weights: dict[str, Any], prefix: str) -> _Layer:
 
 
 def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """How many ids two sequences have in common at their beginning."""
+    """Length of the common prefix of two sequences of ids."""
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high

@@ -1,7 +1,8 @@
-"""A language in the words of each server: GBNF, xgrammar's EBNF, Lark, and a regular expression.
+"""Server grammars in each dialect: GBNF, xgrammar's EBNF, Lark, and a regular expression.
 
-What parsers read differently is avoided: characters are written as they are, those that may mean something behind a
-backslash where all take it and else in a place where they mean nothing, and nothing is counted but in patterns.
+Constructs that parsers read differently are avoided. Characters are written as they are. A character that may have a
+meaning gets a backslash if every dialect accepts that, else a position in which it means nothing. Counting appears in
+patterns only.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from lmql_lite.constraints.language import Language
 from lmql_lite.models.patterns import IN_STRINGS, character_text, class_text, find_ways, is_single, pattern
 
 DEEPEST = 8
-"""Groups inside of groups. What would be deeper is a rule of its own."""
+"""Maximum nesting of groups; anything deeper becomes a rule of its own."""
 _NUMBERS = re.compile(r"(\\x[0-9A-F]{2})([0-9A-Fa-f]+)")
 
 
 def gbnf(language: Language) -> str:
-    """For llama.cpp. Raises ValueError where there is no text to say, as all of these do."""
+    """Grammar for llama.cpp. Raises ValueError for an empty language, as all functions here do."""
     return _Grammar(_some(language), _BNF).text()
 
 
 def ebnf(language: Language) -> str:
-    """For xgrammar: `structured_outputs.grammar` of vLLM, `ebnf` of SGLang. The same words as for llama.cpp."""
+    """Grammar for xgrammar: `structured_outputs.grammar` of vLLM, `ebnf` of SGLang. Same text as for llama.cpp."""
     return gbnf(language)
 
 
 def regex(language: Language) -> str | None:
-    """For all engines: classes, groups, `|`, `*`, `+`, `?` and `{m,n}`. It is to match the whole text.
+    """Regular expression for all engines, matching the whole text: classes, groups, `|`, `*`, `+`, `?` and `{m,n}`.
 
-    None where it would be too long.
+    None if it would be too long.
     """
     return pattern(_some(language))
 
 
 def lark(language: Language) -> str:
-    """For llguidance, and the tools of OpenAI.
+    """Grammar for llguidance, and for the tools of OpenAI.
 
-    One terminal wherever that can be: rules are read character by character there, a hundred times as slowly, and what
-    has both circles and too many ways for a pattern may be refused.
+    One terminal wherever possible: llguidance reads rules character by character, a hundred times as slowly. It may
+    refuse a language with cycles that is too large for a pattern.
     """
     written = regex(language)
     if written:
@@ -61,7 +62,7 @@ def _some(language: Language) -> Language:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """How a dialect calls its first rule and the others, says what a rule is, and writes a class."""
+    """Syntax of a dialect: name of the first rule, names of the others, definition sign, character classes."""
 
     start: str
     name: str
@@ -70,7 +71,7 @@ class _Words:
 
 
 def _slashed(pattern: str) -> str:
-    """As Lark writes it."""
+    """Pattern as a Lark literal."""
     return "/" + pattern.replace("/", r"\/") + "/"
 
 
@@ -80,7 +81,7 @@ _TERMINALS = _Words("TEXT", "THEN_{}", ": ", _slashed)
 
 
 def _has_circles(language: Language) -> bool:
-    """Whether some rule leads to itself by way of others: Lark's terminals may not."""
+    """True if some rule leads to itself through others, which Lark's terminals may not."""
     leads = {number: {after for _, _, after in rule.edges} for number, rule in enumerate(language.rules)}
     try:
         TopologicalSorter({number: after - {number} for number, after in leads.items()}).prepare()
@@ -98,16 +99,17 @@ def _either_of(rows: list[list[str]]) -> str:
 
 
 class _Grammar:
-    """One rule for each of the language's that several lead to.
+    """Writer of a grammar: one rule for each rule of the language that several others lead to.
 
-    The others stand where they are led to: single characters in a row are a string, a fork of such rows is a group.
+    All other rules are written in line. Single characters in sequence become a string; a fork of such sequences
+    becomes a group.
     """
 
     def __init__(self, language: Language, words: _Words) -> None:
         self._accepts = [rule.accepts for rule in language.rules]
         self._words = words
         self._again: list[Ranges] = []
-        """With which characters a rule leads to itself."""
+        """Characters by which each rule leads to itself."""
         self._ways: list[dict[int, Ranges]] = []
         for number, rule in enumerate(language.rules):
             ways = find_ways(rule.edges)
@@ -119,21 +121,21 @@ class _Grammar:
 
     def text(self) -> str:
         lines = []
-        for number in self._waiting:  # writing a rule names others
+        for number in self._waiting:  # writing a rule appends the rules that it names
             options = self._options(number, 0)
             if self._again[number]:
                 row = [*self._begun(number), *self._forked(number, options)]
             else:
                 row = [_either_of([*options, ['""']] if self._accepts[number] else options)]
             lines.append(f"{self._names[number]}{self._words.defines}{' '.join(row)}\n")
-        # behind a number, letters that could be part of it are numbers too: xgrammar reads as many as it finds
+        # after a number, characters that could be part of it are escaped too: xgrammar reads as many as it finds
         return _NUMBERS.sub(_in_numbers, "".join(lines))
 
     def _begun(self, number: int) -> list[str]:
         return [self._characters(self._again[number]) + "*"] if self._again[number] else []
 
     def _forked(self, number: int, options: list[list[str]]) -> list[str]:
-        """All that may follow, in a group where it is more than one row."""
+        """Options that may follow; more than one row becomes a group."""
         optional = "?" * self._accepts[number]
         match options:
             case []:
@@ -148,7 +150,7 @@ class _Grammar:
         return [self._row(ranges, after, depth) for after, ranges in self._ways[number].items()]
 
     def _row(self, ranges: Ranges, after: int, depth: int) -> list[str]:
-        """A character and all that follows, up to a rule with a name."""
+        """A character and everything after it, up to a named rule."""
         row = [self._characters(ranges)]
         while self._ways[after] or self._again[after]:
             ways = self._ways[after]
@@ -161,7 +163,7 @@ class _Grammar:
                 return row + self._forked(after, self._options(after, depth + 1))
             [(after, ranges)] = ways.items()
             said = self._characters(ranges)
-            if said[0] == row[-1][0] == row[-1][-1] == '"':  # a string goes on
+            if said[0] == row[-1][0] == row[-1][-1] == '"':  # extend the string
                 row[-1] = row[-1][:-1] + said[1:]
             else:
                 row.append(said)

@@ -1,4 +1,4 @@
-"""A language as a regular expression, of what all engines have in common; and characters as all parsers read them."""
+"""Regular expressions from languages, in the subset common to all engines, and characters as all parsers read them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lmql_lite.constraints.charset import SURROGATES, Ranges
 from lmql_lite.constraints.language import LAST, Edges, Language
 
 LONGEST = 4000
-"""Characters of a pattern. What is longer is better said in rules."""
+"""Maximum characters in a pattern; longer ones are better written as rules."""
 DEEPEST = 40
-"""Groups inside of groups; engines have limits of their own."""
+"""Maximum nesting of groups; engines have limits of their own."""
 PATIENCE = 100_000
-"""Items of expressions that are written on the way to one."""
+"""Maximum number of items written while building one expression."""
 IN_STRINGS = frozenset('"\\')
 IN_CLASSES = frozenset("[\\]")
 IN_PATTERNS = frozenset(".^$*+?()[]{}|\\")
-"""What is written behind a backslash: in strings of grammars, in classes, and outside of both in a pattern."""
+"""Characters that need a backslash: in strings of grammars, in classes, and outside both in a pattern."""
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def pattern(language: Language) -> str | None:
-    """Classes, groups, `|`, `*`, `+`, `?` and `{m,n}`, to match the whole text. None where it would be too long."""
+    """Pattern for the whole text: classes, groups, `|`, `*`, `+`, `?` and `{m,n}`. None if it would be too long."""
     expression = _expression(language)
     if expression is None or _depth(expression) > DEEPEST:
         return None
@@ -37,7 +37,7 @@ def pattern(language: Language) -> str | None:
 
 
 def find_ways(edges: Edges) -> dict[int, Ranges]:
-    """Where a rule leads, and by which characters."""
+    """Characters by which a rule leads to each other rule."""
     ways: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for low, high, after in edges:
         ways[after].append((low, high))
@@ -45,7 +45,7 @@ def find_ways(edges: Edges) -> dict[int, Ranges]:
 
 
 def _united(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """In order, neighbours as one. Surrogates, which never come, join what is on both sides of them."""
+    """Ranges in order, with neighbours merged. Surrogates never occur, so ranges on both sides of them merge too."""
     united: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if united and (united[-1][1] + 1 >= low or (united[-1][1] + 1, low - 1) == SURROGATES):
@@ -69,12 +69,12 @@ def character_text(code: int, special: frozenset[str]) -> str:
 
 
 def class_text(ranges: Ranges) -> str:
-    """A class of characters: those of the ranges, or all but some of ASCII.
+    """Class of characters: those in the ranges, or all but some of ASCII.
 
-    No others are left out by name: llama.cpp then refuses every token that ends inside of a character like them.
+    Only ASCII is ever excluded by name: otherwise llama.cpp refuses every token that ends inside such a character.
 
-    In a place where it means nothing else, `^` and `-` need no backslash, which some parsers do not take there; and
-    behind a number stands nothing that could be part of it, since xgrammar reads as many digits as it finds.
+    `^` and `-` are placed where they mean nothing else and need no backslash, which some parsers refuse there. No digit
+    follows a number, because xgrammar reads as many digits as it finds.
     """
     negated = len(ranges) > 1 and ranges[0][0] == 0 and ranges[-1][0] <= 0x80 and ranges[-1][1] == LAST
     if negated:
@@ -100,7 +100,7 @@ def _without(ranges: Ranges, code: int) -> Ranges:
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
-    """An expression so many times; `most` is None where nothing bounds it."""
+    """An expression repeated `least` to `most` times; `most` is None for no bound."""
 
     part: _Expression
     least: int
@@ -109,20 +109,20 @@ class _Repeated:
 
 @dataclass(frozen=True, slots=True)
 class _Either:
-    """One of several expressions, none of them empty, no two with the same first or last item."""
+    """Choice between expressions, none of them empty, no two with the same first or last item."""
 
     options: tuple[_Expression, ...]
 
 
 _Item = Ranges | _Repeated | _Either
 _Expression = tuple[_Item, ...]
-"""One item after the other."""
+"""Sequence of items."""
 
 
 def _expression(language: Language) -> _Expression | None:
-    """All texts of a language, by doing without one rule after the other (Brzozowski, McCluskey 1963).
+    """Expression for all texts of a language, by eliminating rule after rule (Brzozowski, McCluskey 1963).
 
-    Rules with the fewest ways out go first: so the end of a text is known before what comes before it. None where this
+    Rules with the fewest outgoing edges go first, so that the end of a text is known before its beginning. None if this
     takes too long.
     """
     end = len(language.rules)
@@ -137,7 +137,7 @@ def _expression(language: Language) -> _Expression | None:
     while queue:
         many, gone = heappop(queue)
         if many != len(ways[gone]):
-            continue  # another entry tells how many there are now
+            continue  # a later entry has the current number
         leads, ways[gone] = ways[gone], {}
         again = _any_times(leads.pop(gone, ()))
         for number in sorted(before[gone]):
@@ -158,8 +158,8 @@ def _expression(language: Language) -> _Expression | None:
 
 
 def _rows(language: Language) -> list[dict[int, _Expression]]:
-    """Where each rule leads and by what, the number behind the last rule being the end; rules that stand in a row with
-    others are left out."""
+    """Expression by which each rule leads to each other rule; the number after the last rule is the end. Rules inside a
+    linear chain are left out."""
     end = len(language.rules)
     ways = [find_ways(rule.edges) for rule in language.rules]
     led_to = Counter(after for leads in ways for after in leads)
@@ -182,7 +182,7 @@ def _rows(language: Language) -> list[dict[int, _Expression]]:
 
 
 def _joined(*expressions: _Expression) -> _Expression:
-    """One after the other; repetitions of the same are one."""
+    """Concatenation, in which adjacent repetitions of the same item become one."""
     row: list[_Item] = []
     for item in chain.from_iterable(expressions):
         if row and isinstance(item, _Either) and all(_is_alike(row[-1], option[0]) for option in item.options):
@@ -196,7 +196,7 @@ def _joined(*expressions: _Expression) -> _Expression:
 
 
 def _is_alike(first: _Item, second: _Item) -> bool:
-    """Whether both repeat the same; single characters, as in `ll`, may stand as they are."""
+    """True if both repeat the same part. Single characters, as in `ll`, stay as they are."""
     plain = isinstance(first, tuple) and isinstance(second, tuple) and is_single(first)
     return not plain and _times(first).part == _times(second).part
 
@@ -220,7 +220,7 @@ def _any_times(expression: _Expression) -> _Expression:
 
 
 def _either(expressions: Iterable[_Expression]) -> _Expression:
-    """One of several: what they begin or end with in common is said once, and classes become one class."""
+    """Choice between expressions: common beginnings and ends are written once, and classes merge into one class."""
     options: dict[_Expression, None] = {}
     for expression in expressions:
         match expression:
@@ -240,7 +240,7 @@ def _either(expressions: Iterable[_Expression]) -> _Expression:
 
 
 def _counted(options: list[_Expression]) -> list[_Expression]:
-    """Where a bound stands for a stop, as in `b|[^b].`: `[^b]?b|[^b]{2}`, so that what is counted can be counted on."""
+    """Options with a bound instead of a stop, as in `b|[^b].`, as `[^b]?b|[^b]{2}`, so that repetitions can merge."""
     match sorted(options, key=len):
         case [(tuple(stop),), (tuple(other), tuple(bound))] if stop != other and _united((*stop, *other)) == bound:
             return [((_Repeated((other,), 0, 1), stop)), (_Repeated((other,), 2, 2),)]
@@ -248,7 +248,7 @@ def _counted(options: list[_Expression]) -> list[_Expression]:
 
 
 def _shared(options: list[_Expression], side: int) -> list[_Expression]:
-    """Fewer options: those that begin (side 0) or end (side -1) with the same items are one."""
+    """Fewer options: those that begin (side 0) or end (side -1) with the same items merge."""
     alike: dict[_Item, list[_Expression]] = defaultdict(list)
     for option in options:
         alike[option[side]].append(option)
@@ -276,7 +276,7 @@ def _optional(expression: _Expression) -> _Expression:
 
 
 def _size(expression: _Expression) -> int:
-    """How many items it has, those inside of others included."""
+    """Number of items, nested items included."""
     size = len(expression)
     for item in expression:
         if isinstance(item, _Repeated):
@@ -287,7 +287,7 @@ def _size(expression: _Expression) -> int:
 
 
 def _depth(expression: _Expression) -> int:
-    """How deep its groups are nested."""
+    """Nesting depth of the groups."""
     inside = [0]
     for item in expression:
         if isinstance(item, _Repeated):

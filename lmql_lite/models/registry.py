@@ -1,4 +1,4 @@
-"""A model's id to a model. The one place where a backend is imported, late, with one sentence when it is missing."""
+"""Loading of models by id. Imports the model implementations late, and reports a missing package in one sentence."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ KINDS = (
 
 
 class Access(TypedDict, total=False):
-    """How a model behind an API is reached; None is the same as not said.
+    """Access options of a model behind an API; None is the default.
 
-    `base_url` and `api_key` of an OpenAI-compatible server come from OPENAI_BASE_URL and OPENAI_API_KEY unless named.
-    `revision` vouches for the version that it has, so that what the cache knows is found again at another address (S4).
-    `tokenizer` is a folder with a `tokenizer.json`, or a Tokenizer; `timeout` are the seconds of silence that it is
-    granted (300); `concurrency` is how many requests are under way at once (32).
+    `base_url` and `api_key` of an OpenAI-compatible server default to OPENAI_BASE_URL and OPENAI_API_KEY. `revision`
+    vouches for the version of the model, so that cache entries are found again at another address (S4). `tokenizer` is
+    a folder with a `tokenizer.json`, or a Tokenizer. `timeout` is the permitted silence in seconds (300).
+    `concurrency` is the maximum number of simultaneous requests (32).
     """
 
     base_url: str | None
@@ -34,9 +34,9 @@ class Access(TypedDict, total=False):
 
 
 def load(model: str, **access: Unpack[Access]) -> Model:
-    """`demo`, `local:NAME_OR_PATH` or `openai/NAME`; `access` is for the last one.
+    """Model by id: `demo`, `local:NAME_OR_PATH` or `openai/NAME`; `access` is for the last one.
 
-    Raises ModelError for anything else and for a model that cannot be loaded. A server is asked nothing yet.
+    Raises ModelError for any other id and for a model that cannot be loaded. Sends no request to a server.
     """
     kind, _, name = model.partition("/")
     if kind == "openai" and name:

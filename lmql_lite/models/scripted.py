@@ -1,9 +1,9 @@
-"""A model that says what it is told to: deterministic, free, shipped. For tests, documentation and examples.
+"""Scripted models, for tests, documentation and examples: deterministic, free, shipped.
 
     scripted = ScriptedModel("- Sunscreen\\n- Towel\\n")
 
-It continues its script wherever the text so far has got to, and it is a real Scorer: every token has a score, most of
-them pseudo-random ones that depend on the whole path, so that masks, sampling and caches have something to bite on.
+The model continues its script from wherever the text so far has reached. It is a real Scorer: every token has a score,
+most of them pseudo-random and dependent on the whole path, so that masks, sampling and caches have work to do.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ WORDS = (
     b"er", b"on", b"an", b" S", b" T", b" to", b"Q:", b"A:", b" Why", b" Be", b"ca", b"use", b'"', b'":', b' "', b", ",
     b"Option", b" Option", b" A", b" B", b" with", b"12", b" 1", "é".encode(), "😀".encode(), b"  ", b"    ",
 )  # fmt: skip
-"""Besides all single bytes. Several run past a line's end, as tokens of real models do."""
+"""Vocabulary in addition to all single bytes. Several words run past a line's end, as tokens of real models do."""
 
 Script = Callable[[bytes], bytes]
-"""The text so far -> what the model wants to say next; b"" means end-of-text."""
+"""Function from the text so far to the preferred continuation; b"" means end-of-text."""
 
 
 class ScriptedTokenizer:
-    """Single bytes and a few words; the longest token that fits is the canonical one."""
+    """Tokenizer of single bytes and a few words; the longest matching token is the canonical one."""
 
     bos = (0,)
     eos = frozenset({1})
@@ -51,7 +51,7 @@ class ScriptedTokenizer:
         return tuple(ids)
 
     def first(self, text: bytes) -> int:
-        """The longest token that `text` begins with."""
+        """Longest token that `text` begins with."""
         return next(self._ids[text[:length]] for length in range(self._longest, 0, -1) if text[:length] in self._ids)
 
     def decode(self, ids: Sequence[int]) -> bytes:
@@ -61,9 +61,9 @@ class ScriptedTokenizer:
 class ScriptedModel:
     """A Scorer over a script.
 
-    `script` is a text, spoken from wherever the text so far has reached in it (a text that has left it is answered
-    with end-of-text), or a function. `certainty` is how many nats the scripted token stands above the noise: 0 leaves
-    a random model. `levels` coarsens the noise so that ties happen.
+    `script` is a function, or a text that continues from wherever the text so far has reached in it (a text that left
+    the script is answered with end-of-text). `certainty` is the margin of the scripted token over the noise, in nats;
+    0 leaves a random model. `levels` coarsens the noise so that ties happen.
     """
 
     context_length = 4096
@@ -116,7 +116,7 @@ class ScriptedModel:
 
 
 class ScriptedCompleter:
-    """A Completer over the same scripts: token by token, obeying `stops` and `max_tokens` as servers do."""
+    """A Completer over the same scripts: token by token, with `stops` and `max_tokens` as on servers."""
 
     def __init__(self, script: str | Script, *, words: Sequence[bytes] = WORDS, name: str = "scripted-server") -> None:
         self.name = name
@@ -159,7 +159,7 @@ class ScriptedCompleter:
 
 
 def spoken(text: str) -> Script:
-    """The script of a fixed text: find the longest end of what was said that lies in it, and go on from there."""
+    """Script of a fixed text. It continues after the longest suffix of the text so far that occurs in `text`."""
     data = text.encode()
 
     def script(said: bytes) -> bytes:

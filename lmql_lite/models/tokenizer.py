@@ -1,7 +1,7 @@
-"""A Hugging Face tokenizer as bytes: which bytes every token stands for, and the tokens of any bytes.
+"""Hugging Face tokenizers in bytes: the bytes of every token, and the tokens of any bytes.
 
-Byte-level BPE (GPT-2, Llama 3, Qwen, ...) and SentencePiece vocabularies with byte fallback (Llama 2, Gemma, ...).
-Whatever would change a text on its way to tokens (normalisers, an added space) is taken out.
+Supports byte-level BPE (GPT-2, Llama 3, Qwen, ...) and SentencePiece vocabularies with byte fallback (Llama 2, Gemma,
+...). Everything that would change a text on its way to tokens (normalisers, an added space) is removed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HFTokenizer:
-    """Satisfies `lmql_lite.tokens.Tokenizer` over a `tokenizers.Tokenizer`, which is from now on this object's own.
+    """Implementation of `lmql_lite.tokens.Tokenizer` over a `tokenizers.Tokenizer`, which this object takes over.
 
-    `size` is the number of scores the model gives, where that is more than the tokenizer has tokens. What ends an
-    answer in a `chat` is end-of-text here.
+    `size` is the number of scores per position, if the model has more than the tokenizer has tokens. Tokens that end an
+    answer in a `chat` are end-of-text here.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class HFTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> HFTokenizer:
-        """From `tokenizer.json` and the special ids that the files beside it name."""
+        """Tokenizer from `tokenizer.json` and the special ids in the files beside it."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ModelError(f"there is no tokenizer.json in {folder}", hint="is this the folder of a model?")
@@ -95,7 +95,7 @@ class HFTokenizer:
         return tuple(ids)
 
     def _encode_characters(self, text: str) -> list[int]:
-        """The backend's tokens, or where they would not give the text back, those of its two halves."""
+        """Tokens of the backend, or those of the two halves if the backend's do not spell the text."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         data = text.encode()
         if b"".join(self._vocabulary[number] or b"" for number in ids) == data:
@@ -107,7 +107,7 @@ class HFTokenizer:
 
 
 def _decodable(text: bytes) -> Iterator[str | bytes]:
-    """The text cut into valid UTF-8 and bytes that are part of no character."""
+    """Text cut into valid UTF-8 and bytes that belong to no character."""
     while text:
         try:
             yield text.decode()
@@ -120,7 +120,7 @@ def _decodable(text: bytes) -> Iterator[str | bytes]:
 
 
 def _state(component: Any) -> str:
-    """A part of the tokenizer as JSON text, "null" where the tokenizer has no such part."""
+    """Part of the tokenizer as JSON text, "null" if the tokenizer has no such part."""
     return "null" if component is None else cast(bytes, component.__getstate__()).decode()
 
 
@@ -136,7 +136,7 @@ def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
 
 
 def _plain(backend: tokenizers.Tokenizer, byte_level: bool) -> tokenizers.Tokenizer:
-    """The same tokenizer without what changes a text; a rebuilt copy only where there is something to take out."""
+    """The same tokenizer without parts that change a text; a rebuilt copy only if there is something to remove."""
     normalizer, splitter = json.loads(_state(backend.normalizer)), json.loads(_state(backend.pre_tokenizer))
     kept = None if byte_level else _only_spaces(normalizer)
     unchanged = normalizer == kept
@@ -152,7 +152,7 @@ def _plain(backend: tokenizers.Tokenizer, byte_level: bool) -> tokenizers.Tokeni
 
 
 def _only_spaces(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Of a SentencePiece normaliser the step that writes spaces as `▁`."""
+    """The step of a SentencePiece normaliser that writes spaces as `▁`."""
     for part in _parts(normalizer, "normalizers"):
         if part.get("type") == "Replace" and part.get("content") == _SPACE:
             return part
@@ -187,8 +187,8 @@ def _vocabulary(
 
 
 def _gpt2_bytes() -> dict[str, int]:
-    """Which byte a character of a byte-level vocabulary stands for: printable Latin-1 for itself, the others in order
-    from U+0100 on (the table of GPT-2)."""
+    """Byte of each character in a byte-level vocabulary: printable Latin-1 for itself, the others in order from U+0100
+    on (the table of GPT-2)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
@@ -197,7 +197,7 @@ def _gpt2_bytes() -> dict[str, int]:
 def _single_bytes(
     backend: tokenizers.Tokenizer, vocabulary: tuple[bytes | None, ...], byte_level: bool
 ) -> tuple[int, ...]:
-    """The token of each byte alone. SentencePiece has `A` beside `<0x41>`: for an odd byte it takes the latter."""
+    """Token of each single byte. SentencePiece has `A` beside `<0x41>`; a byte outside a character uses the latter."""
     if byte_level:
         found = {data[0]: number for number, data in enumerate(vocabulary) if data is not None and len(data) == 1}
     else:

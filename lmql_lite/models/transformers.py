@@ -1,7 +1,7 @@
 """Causal language models in Hugging Face format, run in this process by torch: `local:FOLDER_OR_NAME`.
 
-What stands here is the asking: one sequence after the other, with the keys and values of sequences that were scored
-before. `checkpoint.py` says what is loaded, and in which precision; scores are float32 in any case.
+This module scores: one sequence after the other, reusing keys and values of sequences scored before. `checkpoint.py`
+loads the model and chooses its precision; scores are float32 in any case.
 
 torch is imported when a model is loaded, not with this module.
 """
@@ -31,9 +31,9 @@ Past = Any
 """Keys and values of one sequence: a DynamicCache, or in some models of older releases a tuple of pairs."""
 
 _LIVE_SEQUENCES = 8
-"""So many sequences keep their keys and values; together they never hold more tokens than one full context."""
+"""Maximum number of sequences that keep keys and values; together they hold at most one full context of tokens."""
 _REDO_TOKENS = 4
-"""A sequence that leaves a remembered one this close to its end takes its place: copying would cost more."""
+"""A sequence that leaves a cached one at most this many tokens before its end replaces it: copying costs more."""
 _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 
 
@@ -45,7 +45,7 @@ class _Live:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """All ids as far as they matter, and after how many of them scores are wanted."""
+    """Ids up to the last scored position, and the prefix lengths to score."""
 
     ids: tuple[int, ...]
     ends: tuple[int, ...]
@@ -54,12 +54,12 @@ class _Job:
 class TransformersModel:
     """A Scorer (S35). Threads and event loops may share it; their calls take turns.
 
-    Sequences that were scored before keep their keys and values, so that a longer or branching one pays for its new
-    tokens only. That changes scores by no more than the float noise of another batch shape (S5).
+    Sequences scored before keep their keys and values, so that a longer or branching one pays for its new tokens only.
+    This changes scores by no more than the floating-point noise of another batch shape (S5).
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        """The network is run once, to see what it gives."""
+        """Scorer over a loaded network, which is run once to probe its outputs."""
         self.name = checkpoint.name
         self.fingerprint = checkpoint.fingerprint
         self.tokenizer = checkpoint.tokenizer
@@ -73,9 +73,10 @@ class TransformersModel:
 
     @classmethod
     def load(cls, name: str | Path) -> TransformersModel:
-        """From a folder, or by its name on the model hub: from the local cache, after a download where needed.
+        """Model from a folder, or by its name on the model hub: from the local cache, downloaded if necessary.
 
-        Prints nothing. Reads all weights twice, once for the fingerprint; a hub's model is known by its commit.
+        Prints nothing. Reads all weights twice, once for the fingerprint; a model from the hub is identified by its
+        commit.
         """
         with loading(str(name)):
             return cls(Checkpoint.load(str(name)))
@@ -122,7 +123,7 @@ class TransformersModel:
         import torch
 
         wanted = sorted(set(job.ends))
-        # The last hidden state of a known prefix is not kept, so the first wanted place has to be computed again.
+        # the last hidden state of a known prefix is not kept, so the first scored position is computed again
         past, known = self._resumed(job.ids, wanted[0] - 1)
         logits, past = self._forward(job.ids[known:], past, [end - 1 - known for end in wanted])
         self._remember(job.ids, past)
@@ -136,14 +137,14 @@ class TransformersModel:
         return [self._as_row(rows[end]) for end in job.ends]
 
     def _as_row(self, scores: Row) -> Row:
-        """A copy, so that no row keeps the others alive, with one score for every token of the vocabulary."""
+        """Copy with one score for every token of the vocabulary; a view would keep the other rows alive."""
         size = len(self.tokenizer.vocabulary)
         return np.concatenate([scores[:size], np.full(max(size - len(scores), 0), -np.inf, dtype=np.float32)])
 
     def _resumed(self, ids: tuple[int, ...], limit: int) -> tuple[Past, int]:
-        """Keys and values of the longest known beginning, at most `limit` tokens, and its length.
+        """Keys and values of the longest cached prefix, at most `limit` tokens, and its length.
 
-        Whatever is returned is the caller's: a pass changes it in place.
+        The result belongs to the caller: a pass changes it in place.
         """
         best = max(self._live, key=lambda live: _common(live.ids, ids), default=None)
         known = 0 if best is None else min(_common(best.ids, ids), limit)
@@ -166,7 +167,7 @@ class TransformersModel:
             del self._live[0]
 
     def _forward(self, new_ids: tuple[int, ...], past: Past, places: list[int]) -> tuple[torch.Tensor, Past]:
-        """One pass: the logits at `places` of `new_ids`, and keys and values with the new ones."""
+        """One pass: the logits at `places` of `new_ids`, and the extended keys and values."""
         import torch
 
         self.forward_passes += 1
@@ -182,9 +183,9 @@ class TransformersModel:
 
 
 def _probe(network: Any) -> tuple[int, Literal["none", "pairs", "cache"]]:
-    """How many scores the model gives, and how it hands out keys and values that can be kept and cut.
+    """Number of scores per position, and the form of keys and values that can be kept and cut.
 
-    Not kept are those of recurrent layers and of caches with a shape of their own: such models compute every text anew.
+    Recurrent layers and caches with shapes of their own are not kept: such models compute every text again.
     """
     import torch
 
@@ -200,7 +201,8 @@ def _probe(network: Any) -> tuple[int, Literal["none", "pairs", "cache"]]:
 
 
 def _empty(kind: Literal["none", "pairs", "cache"]) -> Past:
-    """Made without the config: a cache made with it drops what has left a sliding window and could not be cut."""
+    """Empty keys and values, made without the config: with it, a cache drops tokens that left a sliding window, and
+    cannot be cut."""
     from transformers import DynamicCache
 
     return DynamicCache() if kind == "cache" else None
@@ -221,7 +223,7 @@ def _is_whole(past: Past, length: int) -> bool:
 
 
 def _cut(past: Past, length: int) -> Past:
-    """A past of the first tokens only; the given one stays as it is. Built anew from slices, because releases of the
+    """Keys and values of the first tokens; the argument stays unchanged. Built from slices, because releases of the
     library differ in how a cache is cropped."""
     from transformers import DynamicCache
 
@@ -235,7 +237,7 @@ def _cut(past: Past, length: int) -> Past:
 
 
 def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """How many ids two sequences have in common at their beginning, by bisection: comparing slices is fast."""
+    """Length of the common prefix of two sequences of ids, by bisection: comparing slices is fast."""
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high

@@ -14,12 +14,14 @@ from lmql_lite.program.conditions import All, Condition, Joint
 from lmql_lite.program.contradictions import refuse_contradiction
 from lmql_lite.program.given import Given
 from lmql_lite.program.lower import Unguided, lower
+from lmql_lite.program.mistakes import refuse_mistakes
 from lmql_lite.program.mixed import mixed
-from lmql_lite.program.numbers import LengthIs
+from lmql_lite.program.numbers import SHAPE, Kind, LengthIs
 from lmql_lite.program.ops import Clause, Hole, Predicate
 from lmql_lite.program.python import compile_expression, span_of
 from lmql_lite.program.schemas import JsonType
-from lmql_lite.program.subjects import PLAIN, Value
+from lmql_lite.program.subjects import PLAIN, Text, Value
+from lmql_lite.program.texts import Tidied
 from lmql_lite.program.types import typed
 
 
@@ -28,19 +30,35 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
     spec = hole.type.spec if hole.type else None
     if isinstance(spec, JsonType):
         return _asked_of_json(hole, clauses, spec)
+    number = None if spec else _number(hole.name, clauses)
+    bare = spec.bare if spec else Text(Tidied(), number)
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
+    # what a query or a decorator gives need not be text
+    is_text = bare == PLAIN and not hole.callees and not hole.decorators
     for expression, others in ((clause.expression, clause.others) for clause in clauses):
+        if is_text:
+            refuse_mistakes(expression, hole.name)
         try:
-            guiding: Condition | None = lower(expression, hole.name, spec.bare if spec else PLAIN)
+            guiding: Condition | None = lower(expression, hole.name, bare)
         except Unguided:
-            guiding, judging = mixed(expression, hole.name, spec.bare if spec else PLAIN)
+            guiding, judging = mixed(expression, hole.name, bare)
             predicates.append(replace(judging, others=others))
         if guiding is not None:
             conditions.append(Joint(expression.span, others, guiding) if others else guiding)
-    refuse_contradiction(hole.name, [clause.expression for clause in clauses], spec.bare if spec else PLAIN)
+    refuse_contradiction(hole.name, [clause.expression for clause in clauses], bare)
     condition = All(hole.span, tuple(conditions))
-    return replace(hole, condition=condition, predicates=tuple(predicates))
+    return replace(hole, condition=condition, predicates=tuple(predicates), number=number)
+
+
+def _number(hole: str, clauses: Sequence[Clause]) -> Kind | None:
+    """What `INT(X)` or `FLOAT(X)` makes of the hole, where it certainly holds: as a clause of its own."""
+    for kind, name in SHAPE.items():
+        for clause in clauses:
+            match clause.expression.tree.body:
+                case ast.Call(ast.Name(function), [ast.Name(first)], []) if (function, first) == (name, hole):
+                    return kind
+    return None
 
 
 def settled(hole: Hole, annotation: Any) -> Hole:

@@ -6,16 +6,16 @@ import ast
 import copy
 from dataclasses import replace
 from types import CodeType
-from typing import get_args
+from typing import Any, get_args
 
-from lmql_lite.errors import InputError, QueryError, Span
+from lmql_lite.errors import ConstraintError, InputError, QueryError, Span, joined
 from lmql_lite.lang import nodes
 from lmql_lite.lang.embedded import OFFERED, Function, moved, offers
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.program.assembly import Assembly
 from lmql_lite.program.conditions import All
 from lmql_lite.program.control import Control
-from lmql_lite.program.decoding import decoder_problem, option_problem
+from lmql_lite.program.decoding import clash, decoder_named, decoder_problem, option_problem, value_problem
 from lmql_lite.program.holes import Holes
 from lmql_lite.program.ops import (
     CALL,
@@ -36,7 +36,7 @@ from lmql_lite.program.ops import (
 )
 from lmql_lite.program.options import texts_of
 from lmql_lite.program.placement import QueryClauses, StringClauses
-from lmql_lite.program.python import compile_call, compile_expression, compile_statements
+from lmql_lite.program.python import compile_call, compile_expression, compile_statements, constant
 from lmql_lite.program.segments import segmented
 
 
@@ -46,19 +46,19 @@ def compile(tree: nodes.Query) -> Program:
 
 
 def _compiled(tree: nodes.Query, scope: Scope) -> Program:
-    program = Compiler(tree, scope).program(tuple(Input(free.name, free.span) for free in scope.inputs))
+    program = Compiler(tree, scope).program(tuple(Input(free.name, free.span, free.form) for free in scope.inputs))
     if not scope.queries:
         return program
-    queries, problems = dict[int, Program](), list[QueryError]()
+    queries, problems = dict[int, Program](), list[QueryError | ConstraintError]()
     for inner, names in scope.queries:
         try:
             queries[inner.line] = _compiled(inner.tree, names)
-        except QueryError as error:
-            problems += [
-                QueryError(each.message, span=moved(each.span, inner.place), hint=each.hint) for each in error.problems
-            ]
+        except (QueryError, ConstraintError) as error:
+            for each in error.problems:
+                kind = ConstraintError if isinstance(each, ConstraintError) else QueryError
+                problems.append(kind(each.message, span=moved(each.span, inner.place), hint=each.hint))
     if problems:
-        raise QueryError.of(problems)
+        raise joined(problems)
     return replace(program, queries=queries)
 
 
@@ -67,11 +67,11 @@ class Compiler:
         self._tree = tree
         self._names = scope.holes
         self._offers_query = bool(scope.queries) and OFFERED not in scope.locals
-        bound = scope.locals.union(scope.holes)
-        self._holes = Holes(bound, bound.union(free.name for free in scope.inputs))
+        self._bound = scope.locals.union(scope.holes)
+        self._holes = Holes(self._bound, self._bound.union(free.name for free in scope.inputs))
         self._assembly = Assembly()
         self._control = Control(self._assembly, self._block)
-        self._problems: list[QueryError] = []
+        self._problems: list[QueryError | ConstraintError] = []
         self._open: list[tuple[int, nodes.Hole, list[Clause]]] = []
         """Holes whose ops are still to be written, with the clauses of their strings."""
 
@@ -89,7 +89,7 @@ class Compiler:
         ops = self._assembly.finished()
         self._write_holes(ops)
         if self._problems:
-            raise QueryError.of(self._problems)
+            raise joined(self._problems)
         return Program(
             span=tree.span,
             ops=segmented([_with_following(ops, at) for at in range(len(ops))], prologue),
@@ -99,6 +99,7 @@ class Compiler:
             model=Option(tree.model.span, "model", self._expression(tree.model)) if tree.model else None,
             holes=self._names,
             inputs=inputs,
+            bound=self._bound,
         )
 
     # Statements --------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class Compiler:
                         self._assembly.add(self._let(statement))
                     case _:
                         self._control.statement(statement)
-            except QueryError as problem:
+            except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
 
     def _let(self, code: nodes.Code) -> Let:
@@ -169,7 +170,7 @@ class Compiler:
         for at, hole, inline in self._open:
             try:
                 op = self._holes.hole(hole, [*inline, *clauses.of(at, hole.name)])
-            except QueryError as problem:
+            except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
                 continue
             blank = ops[at]
@@ -190,14 +191,20 @@ class Compiler:
         problem = decoder_problem(decoder.name)
         if problem is not None:
             self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
-        seen: set[str] = set()
+        seen, known = set[str](), dict[str, Any]()
         for argument in decoder.arguments:
             problem = option_problem(decoder.name, argument.name)
+            if problem is None and (value := constant(argument.value.tree.body)) is not None:
+                known[argument.name] = value
+                problem = value_problem(argument.name, value)
             if problem is not None:
                 self._problems.append(QueryError(problem.sentence, span=argument.span, hint=problem.hint))
             if argument.name in seen:
                 self._problems.append(QueryError(f"{argument.name} is given twice", span=argument.span))
             seen.add(argument.name)
+        problem = clash(decoder_named(decoder.name), known.get("temperature"), known.get("n"))
+        if problem is not None and not self._problems:
+            self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
 
     def _check_options(self, distribution: nodes.Distribution) -> None:
         """Options that are written out are looked at before anything runs."""

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmql_lite.constraints import shapes
 from lmql_lite.constraints.terms import And, Constant, Not, Or, Term, conjunction
 from lmql_lite.errors import Span
 from lmql_lite.program.given import Compared, Given, OtherHoles
-from lmql_lite.program.numbers import SHAPE, Kind, LengthIn, LengthIs, NumberIn, NumberIs, Occurs
+from lmql_lite.program.numbers import SHAPE, LengthFits, LengthIn, LengthIs, NumberIn, NumberIs, Occurs
 from lmql_lite.program.patterns import Fits, StopsAt
-from lmql_lite.program.texts import Edge, Has, OneOf, Shaped
+from lmql_lite.program.texts import Edge, Has, OneOf, PartOf, Shaped
 from lmql_lite.program.typed_values import DateIn, DateIs, ListedIn, ListedIs
 from lmql_lite.program.values import Comparison, Evaluate, once
 
@@ -84,12 +84,14 @@ Condition = (
     | Compared
     | LengthIs
     | LengthIn
+    | LengthFits
     | OneOf
     | Has
     | Occurs
     | Fits
     | Shaped
     | Edge
+    | PartOf
     | NumberIs
     | NumberIn
     | ListedIs
@@ -105,14 +107,16 @@ Condition = (
 
 
 def negated(condition: Condition) -> Condition:
-    """`not` before it. Where `int(X)` is read `not` moves inwards: what is no number meets neither side."""
-    if not numbers_read(condition):
+    """`not` before it. Where `int(X)` or `X[0]` is read `not` moves inwards: what is no number meets neither side."""
+    if not _is_partial(condition):
         return No(condition.span, condition)
     match condition:
         case NumberIs(span, comparison, code, kind):
             return NumberIs(span, OPPOSITE[comparison], code, kind)
         case NumberIn(span, code, inside, kind):
             return NumberIn(span, code, not inside, kind)
+        case PartOf():
+            return replace(condition, inside=not condition.inside)
         case All(span, conditions):
             return Any(span, tuple(map(negated, conditions)))
         case Any(span, conditions):
@@ -126,7 +130,9 @@ def _judgeable(condition: Condition, evaluate: Evaluate) -> Term | None:
     match condition:
         case NumberIs(span=span, kind=kind) | NumberIn(span=span, kind=kind):
             return shapes.shape(SHAPE[kind], span)
-        case All(span, parts) | Any(span, parts) if numbers_read(condition):
+        case PartOf(is_single=True):
+            return condition.judgeable(evaluate)
+        case All(span, parts) | Any(span, parts) if _is_partial(condition):
             judgeable: list[Term] = []
             ends: list[Term] = []
             """For each part so far: the texts with which Python goes no further."""
@@ -144,14 +150,14 @@ def _judgeable(condition: Condition, evaluate: Evaluate) -> Term | None:
     return None
 
 
-def numbers_read(condition: Condition) -> tuple[Kind, ...]:
-    """The kinds of number that Python makes of the hole's text to judge the condition."""
+def _is_partial(condition: Condition) -> bool:
+    """Whether Python raises an error for some texts where it judges the condition: those that are no number."""
     match condition:
         case All(_, conditions) | Any(_, conditions):
-            return tuple(dict.fromkeys(kind for part in conditions for kind in numbers_read(part)))
-        case NumberIs() | NumberIn():
-            return (condition.kind,)
-    return ()
+            return any(map(_is_partial, conditions))
+        case PartOf(is_single=is_single):
+            return is_single
+    return isinstance(condition, NumberIs | NumberIn)
 
 
 def reach(condition: Condition, evaluate: Evaluate) -> tuple[float, float]:

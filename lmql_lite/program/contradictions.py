@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import And, Choice, Constant, Term
-from lmql_lite.errors import QueryError
+from lmql_lite.errors import ConstraintError
 from lmql_lite.lang import nodes
 from lmql_lite.program.conditions import reach
-from lmql_lite.program.lower import Lowering
+from lmql_lite.program.lower import Lowering, mentioned
 from lmql_lite.program.subjects import Subject
 
 
@@ -25,16 +25,18 @@ class Known(NamedTuple):
 
 
 def refuse_contradiction(hole: str, clauses: Iterable[nodes.Expression], bare: Subject) -> None:
-    """Raises QueryError, naming no more clauses than it takes. What is not seen here is found when the hole opens."""
+    """Raises ConstraintError, naming as few clauses as it takes. What is not seen here is found when the hole opens."""
     guilty = _conflict([known for clause in clauses if (known := _known(clause, hole, bare))])
     if not guilty:
         return
     *others, last = (f"`{each.clause.span.source}`" for each in guilty)
     reason = f"{', '.join(others)} and {last} cannot hold together" if others else f"{last} holds for no text"
     hint = "take one of them away, or join them by `or`" if others else "look at its bounds, its spaces and its case"
+    if not others and not mentioned(guilty[-1].clause, [hole]):
+        reason, hint = f"{last} is false", f"write a condition on {hole}"
     if guilty[-1].term == Choice(()):
         hint = "the list of options is empty"
-    raise QueryError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].clause.span, hint=hint)
+    raise ConstraintError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].clause.span, hint=hint)
 
 
 def _known(clause: nodes.Expression, hole: str, bare: Subject) -> Known | None:

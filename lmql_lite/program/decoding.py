@@ -70,6 +70,21 @@ HOLE_OPTIONS = ("n", "temperature", "top_k", "top_p", "min_p", *PENALTIES)
 """What may stand in the decoder of one hole: how its tokens are chosen. All else is the run's."""
 
 INSTEAD: Mapping[str, str] = {
+    "stop": 'where STOPS_AT(X, ".") ends a hole',
+    "stop_sequences": 'where STOPS_AT(X, [".", "\\n"]) ends a hole',
+    "max_length": "max_tokens=... bounds each hole, and where len(X) < 80 one of them",
+    "max_new_tokens": "max_tokens=... bounds each hole, and where len(TOKENS(X)) < 20 one of them",
+    "max_completion_tokens": "max_tokens=... bounds each hole, and where len(TOKENS(X)) < 20 one of them",
+    "model": 'from "MODEL" below the body names the model, as does the option model= of a call',
+    "decoder": "the word of the header is the decoder; decoder= is an option of a call",
+    "num_beams": "beam(n=...) says how many beams there are",
+    "beams": "beam(n=...) says how many beams there are",
+    "best_of": "sample(n=...) gives as many results, best first",
+    "num_return_sequences": "n=... says how many results there are",
+    "do_sample": "write sample instead of argmax",
+    "logit_bias": "a where clause says what may be written, such as X in [...] or not ... in X",
+    "stream": "stream() gives every event of a run",
+    "tools": "tools=[...] stands at a hole: [argmax(tools=[f]) X]",
     "max_len": "max_tokens=... bounds each hole, step_budget=... the run",
     "chunksize": "leave it out: a request goes as far as its answer may be used, and is closed there",
     "openai_chunksize": "leave it out: a request goes as far as its answer may be used, and is closed there",

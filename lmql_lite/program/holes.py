@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import replace
 from types import CodeType
-from typing import Any, Literal
+from typing import Literal
 
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
@@ -25,7 +25,7 @@ from lmql_lite.program.decoding import (
 )
 from lmql_lite.program.lower import WAYS, mentioned
 from lmql_lite.program.ops import CALL, Callee, Clause, Decorator, Hole, HoleDecoder, HoleType, Option
-from lmql_lite.program.python import compile_call, compile_expression, span_of
+from lmql_lite.program.python import compile_call, compile_expression, constant, span_of
 from lmql_lite.program.types import NAMES, typed
 
 OF_TOOLS = ("tools", "max_calls")
@@ -89,7 +89,7 @@ class Holes:
             hint = "write name=value, for example temperature=0.8"
             raise QueryError("a decoder takes named arguments only", span=span_of(argument, call.span), hint=hint)
         options = tuple(self._option(name, keyword, call.span) for keyword in node.keywords)
-        known = {each.arg: _constant(each.value) for each in node.keywords}
+        known = {each.arg: constant(each.value) for each in node.keywords}
         _refuse(hole_clash(hole, name, known.get("temperature"), known.get("n")), call.span)
         return HoleDecoder(call.span, name, options)
 
@@ -99,7 +99,7 @@ class Holes:
             raise QueryError("a decoder takes no ** arguments", span=span, hint="write each one as name=value")
         if keyword.arg not in OF_TOOLS:
             _refuse(hole_option_problem(decoder, keyword.arg), span)
-            if (value := _constant(keyword.value)) is not None:
+            if (value := constant(keyword.value)) is not None:
                 _refuse(value_problem(keyword.arg, value), span)
         return Option(span, keyword.arg, compile_expression(keyword.value, span))
 
@@ -122,7 +122,7 @@ class Holes:
         match clause.tree.body:
             case ast.Call(function, [ast.Name(hole.name), *others], named):
                 first = ast.unparse(function).partition(".")[0]
-                is_python = first not in self._own and (first in CONSTRAINTS or hasattr(builtins, first))
+                is_python = first in CONSTRAINTS or (first not in self._own and hasattr(builtins, first))
                 is_pattern = isinstance(function, ast.Attribute) and function.attr in WAYS
                 rest = [*others, *(each.value for each in named)]
                 return not is_python and not is_pattern and not any(_reads(each, hole.name) for each in rest)
@@ -159,14 +159,6 @@ def _is_action(hole: nodes.Hole, call: nodes.Expression) -> bool:
 
 def _reads(node: ast.expr, name: str) -> bool:
     return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
-
-
-def _constant(node: ast.expr) -> Any:
-    """A value that is written out; None for all others."""
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
 
 
 def _refuse(problem: Problem | None, span: Span) -> None:

@@ -5,20 +5,36 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import CodeType
 
 from lmql_lite.constraints.pattern import NO_PATTERN
 from lmql_lite.constraints.shapes import METHODS, SHAPES
+from lmql_lite.constraints.spellings import EVENLY, Inexact
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
+from lmql_lite.lang.keywords import STOPS
+from lmql_lite.lang.names import values, words
 from lmql_lite.program.conditions import All, Any, Condition, negated
 from lmql_lite.program.given import Compared, Given
 from lmql_lite.program.numbers import LengthIn, LengthIs, NumberIn, NumberIs, Occurs
 from lmql_lite.program.patterns import Fits, StopsAt, Way
 from lmql_lite.program.python import compile_expression, span_of
-from lmql_lite.program.subjects import PLAIN, UNITS, Count, Day, Number, OneListed, Size, Subject, Text, subject
-from lmql_lite.program.texts import Edge, Has, OneOf, Shaped
+from lmql_lite.program.subjects import (
+    PLAIN,
+    UNITS,
+    Count,
+    Day,
+    Number,
+    OneListed,
+    Part,
+    Size,
+    Subject,
+    Text,
+    subject,
+    tidied_text,
+)
+from lmql_lite.program.texts import Edge, Has, OneOf, PartOf, Shaped
 from lmql_lite.program.typed_values import DateIn, DateIs, ListedIn, ListedIs
 from lmql_lite.program.values import Comparison
 from lmql_lite.program.written import written
@@ -69,8 +85,7 @@ def conjuncts(where: nodes.Expression) -> list[nodes.Expression]:
 
 def mentioned(expression: nodes.Expression, names: Iterable[str]) -> set[str]:
     """Which of `names` the expression reads."""
-    read = {node.id for node in ast.walk(expression.tree) if isinstance(node, ast.Name)}
-    return read & set(names)
+    return {name.id for name in values(expression.tree)}.intersection(names)
 
 
 def lower(clause: nodes.Expression, hole: str, bare: Subject = PLAIN) -> Condition:
@@ -101,7 +116,7 @@ class Lowering:
                 return Any(span, tuple(self.condition(value) for value in values))
             case ast.UnaryOp(ast.Not(), operand):
                 self._refuse_stops(operand)
-                return negated(self.condition(operand))
+                return replace(negated(self.condition(operand)), span=span)
             case ast.Compare(ast.Call(ast.Name("type"), [text], []), _, [kind]) if self._is_hole(text):
                 raise QueryError(
                     "the type of a hole stands at the hole",
@@ -148,8 +163,10 @@ class Lowering:
         match arguments:
             case [] if self._is_hole(owner) and name in METHODS:
                 return Shaped(span, name)
-            case [value] if self._is_hole(owner) and name in ("startswith", "endswith") and not self._reads_hole(value):
-                return self._with(value, lambda code: Edge(span, code, at_start=name == "startswith", tuple_only=True))
+            case [value] if name in ("startswith", "endswith") and not self._reads_hole(value):
+                at_start, tidied = name == "startswith", tidied_text(owner, self._hole)
+                if tidied and (tidied.case is None or tidied.case in EVENLY or at_start):
+                    return self._with(value, lambda code: Edge(span, code, at_start, tuple_only=True, tidied=tidied))
             case [text] if self._is_hole(text) and name in WAYS and not self._reads_hole(owner):
                 return self._with(owner, lambda code: Fits(span, code, WAYS[name]))
         raise self._unsupported(node)
@@ -190,11 +207,14 @@ class Lowering:
 
     def _inside(self, whole: ast.expr, left: ast.expr, right: ast.expr) -> Condition:
         span = span_of(whole, self._span)
-        if self._is_hole(right):
-            return self._with(left, lambda code: Has(span, code))
+        around = tidied_text(right, self._hole)
+        if around and not (around.left or around.right) and (around.case is None or around.case in EVENLY):
+            return self._with(left, lambda code: Has(span, code, around.case))
         match subject(left, self._hole, self._bare):
-            case Text(tidied):
-                return self._with(right, lambda code: OneOf(span, code, single=False, tidied=tidied))
+            case Text(tidied, kind):
+                return self._with(right, lambda code: OneOf(span, code, single=False, tidied=tidied, kind=kind))
+            case Part() as part:
+                return self._part(span, part, right)
             case Size(unit):
                 return self._with(right, lambda code: LengthIn(span, code, unit))
             case Number(kind):
@@ -207,9 +227,12 @@ class Lowering:
 
     def _compared(self, whole: ast.expr, asked: ast.expr, comparison: Comparison, value: ast.expr) -> Condition:
         span = span_of(whole, self._span)
-        match subject(asked, self._hole, self._bare):
-            case Text(tidied) if comparison in ("==", "!="):
-                same = self._with(value, lambda code: OneOf(span, code, single=True, tidied=tidied))
+        about = subject(asked, self._hole, self._bare)
+        if isinstance(about, Text) and about.kind is not None and comparison not in ("==", "!="):
+            about = Number(about.kind)
+        match about:
+            case Text(tidied, kind) if comparison in ("==", "!="):
+                same = self._with(value, lambda code: OneOf(span, code, single=True, tidied=tidied, kind=kind))
                 return same if comparison == "==" else negated(same)
             case Size(unit):
                 return self._with(value, lambda code: LengthIs(span, comparison, code, unit))
@@ -219,16 +242,30 @@ class Lowering:
                 return self._with(value, lambda code: ListedIs(span, comparison, code, listed))
             case Day():
                 return self._with(value, lambda code: DateIs(span, comparison, code))
-            case Count(phrase) if not self._reads_hole(phrase):
+            case Count(phrase, more) if not self._reads_hole(phrase):
                 counted = self._code(phrase)
-                return self._with(value, lambda code: Occurs(span, counted, comparison, code))
+                return self._with(value, lambda code: Occurs(span, counted, comparison, code, more))
+            case Part() as part if comparison in ("==", "!="):
+                one = ast.copy_location(ast.Tuple([value], ast.Load()), value)
+                same = self._part(span, part, one)
+                return same if comparison == "==" else negated(same)
         raise self._unsupported(whole)
+
+    def _part(self, span: Span, part: Part, texts: ast.expr) -> Condition:
+        """A part of the hole's text is one of these."""
+        bounds = [bound for bound in (part.first, part.last) if bound is not None]
+        if any(map(self._reads_hole, bounds)):
+            raise self._unsupported(texts)
+        first, last = (None if bound is None else self._code(bound) for bound in (part.first, part.last))
+        return self._with(texts, lambda code: PartOf(span, code, first, last, part.is_single))
 
     def _with(self, value: ast.expr, make: Callable[[CodeType], Condition]) -> Condition:
         """A condition with a value in it; tried at once where that is written out (S22)."""
         condition = make(self._code(value))
         try:
             condition.bind(self.written)
+        except Inexact as error:
+            raise Unguided(error.message, span=error.span, hint=error.hint) from None
         except ConstraintError as error:
             raise QueryError(error.message, span=span_of(value, self._span), hint=error.hint) from None
         except re.error as error:
@@ -250,7 +287,7 @@ class Lowering:
         return self._codes[node]
 
     def _reads_hole(self, node: ast.AST) -> bool:
-        return any(self._is_hole(part) for part in ast.walk(node))
+        return any(name.id == self._hole for name in values(node))
 
     def _is_hole(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Name) and node.id == self._hole
@@ -294,17 +331,12 @@ class Lowering:
                         hint=f"len({name}({self._hole})) < 20"
                         + (f"; in Python the words are {self._hole}.split()" if name == "WORDS" else ""),
                     )
-        said = next((each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in CONSTRAINTS), None)
-        if said and said not in EXAMPLES:
-            return QueryError(
-                f"{said} is not available in this version", span=span_of(node, self._span), hint=SUPPORTED
-            )
+        said = next((each.id for each in words(node)), None)
         sentence = f"{said} cannot stand inside what only Python can judge" if said else "only Python can judge this"
-        return Unguided(
-            sentence,
-            span=span_of(node, self._span),
-            hint=f"give it a clause of its own, joined by `and`; what guides the model: {SUPPORTED}",
+        hint = "give it a clause of its own, joined by `and`" + (
+            "" if said else f"; what guides the model: {SUPPORTED}"
         )
+        return Unguided(sentence, span=span_of(node, self._span), hint=hint)
 
 
 def _is_none(node: ast.expr) -> bool:

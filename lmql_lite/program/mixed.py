@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import replace
 
+from lmql_lite.constraints.terms import Unit
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
+from lmql_lite.lang.keywords import STOPS
+from lmql_lite.lang.names import values, words
 from lmql_lite.program.conditions import All, Any, Condition
 from lmql_lite.program.given import Given
-from lmql_lite.program.lower import Unguided, lower, mentioned
+from lmql_lite.program.lower import Unguided, lower
+from lmql_lite.program.numbers import LengthFits
 from lmql_lite.program.ops import FINAL, GUIDED, Call, Predicate
 from lmql_lite.program.python import compile_expression, span_of
-from lmql_lite.program.subjects import Subject
+from lmql_lite.program.subjects import Size, Subject, Text, subject
 
 
 def mixed(clause: nodes.Expression, hole: str, bare: Subject) -> tuple[Condition | None, Predicate]:
@@ -48,6 +52,23 @@ def _is_named(function: ast.expr, hole: str) -> bool:
     return isinstance(function, ast.Name) and function.id != hole
 
 
+LENGTH = "length of the hole"
+ARITHMETIC = ("abs", "bool", "divmod", "float", "int", "max", "min", "pow", "range", "round", "sum")
+"""Functions that do nothing but compute."""
+SIMPLE = (
+    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.IfExp, ast.Constant, ast.Name, ast.Attribute),
+    *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set),
+    *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
+)
+"""Python that does nothing but compute."""
+
+
+def negated_parts(node: ast.BoolOp) -> ast.BoolOp:
+    """`not` before `and` or `or`, moved inwards: `not (a or b)` is `not a and not b`."""
+    parts: list[ast.expr] = [ast.copy_location(ast.UnaryOp(ast.Not(), value), value) for value in node.values]
+    return ast.copy_location(ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), parts), node)
+
+
 class Parts:
     def __init__(self, clause: nodes.Expression, hole: str, bare: Subject) -> None:
         self._clause = clause
@@ -59,15 +80,18 @@ class Parts:
     def read(self, node: ast.expr) -> tuple[Condition | None, ast.expr]:
         """What guides, and the node with its guided parts looked up."""
         part = nodes.Expression(span_of(node, self._clause.span), ast.Expression(node))
-        functions = mentioned(part, CONSTRAINTS)
+        functions = {word.id for word in words(node)}
         try:
             condition = lower(part, self._hole, self._bare)
         except Unguided:
+            match node:
+                case ast.UnaryOp(ast.Not(), ast.BoolOp() as inner):
+                    return self.read(negated_parts(inner))
             if isinstance(node, ast.BoolOp):
-                return self._read_all(part, node)
+                return self._read_all(part, node, functions)
             if functions:
                 raise
-            return None, node
+            return self._by_length(part, node), node
         if not functions:
             return condition, node
         if "TOKENS" in functions:
@@ -80,7 +104,21 @@ class Parts:
         self.guided.append(condition)
         return condition, ast.copy_location(looked_up, node)
 
-    def _read_all(self, part: nodes.Expression, node: ast.BoolOp) -> tuple[Condition | None, ast.expr]:
+    def _by_length(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
+        """What guides where all that the node asks of the hole is its length."""
+        if not isinstance(self._bare, Text):
+            return None
+        lengths = Lengths(self._hole, self._bare)
+        asked: ast.expr = lengths.visit(copy.deepcopy(node))
+        if len(lengths.units) != 1 or lengths.asks_more or any(name.id == self._hole for name in values(asked)):
+            return None
+        given = ast.arguments([], [ast.arg(LENGTH)], None, [], [], None, [])
+        function = ast.copy_location(ast.Lambda(given, asked), node)
+        return LengthFits(part.span, compile_expression(function, part.span), lengths.units.pop())
+
+    def _read_all(
+        self, part: nodes.Expression, node: ast.BoolOp, functions: set[str]
+    ) -> tuple[Condition | None, ast.expr]:
         read = [self.read(value) for value in node.values]
         judged = ast.copy_location(ast.BoolOp(node.op, [each for _, each in read]), node)
         known = tuple(condition for condition, _ in read if condition is not None)
@@ -90,4 +128,29 @@ class Parts:
             return Any(part.span, known), judged
         # one of the others may be true of any text; but a stop is a stop wherever it stands
         true = Given(part.span, compile_expression(ast.Constant(True), part.span))
-        return (Any(part.span, (*known, true)) if mentioned(part, STOPS) else None), judged
+        return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged
+
+
+class Lengths(ast.NodeTransformer):
+    """Puts a parameter in the place of the hole's length."""
+
+    def __init__(self, hole: str, bare: Subject) -> None:
+        self._hole = hole
+        self._bare = bare
+        self.units: set[Unit] = set()
+        self.asks_more = False
+        """Whether it does what may not be done for every length, such as calling a function of the query."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match subject(node, self._hole, self._bare):
+            case Size(unit):
+                self.units.add(unit)
+                return ast.copy_location(ast.Name(LENGTH, ast.Load()), node)
+        if not (isinstance(node.func, ast.Name) and node.func.id in ARITHMETIC):
+            self.asks_more = True
+        return self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if not isinstance(node, SIMPLE):
+            self.asks_more = True
+        return super().generic_visit(node)

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from types import CodeType
 from typing import Literal
 
 from lmql_lite.constraints import decimals, shapes
-from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Not, Or, Term, Unit
+from lmql_lite.constraints.terms import (
+    Choice,
+    Constant,
+    Length,
+    Matches,
+    Measure,
+    Not,
+    Occurrences,
+    Or,
+    Term,
+    Unit,
+)
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.values import Comparison, Evaluate, encode, followed, number, wrong
+from lmql_lite.program.values import Comparison, Evaluate, encode, finite, number, wrong
 
 Kind = Literal["int", "float"]
 SHAPE: dict[Kind, str] = {"int": "INT", "float": "FLOAT"}
 """The texts that are such a number: of everything else Python raises an error."""
+MADE: dict[Kind, Callable[[str], float]] = {"int": int, "float": finite}
+"""What makes the number of such a text."""
 AT_ONCE = 100
 """Numbers that `float()` of a hole is compared with one by one."""
+TRIED = 4_000
+"""Lengths of which Python is asked one by one."""
+PERIOD = 60
+"""Lengths after which what fits repeats itself, at most: `len(X) % 7 == 0`."""
 LISTED = 100_000
 """Numbers that are held in memory one by one."""
 
@@ -35,6 +52,36 @@ class LengthIs:
     def bind(self, evaluate: Evaluate) -> Term:
         value = number(self.span, "a length is compared with a number", evaluate(self.code))
         return length_term(self.comparison, value, self.span, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthFits:
+    """Any Python about `len(X)` alone, which judges the value at the end as well.
+
+    It is asked about every length up to TRIED. Where what it says does not repeat itself by then, it guides nothing.
+    """
+
+    span: Span
+    code: CodeType
+    """A function of the length."""
+    unit: Unit
+
+    def bind(self, evaluate: Evaluate) -> Term:
+        holds = _truth(evaluate(self.code))
+        start, period = _repetition(holds)
+        changes = [at for at in range(1, start) if holds[at] != holds[at - 1]]
+        is_told = any(holds) and (period == 1 or self.unit == "characters") and len(changes) <= AT_ONCE
+        if not period or not is_told:
+            return Constant(True, self.span)
+        runs = [(low, high - 1) for low, high in pairwise([0, *changes, start]) if low < high and holds[low]]
+        terms: list[Term] = [Length(low, high, self.unit, self.span) for low, high in runs]
+        for length in (at for at in range(start, start + period) if holds[at]):
+            if period == 1:
+                terms.append(Length(length, None, self.unit, self.span))
+            else:
+                pattern = f"(?s:.{{{length}}})(?:(?s:.{{{period}}}))*"
+                terms.append(Matches(pattern, delimits=False, span=self.span))
+        return Or(tuple(terms), self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +151,10 @@ class NumberIn:
 
     def bind(self, evaluate: Evaluate) -> Term:
         sentence = f"{self.kind}() of a hole is one of a list, a range or another collection of numbers"
-        value = _collection(self.span, sentence, evaluate(self.code))
+        return self.among(_collection(self.span, sentence, evaluate(self.code)))
+
+    def among(self, value: Iterable[object]) -> Term:
+        """The texts that are one of these numbers."""
         return self._float_in(value) if self.kind == "float" else self._int_in(value)
 
     def _int_in(self, value: Iterable[object]) -> Term:
@@ -130,39 +180,54 @@ class NumberIn:
 
 @dataclass(frozen=True, slots=True)
 class Occurs:
-    """`X.count(phrase) < value`."""
+    """`X.count(phrase) < value`, `len(X.split(phrase)) < value`: parts are one more than what is between them."""
 
     span: Span
     phrase: CodeType
     comparison: Comparison
     code: CodeType
+    more: int = 0
 
     def bind(self, evaluate: Evaluate) -> Term:
-        phrase = evaluate(self.phrase)
-        if not isinstance(phrase, str):
-            raise wrong(self.span, "what is counted in a hole is a text", phrase, "a text has quotes")
+        phrase, sentence = evaluate(self.phrase), "what is counted in a hole is a text"
+        if self.more and phrase is None:  # white space divides it
+            words = number(self.span, "how many words there are is compared with a number", evaluate(self.code))
+            return length_term(self.comparison, words, self.span, "words")
+        if self.more and not phrase:
+            sentence = "what divides a hole is a text that is not empty"
+        if not isinstance(phrase, str) or (self.more and not phrase):
+            raise wrong(self.span, sentence, phrase, "a text has quotes")
         encode(self.span, phrase)
-        value = number(self.span, "how often a text occurs is compared with a number", evaluate(self.code))
+        value = number(self.span, "how often a text occurs is compared with a number", evaluate(self.code)) - self.more
         if not phrase:  # stands before every character, and at the end
             return length_term(self.comparison, value - 1, self.span)
-        least, most = _bounds("==" if self.comparison == "!=" else self.comparison, value)
-        if most is not None and most < max(least or 0, 0):
-            inside: Term = Constant(False, self.span)
-        elif least is not None and least > 0:
-            inside = self._times(phrase, least)
-            if most is not None:
-                inside = And((inside, Not(self._times(phrase, most + 1), self.span)), self.span)
-        else:
-            inside = Constant(True, self.span) if most is None else Not(self._times(phrase, most + 1), self.span)
-        return Not(inside, self.span) if self.comparison == "!=" else inside
-
-    def _times(self, phrase: str, times: int) -> Term:
-        """As many as do not overlap: the first of all ways to find them is as good as any."""
-        pattern = f"(?s:.*)(?:{shapes.literally(phrase)}(?s:.*)){{{times}}}"
-        return followed(Matches(pattern, delimits=False, span=self.span))
+        return length_term(self.comparison, value, self.span, Occurrences(phrase.encode()))
 
 
-def length_term(comparison: Comparison, value: float, span: Span, unit: Unit = "characters") -> Term:
+def _truth(function: object) -> list[bool]:
+    """What a function says of each length. One for which Python raises an error does not fit."""
+    assert callable(function), "the code is a function"
+    holds = []
+    for length in range(TRIED):
+        try:
+            holds.append(bool(function(length)))
+        except ArithmeticError:
+            holds.append(False)
+    return holds
+
+
+def _repetition(holds: list[bool]) -> tuple[int, int]:
+    """From where on it repeats itself, and after how many; 0 where it does not."""
+    for period in range(1, PERIOD + 1):
+        start = len(holds) - period
+        while start and holds[start - 1] == holds[start - 1 + period]:
+            start -= 1
+        if start <= len(holds) // 2:
+            return start, period
+    return 0, 0
+
+
+def length_term(comparison: Comparison, value: float, span: Span, unit: Measure = "characters") -> Term:
     """A comparison of a count with a number, as bounds that are whole numbers."""
     if comparison == "!=":
         return Not(length_term("==", value, span, unit), span)

@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
+from lmql_lite.lang.names import Form
 from lmql_lite.program.conditions import Condition
 from lmql_lite.program.given import OtherHoles
+from lmql_lite.program.numbers import Kind
 from lmql_lite.program.types import TextType, TypeSpec
 from lmql_lite.tokens import Role
 
@@ -140,6 +142,7 @@ class Hole:
 
     Where it has a `distribution` its value is one of those options, if condition and predicates let it be. `callees`
     are the nested queries that may fill it instead. `decoder` is its own, None for that of the query.
+    `number`: its text becomes such a number once it has met all that is asked of it.
     `following` is the text that comes after the hole in every case, b"" where that is not known (S18).
     `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
     """
@@ -151,6 +154,7 @@ class Hole:
     following: bytes = b""
     continues_segment: bool = False
     type: HoleType | None = None
+    number: Kind | None = None
     distribution: Distribution | None = None
     decoder: HoleDecoder | None = None
     decorators: tuple[Decorator, ...] = ()
@@ -360,6 +364,7 @@ class Input:
 
     name: str
     span: Span
+    form: Form = "value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +382,8 @@ class Program:
     model: Option | None = None
     holes: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
+    bound: frozenset[str] = frozenset()
+    """Names that its holes and its Python bind. The caller may give each a first value."""
     queries: Mapping[int, Program] = field(default_factory=dict)
     """Of the functions in it that are queries, by the line of their first decorator."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lmql_lite.errors import QueryError, Span
 
@@ -71,3 +71,11 @@ def span_of(node: ast.expr, around: Span) -> Span:
 
     start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
     return Span(around.name, around.text, start, end, around.first_line)
+
+
+def constant(node: ast.expr) -> Any:
+    """A value that is written out; None for all others."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None

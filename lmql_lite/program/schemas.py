@@ -54,6 +54,17 @@ class JsonType:
             raise ConstraintError(f"nothing can fill [{name}]{reason}", span=clause or span)
         return schema
 
+    def spelled(self, value: Any) -> str:
+        """The JSON of a value that no model said. Raises ValueError for one that has none."""
+        from pydantic_core import to_json
+
+        return to_json(value).decode()
+
+    def has_right_length(self, value: Any, term: Term, name: str, span: Span) -> bool:
+        """Whether a list has as many items as the term asks for."""
+        bounds = self.bounded(term, name, span)
+        return not self.is_list or bounds.get("minItems", 0) <= len(value) <= bounds.get("maxItems", len(value))
+
 
 def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
     """A JSON Schema that stands for itself: its values are what `json.loads` gives."""

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lmql_lite.constraints import shapes
+from lmql_lite.constraints import decimals, shapes
 from lmql_lite.constraints.pattern import UnsupportedPattern, program
 from lmql_lite.constraints.terms import ANYTHING, Choice, Length, Matches, Term, conjunction
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.patterns import MEANINGFUL
 from lmql_lite.program.schemas import Convert, JsonType, adapted, of_python, of_schema, says_all, schema_of, validating
 from lmql_lite.program.subjects import PLAIN, Day, Number, OneListed, Subject, Value
-from lmql_lite.program.values import encode
+from lmql_lite.program.values import Comparison, encode, finite
 
 NAMES: Mapping[str, object] = {
     "Literal": typing.Literal,
@@ -48,6 +48,10 @@ class TextType:
     judges: bool = False
     """Whether `convert` may refuse a text that the term lets through."""
 
+    def spelled(self, value: Any) -> str:
+        """The text of a value that no model said."""
+        return str(value.value if isinstance(value, Enum) else value)
+
 
 TypeSpec = TextType | JsonType
 
@@ -59,7 +63,7 @@ def typed(annotation: Any, name: str, span: Span) -> TypeSpec:
     if annotation is int:
         return TextType(shapes.shape("INT", span), int, Number("int"))
     if annotation is float:
-        return TextType(shapes.shape("FLOAT", span), float, Number("float"))
+        return TextType(shapes.shape("FLOAT", span), finite, Number("float"))
     if annotation is bool:
         return _listed((False, True), name, span)
     if annotation is datetime.date:
@@ -119,6 +123,7 @@ def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
 
 WORDLESS = {"type", "title", "description", "examples", "default"}
 """Keys of a JSON Schema that narrow nothing."""
+BOUNDS: Mapping[str, Comparison] = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextType:
@@ -132,6 +137,9 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
         low = max((bound for bound in least if bound is not None), default=None)
         high = min((bound for bound in most if bound is not None), default=None)
         terms.append(shapes.integers(low, high, span))
+    elif plain.bare == Number("float"):
+        bounds = [(comparison, schema.pop(key, None)) for key, comparison in BOUNDS.items()]
+        terms += [decimals.compared(comparison, bound, span) for comparison, bound in bounds if bound is not None]
     elif plain.bare == PLAIN:
         terms.append(Length(schema.pop("minLength", 0), schema.pop("maxLength", None), span=span))
     validate = validating(adapter.validate_python)

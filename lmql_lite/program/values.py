@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from numbers import Integral, Rational, Real
 from types import CodeType
@@ -35,6 +36,14 @@ def number(span: Span, sentence: str, value: object) -> float:
         raise wrong(span, sentence, value, "a number has no quotes, and is not nan")
     exact = int(value) if isinstance(value, Integral) else value if isinstance(value, Rational) else float(value)
     return cast(float, exact)
+
+
+def finite(text: str) -> float:
+    """The number. Raises ValueError where it is too large for a float: `inf` is not what the text says."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:SHOWN]} is too large for a float")
+    return value
 
 
 def encode(span: Span, text: str) -> bytes:

@@ -11,6 +11,7 @@ from lmql_lite.runtime.environment import environment_of
 from lmql_lite.runtime.frames import Frame
 from lmql_lite.runtime.header import header, within
 from lmql_lite.runtime.holes import Holes
+from lmql_lite.runtime.messages import sayable
 from lmql_lite.runtime.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, answered
 from lmql_lite.runtime.standing import Standing
 
@@ -82,7 +83,7 @@ class Calling:
         here = self._standing
         if caller.nested.typed is not None:
             value = caller.nested.typed(value)
-        name, text = caller.op.name, str(value)
+        name, text = caller.op.name, sayable(str(value), caller.op.span)
         here.writer.leave()
         here.state = answered(caller.before, here.state, text, name, here.ledger)
         here.tell()

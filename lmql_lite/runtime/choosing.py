@@ -194,11 +194,11 @@ class TokenWeighing:
         return [(ids, self._own(ids, held)) for ids in encoded(state, texts, self._frontier)]
 
     def _own(self, ids: tuple[int, ...], held: int) -> int:
-        """How many of the tokens are the hole's: those whose first byte is (S15)."""
-        begin, own = 0, 0
+        """Number of tokens that are the hole's: all that say more than what was held back before it (S15)."""
+        end, own = 0, 0
         for token in ids:
-            own += begin >= held
-            begin += len(self._tokens[token] or b"")
+            end += len(self._tokens[token] or b"")
+            own += end > held
         return own
 
     async def weigh(self, state: State, left: list[Candidate]) -> tuple[float, ...]:

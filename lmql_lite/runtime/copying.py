@@ -1,7 +1,8 @@
 """Copies of what a query has made: data, instances, and the functions and classes that see its variables (S23).
 
 `copy.deepcopy` is not enough here: it takes functions as they are, so that they would go on seeing the variables of
-another hypothesis, and it gives up a whole dict where one thing in it cannot be copied.
+another hypothesis, and it gives up a whole dict where one thing in it cannot be copied. Of a function with a cache
+(`functools.cache`) the copy begins with an empty one.
 """
 
 from __future__ import annotations
@@ -13,18 +14,31 @@ from abc import ABCMeta
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from types import BuiltinFunctionType, CellType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    EllipsisType,
+    FunctionType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    NoneType,
+)
 from typing import Any, Protocol
 from weakref import ref
 
 from lmql_lite.runtime.environment import Environment, Home, home_of
 
 _ATOMS: frozenset[type] = frozenset(
-    {NoneType, bool, int, float, complex, str, bytes, range, EllipsisType}
-    | {CodeType, ModuleType, BuiltinFunctionType, ref}
+    {NoneType, bool, int, float, complex, str, bytes, range, EllipsisType} | {CodeType, ModuleType}
 )
 _CACHED = type(functools.cache(str))
 _NEW = object()
+
+
+class UnderWay(Exception):
+    """A generator that was not run to its end: there is no copy of it, and two branches would take turns with it."""
 
 
 class Wrapping(Protocol):
@@ -59,11 +73,14 @@ class Copying:
         """The iterator of a loop, which cannot be shared; None where it would have to be."""
         before = self._kept_as_is
         self._memo.pop(id(value), None)  # also where the caller gave it
-        again = self.copy(value)
+        try:
+            again = self.copy(value)
+        except UnderWay:
+            return None
         return again if self._kept_as_is == before else None
 
     def copy(self, value: Any) -> Any:
-        """Raises RecursionError for what is nested too deeply."""
+        """Raises RecursionError for what is nested too deeply, and UnderWay for a generator that is not at its end."""
         kind = type(value)
         if kind in _ATOMS:
             return value
@@ -81,13 +98,24 @@ class Copying:
             return self._function(value)
         if kind is MethodType:
             return self._made(value, MethodType(self.copy(value.__func__), self.copy(value.__self__)))
+        if kind in (BuiltinFunctionType, MethodWrapperType):  # `items.append` belongs to `items`
+            owner = self.copy(value.__self__)
+            return self._made(value, value if owner is value.__self__ else getattr(owner, value.__name__))
+        if kind is ref:
+            target = self.copy(value())
+            return self._made(value, value if target is value() else ref(target, self.copy(value.__callback__)))
+        if kind is memoryview and value.nbytes == memoryview(value.obj).nbytes:
+            viewed = memoryview(self.copy(value.obj)).cast("B")
+            return self._made(value, viewed.cast(value.format, value.shape))
         if isinstance(value, type):
             return self._class(value)
         try:
             return self._instance(value)
-        except RecursionError:
+        except (RecursionError, UnderWay):
             raise
         except Exception:  # whatever a __deepcopy__ or a __reduce__ raises
+            if any(getattr(value, frame, None) is not None for frame in ("gi_frame", "ag_frame", "cr_frame")):
+                raise UnderWay from None
             self._kept_as_is += 1
             return self._made(value, value)
 

@@ -26,7 +26,7 @@ class Decorator:
 
     `pre(name, context)` may give a value other than None: then that is the hole's, and the model is not asked.
     `stream(text, context)` is told the text so far, as far as it is certain. `post(value, text, context)` gives the
-    hole's value, or a pair of that and of the text that stands in the prompt instead of what the model said.
+    hole's value, which then stands in the prompt instead of what the model said, or a pair of value and text.
     """
 
     pre: Stage | None = None
@@ -66,9 +66,13 @@ class Decoration:
         for each, here in reversed(self.decorators):
             if each.post is None:
                 continue
-            value = await self._called(here, each.post, environment, value, text)
-            if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
-                value, text = value
+            given = await self._called(here, each.post, environment, value, text)
+            if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], str):
+                value, text = given
+            else:
+                if given is not None and given is not value:
+                    text = str(given)
+                value = given
         return value, text
 
     async def _called(self, here: CodeType, stage: Stage, environment: Environment, *arguments: Any) -> Any:

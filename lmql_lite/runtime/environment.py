@@ -11,13 +11,18 @@ from types import CodeType
 from typing import Any
 
 from lmql_lite.errors import InputError, did_you_mean
-from lmql_lite.lang.keywords import MODULES, TYPES
-from lmql_lite.program.ops import CALL, ERROR, QUERIES, STEP, Program
+from lmql_lite.lang.keywords import CONSTRAINTS, DATES, MODULES, TYPES
+from lmql_lite.program.ops import CALL, ERROR, QUERIES, STEP, Input, Program
+from lmql_lite.program.types import NAMES
 from lmql_lite.runtime.asking import read_line
 from lmql_lite.runtime.result import OptionScores
 from lmql_lite.runtime.steps import Steps
 
 Environment = dict[str, Any]
+OTHER_NAMES = {"null": "None", "nil": "None", "undefined": "None", "true": "True", "false": "False"}
+"""What other languages call a value of Python."""
+FUNCTIONS = ("len", "int", "float", "any", "all", "sum", "abs", "min", "max", "sorted", "set", "range", *CONSTRAINTS)
+"""Functions that a condition is likely to mean."""
 PLAIN_TYPES = ("bool", "dict", "float", "int", "list", "str")
 HOME = "#home"
 """No name of a query."""
@@ -36,17 +41,26 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
         raise InputError(
             f"the input {first.name!r} is missing" + (f", and so are {others}" if others else ""),
             span=first.span,
-            hint=_how_to_give(first.name, program.holes),
+            hint=_how_to_give(first, program.holes),
         )
     modules = {name: import_module(module) for name, module in MODULES.items()}
     own = {"__builtins__": builtins, "__name__": "__main__", HOME: Home(), QUERIES: program.queries, STEP: Steps().take}
-    return {**own, "input": read_line, **modules, **inputs}
+    dates = {name: NAMES[name] for name in DATES}
+    return {**own, "input": read_line, **dates, **modules, **inputs}
 
 
-def _how_to_give(name: str, holes: tuple[str, ...]) -> str:
+def _how_to_give(wanted: Input, holes: tuple[str, ...]) -> str:
     """What helps where nobody gave this input: it may be a slip of the pen."""
-    give = f"pass --var {name}=..., or inputs={{{name!r}: ...}} from Python"
-    meant = did_you_mean(name, (*holes, *PLAIN_TYPES, *TYPES))
+    name = wanted.name
+    if name in OTHER_NAMES:
+        return f"did you mean {OTHER_NAMES[name]}?"
+    from_python = f"inputs={{{name!r}: ...}} from Python"
+    if wanted.form == "value":
+        give = f"pass --var {name}=..., or {from_python}"
+    else:
+        give = f"define or import the {wanted.form} {name} in the query, or pass {from_python}"
+    others = {"value": (), "function": FUNCTIONS, "type": (*PLAIN_TYPES, *TYPES)}[wanted.form]
+    meant = did_you_mean(name, (*holes, *others))
     return f"{meant} Else {give}" if meant else give
 
 

@@ -261,8 +261,8 @@ class Fill:
         data = self._engine.vocabulary.tokens[token] or b""
         if len(data) <= len(crossroads.held):
             return self._path.take(state, token, choice.logprob)
-        # a token that begins with held text belongs to whom that belongs to (S15)
-        after = matcher.advance(data[len(crossroads.held) :], tokens=0 if crossroads.held else 1)
+        # a token that begins with held text and goes beyond is shown as this hole's, and counts as one of it (S15)
+        after = matcher.advance(data[len(crossroads.held) :])
         state = self._path.choose(state, token, self._op.name, choice.source, choice.logprob, after)
         self._ledger.choosable[state.node] = Choosable(
             self._frontier.tree,

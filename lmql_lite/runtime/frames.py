@@ -10,7 +10,7 @@ from typing import Any
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.terms import Term, conjunction
 from lmql_lite.errors import ConstraintError, LmqlLiteError, ModelError, QueryError, Span
-from lmql_lite.program.ops import Enter, EnterWith, Hole, Op, Program, Return, Text, is_slot
+from lmql_lite.program.ops import Enter, EnterWith, Hole, Let, Op, Program, Return, Text, is_slot
 from lmql_lite.program.types import TextType
 from lmql_lite.runtime import events
 from lmql_lite.runtime.blocks import Blocks
@@ -19,7 +19,7 @@ from lmql_lite.runtime.environment import Environment
 from lmql_lite.runtime.nested import Caller
 from lmql_lite.runtime.settings import Settings
 from lmql_lite.runtime.state import State
-from lmql_lite.runtime.variables import NotCopied, copied, names_only
+from lmql_lite.runtime.variables import NotCopied, assigns, copied, names_only
 from lmql_lite.tokens import Sampling
 
 
@@ -79,9 +79,12 @@ class Frame:
         self.blocks.give_back(kept["returned"])
 
     def span_of(self, slot: str) -> Span | None:
-        """Where the loop or the `with` stands that keeps something there."""
-        blocks = (op for op in self.program.ops if isinstance(op, Enter | EnterWith))
-        return next((op.span for op in blocks if op.slot == slot), None)
+        """Where the loop or the `with` stands that keeps something there, or the statement that assigns the name."""
+        for op in (*self.program.prologue, *self.program.ops):
+            keeps = isinstance(op, Enter | EnterWith) and op.slot == slot
+            if keeps or (isinstance(op, Let) and assigns(op.code, slot)):
+                return op.span
+        return None
 
     def may_catch(self, error: BaseException, op: Op) -> bool:
         """Whether a handler of the query may take what was raised at an op: not what is wrong with the run itself, or
@@ -128,6 +131,11 @@ def own(frames: Sequence[Frame], shared: Iterable[Any]) -> None:
         frame, name = frames[error.place // each], error.name
         if is_slot(name):
             what, hint = "inside a loop over something that cannot be copied", "loop over list(...)"
+        elif error.is_under_way:
+            what, hint = (
+                f"while {name!r} is or holds a generator under way",
+                "make a list of it, or an iter() of a list",
+            )
         else:
             what, hint = f"and {name!r} is nested too deeply to be copied", "keep it flatter"
         span = frame.span_of(name)

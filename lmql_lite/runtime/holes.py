@@ -8,8 +8,10 @@ from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import Term
 from lmql_lite.errors import ConstraintError
 from lmql_lite.program.clauses import settled
+from lmql_lite.program.numbers import MADE
 from lmql_lite.program.ops import Distribution, Hole
-from lmql_lite.program.types import NAMES
+from lmql_lite.program.schemas import JsonType
+from lmql_lite.program.types import NAMES, TextType
 from lmql_lite.runtime import events
 from lmql_lite.runtime.callees import called
 from lmql_lite.runtime.decorated import decoration_of
@@ -137,9 +139,10 @@ class Holes:
     # Values that the model does not say ----------------------------------------------------------------------------
 
     async def _give(self, op: Hole, value: Any) -> None:
-        """A decorator gives the value in the model's place. It has to meet the conditions all the same."""
-        here, text = self._standing, str(value)
-        await self.check(op, unmet(op, self.term(op), text), value, "a decorator")
+        """A decorator gives the value in the model's place. It has to meet type and conditions all the same."""
+        here, op = self._standing, await self._settled(op)
+        value, text, broken = _given(op, self.term(op), value)
+        await self.check(op, broken, value, "a decorator")
         here.state = answered(here.state, here.state, text, op.name, here.ledger)
         await self.bind(op.name, value, text, "forced", text)
 
@@ -164,10 +167,11 @@ class Holes:
             self._standing.own()
             broken = await Judge(op).judged(value, str(value), self._standing.frame.environment)
         if broken is not None:
+            because = f" ({broken.reason})" if broken.reason else ""
             raise ConstraintError(
-                f"[{op.name}] does not meet `{broken.span.source}`: {giver} gave {str(value)!r}",
+                f"[{op.name}] does not meet `{broken.span.source}`: {giver} gave {str(value)!r}{because}",
                 span=broken.span,
-                hint=f"say the condition in {giver}, too",
+                hint=f"{giver} has to give a value that meets it",
             )
 
     # Values that the model says ------------------------------------------------------------------------------------
@@ -277,3 +281,21 @@ class Holes:
             return text_term(op, term) if at == here else text_term(later, frame.bind(at, self._standing.now))
 
         return outlook_of(frame.program.ops, here, text_at, schema_of(op, term))
+
+
+def _given(op: Hole, term: Term, value: Any) -> tuple[Any, str, Objection | None]:
+    """A value that no model said, as the hole's type has it; its text; and the type or condition that it breaks."""
+    spec = op.type.spec if op.type else None
+    if spec is None or op.type is None:
+        text, broken = str(value), unmet(op, term, str(value))
+        return MADE[op.number](text) if op.number and broken is None else value, text, broken
+    try:
+        text = spec.spelled(value)
+        if isinstance(spec, TextType) and (broken := unmet(op, text_term(op, term), text)):
+            return value, text, broken
+        value = spec.convert(text)
+    except (ValueError, RecursionError) as error:
+        return value, "", Objection(op.type.span, str(error))
+    if isinstance(spec, JsonType) and not spec.has_right_length(value, term, op.name, op.span):
+        return value, text, Objection(term.span or op.span)
+    return value, text, None

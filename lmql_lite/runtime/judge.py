@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.membership import meets
 from lmql_lite.errors import Span
+from lmql_lite.program.numbers import MADE
 from lmql_lite.program.ops import FINAL, GUIDED, Hole, Predicate
 from lmql_lite.runtime.environment import Environment, evaluate, value_of
 
@@ -55,10 +56,13 @@ class Judge:
         self._heard = text
         try:
             self.value = self._type.convert(text) if final and self._type else text
+            number = MADE[self._op.number](text) if final and self._op.number else None
         except (ValueError, RecursionError) as error:  # the latter where JSON is nested too deeply
-            assert self._op.type is not None
-            return Objection(self._op.type.span, str(error))
-        return await self.judged(self.value, text, environment, None if final else told)
+            return Objection(self._op.type.span if self._op.type else self._op.span, str(error))
+        broken = await self.judged(self.value, text, environment, None if final else told)
+        if broken is None and number is not None:
+            self.value = number
+        return broken
 
     async def judged(
         self, value: Any, text: str, environment: Environment, told: Sequence[Predicate] | None = None

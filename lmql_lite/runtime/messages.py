@@ -15,7 +15,8 @@ Turns = tuple[tuple[Role, str], ...]
 
 
 def interpolated(value: Any, part: Interpolated) -> str | Turns:
-    """What a value says at its place, formatted as an f-string does it. Raises InputError as `turns_of` does."""
+    """What a value says at its place, formatted as an f-string does it. Raises InputError as `turns_of` and `sayable`
+    do."""
     if not part.conversion and not part.format:
         turns = turns_of(value, part.span)
         if turns is not None:
@@ -27,7 +28,20 @@ def interpolated(value: Any, part: Interpolated) -> str | Turns:
             value = repr(value)
         case "a":
             value = ascii(value)
-    return format(value, part.format)
+    return sayable(format(value, part.format), part.span)
+
+
+def sayable(text: str, span: Span) -> str:
+    """The text, if it can be sent to a model. Raises InputError for half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"this value holds half of a character ({text[error.start]!r}), which no model can read",
+            span=span,
+            hint="read the text as UTF-8, or drop what is broken: text.encode(errors='ignore').decode()",
+        ) from None
+    return text
 
 
 def turns_of(value: Any, span: Span) -> Turns | None:
@@ -57,4 +71,4 @@ def _text(message: Mapping[str, Any], span: Span) -> str:
     if not isinstance(content, str):
         kind = type(content).__name__
         raise InputError(f"the content of a message is {kind}, not text", span=span, hint="give each one a string")
-    return content
+    return sayable(content, span)

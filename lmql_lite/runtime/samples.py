@@ -18,29 +18,36 @@ AHEAD = 64
 def together(runs: Sequence[Run], *, at_once: bool = True) -> AsyncGenerator[events.Batch, None]:
     """All events of the runs, numbered by `state`, as they come; the last one has all results, best first.
 
-    What one of them raises ends them all. Not `at_once`: one after the other.
+    What one of them raises ends those after it. Of several that raise it is the first by number whose exception this
+    raises, whichever was known sooner: a cache decides when a run ends, not how. Not `at_once`: one after the other.
     """
     return runs[0].stream() if len(runs) == 1 else _several(runs, at_once=at_once)
 
 
 async def _several(runs: Sequence[Run], *, at_once: bool) -> AsyncGenerator[events.Batch, None]:
-    news: asyncio.Queue[events.Event | None] = asyncio.Queue(AHEAD + len(runs))
+    news: asyncio.Queue[events.Event | int] = asyncio.Queue(AHEAD + len(runs))
     results: list[Result] = []
     turns = asyncio.Semaphore(len(runs) if at_once else 1)
     running = [asyncio.create_task(_tell(number, run, news, turns)) for number, run in enumerate(runs)]
+    failure: BaseException | None = None
     try:
-        left = len(running)
-        while left:
+        awaited = set(range(len(runs)))
+        while awaited:
             told = await news.get()
-            if told is None:
-                left -= 1
-            elif isinstance(told, events.Finished):
+            if isinstance(told, events.Finished):
                 results.append(told.result)
-            else:
+            elif not isinstance(told, int):
                 yield [told]
-            for task in running:
-                if task.done() and (error := task.exception()) is not None:
-                    raise error
+            elif told in awaited:
+                awaited.remove(told)
+                (raised,) = await asyncio.gather(running[told], return_exceptions=True)
+                if raised is not None:
+                    failure = raised
+                    for task in running[told + 1 :]:
+                        task.cancel()
+                    awaited = {number for number in awaited if number < told}
+        if failure is not None:
+            raise failure
         order = {run.seed: number for number, run in enumerate(runs)}
         results.sort(key=lambda result: (-result.score, order[result.seed]))
         yield [events.Finished(results[0], tuple(results))]
@@ -52,8 +59,8 @@ async def _several(runs: Sequence[Run], *, at_once: bool) -> AsyncGenerator[even
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _tell(number: int, run: Run, news: asyncio.Queue[events.Event | None], turns: asyncio.Semaphore) -> None:
-    """Passes on what a run tells, and None at its end, however that comes."""
+async def _tell(number: int, run: Run, news: asyncio.Queue[events.Event | int], turns: asyncio.Semaphore) -> None:
+    """Passes on the events of a run, and its number at its end, however that comes."""
     try:
         async with turns, aclosing(run.stream()) as stream:
             async for batch in stream:
@@ -67,4 +74,4 @@ async def _tell(number: int, run: Run, news: asyncio.Queue[events.Event | None],
                         case _:
                             await news.put(replace(event, state=number))
     finally:
-        await news.put(None)
+        await news.put(number)

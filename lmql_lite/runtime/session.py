@@ -16,7 +16,7 @@ from lmql_lite.cache.saved import SavedTrees
 from lmql_lite.cache.token_cache import MemoryTrees, TokenCache
 from lmql_lite.cache.tokens_file import TokensFile
 from lmql_lite.cache.trie import Trie
-from lmql_lite.errors import CacheError, InputError
+from lmql_lite.errors import CacheError, InputError, ModelError
 from lmql_lite.models.base import Completer, Model, Spent
 from lmql_lite.models.registry import load
 from lmql_lite.program.ops import Program
@@ -65,6 +65,9 @@ class Session:
         """A model by its id, loaded once; a model object is taken as it is. Raises ModelError."""
         wanted = self._default if model is None else model
         if not isinstance(wanted, str):
+            if isinstance(wanted, type) or not (isinstance(wanted, Completer) or hasattr(wanted, "fingerprint")):
+                hint = 'give its name, such as model="demo", or a model object such as lq.model("demo")'
+                raise ModelError(f"{wanted!r} is no model", hint=hint)
             return wanted
         if wanted not in self._models:
             self._models[wanted] = load(wanted)

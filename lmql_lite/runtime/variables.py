@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any
 
 from lmql_lite.program.ops import is_slot
-from lmql_lite.runtime.copying import Copying
+from lmql_lite.runtime.copying import Copying, UnderWay
 from lmql_lite.runtime.environment import Environment
 
 _READING = frozenset(
@@ -25,10 +25,12 @@ _READING = frozenset(
 class NotCopied(Exception):
     """What stands under `name` in the environment at `place` cannot be copied, and may not be shared."""
 
-    def __init__(self, place: int, name: str) -> None:
+    def __init__(self, place: int, name: str, *, is_under_way: bool = False) -> None:
         super().__init__(name)
         self.place = place
         self.name = name
+        self.is_under_way = is_under_way
+        """It is a generator, or holds one."""
 
 
 @cache
@@ -43,6 +45,11 @@ def names_only(code: CodeType, name: str) -> bool:
     return looked_up == [name] and not _constants(code) and only_reads(code)
 
 
+def assigns(code: CodeType, name: str) -> bool:
+    """Whether it gives the variable a value."""
+    return any(step.opname == "STORE_NAME" and step.argval == name for step in dis.get_instructions(code))
+
+
 def _constants(code: CodeType) -> bool:
     return any(instruction.opname in ("LOAD_CONST", "UNARY_NOT") for instruction in dis.get_instructions(code))
 
@@ -51,7 +58,7 @@ def copied(environments: Sequence[Environment], shared: Iterable[Any]) -> list[E
     """The environments with copies of all that the query has made in them; what is one object in two places stays one.
 
     `shared` are values that are not copied, and what cannot be copied is shared, too. Raises NotCopied for the iterator
-    of a loop that cannot be copied: it cannot be in two places.
+    of a loop that cannot be copied, and for a generator under way: they cannot be in two places.
     """
     fresh: list[Environment] = [{} for _ in environments]
     copying = Copying(environments, fresh, shared)
@@ -67,4 +74,6 @@ def copied(environments: Sequence[Environment], shared: Iterable[Any]) -> list[E
                     after[name] = copying.copy(value)
                 except RecursionError:
                     raise NotCopied(place, name) from None
+                except UnderWay:
+                    raise NotCopied(place, name, is_under_way=True) from None
     return fresh

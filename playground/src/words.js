@@ -29,9 +29,7 @@ export const WORDS = {
     "INT",
     "FLOAT",
     "REGEX",
-    "DATE",
-    "ESCAPED",
-    "ERASE"
+    "DATE"
   ],
   "types": [
     "Literal",

@@ -184,7 +184,12 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('"a[B"\n', 3, "q.lq:1:3", ""),
         ("Say hello: [GREETING]\n", 3, "q.lq:1:1: this is no Python, and a prompt stands in quotes", '"..."'),
         ("\u201ca[B]\u201d\n", 3, "q.lq:1:1: a curly quote is no quote for Python", 'write straight ones: "..."'),
-        ('"a[B: Int]"\n', 2, "q.lq:1:7: the input 'Int' is missing", "did you mean int? Else pass --var Int=..."),
+        (
+            '"a[B: Int]"\n',
+            2,
+            "q.lq:1:7: the input 'Int' is missing",
+            "int? Else define or import the type",
+        ),
         ('"a[ANSWER]"\nreturn ANSWR\n', 2, "q.lq:2:8: the input 'ANSWR' is missing", "did you mean ANSWER?"),
         ('"a{b"\n', 3, "q.lq:1:3", ""),
         ('argmx\n    "a[B]"\nwhere len(B) < 3\n', 3, "q.lq:1:1", "argmax"),
@@ -202,8 +207,8 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('"a[B]" where len(C) < 3\n', 3, "q.lq:1:", ""),
         ('"a[JOKE]" where STOPS_AT(JOEK, "?")\n', 3, "q.lq:1:26", "JOKE"),
         ('"a[B]" where WORDS(B)[0] == "c"\n', 3, "q.lq:1:14", "WORDS only says how long"),
-        ('"a[B]" where is_prime(int(B))\n', 2, "q.lq:1:14", "the input 'is_prime' is missing"),
-        ('"a[B]" where B == "c" and B.upper() == "D"\n', 4, "q.lq:1:27", "the only value that was left was 'c'"),
+        ('"a[B]" where is_prime(int(B))\n', 2, "q.lq:1:14", "define or import the function is_prime in the query"),
+        ('"a[B]" where B == "c" and str.upper(B) == "D"\n', 4, "q.lq:1:27", "the only value that was left was 'c'"),
         ('"a[B]" where not STOPS_AT(B, "x")\n', 3, "q.lq:1:18", "cannot stand under `not`"),
         ('"a[B]" where len(B) < \n', 3, "q.lq:1:", ""),
         ("", 3, "q.lq:1:1", "empty"),
@@ -213,7 +218,7 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('if True:\n\t"a"\n        "b"\n', 3, "q.lq:3:", ""),
         ('"a"\n  "b"\n', 3, "q.lq:2:", ""),
         ('"{place}"\n', 2, "q.lq:1:3", "'place' is missing"),
-        ('"a[B]" where B in []\n', 3, "q.lq:1:14", "holds for no text"),
+        ('"a[B]" where B in []\n', 4, "q.lq:1:14", "holds for no text"),
         ('none = []\n"a[B]" where B in none\n', 4, "q.lq:2:14", "holds for no text"),
         ('"a"\nassert 1 == 2, "not equal"\n', 4, "q.lq:2", "AssertionError: not equal"),
         ('"a"\nx = 1 / 0\n', 1, "q.lq:2", "ZeroDivisionError: division by zero"),
@@ -316,3 +321,31 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == (b"x" * 10, b"")
+
+
+def test_check_warns_of_a_condition_that_is_always_true_and_the_file_is_fine(shell: Shell) -> None:
+    ended = shell("check", shell.write("q.lq", '"[X]" where X == "a" or "b"\n'))
+    assert ended.code == 0
+    assert ended.out.splitlines() == [
+        'q.lq:1:25: warning: `"b"` alone is always true',
+        '    "[X]" where X == "a" or "b"',
+        "                            ^^^",
+        '    hint: write X == "b"',
+        "q.lq: ok, with 1 warning",
+    ]
+
+
+def test_check_reports_a_condition_that_cannot_be_met(shell: Shell) -> None:
+    ended = shell("check", shell.write("q.lq", '"[X]" where X in []\n"[Y: f(]"\n'))
+    assert ended.code == 3 and "'(' is never closed" in ended.out
+    ended = shell("check", shell.write("q.lq", '"[X]" where X in []\n"[Y]" where len(Y) < 0\n'))
+    assert ended.code == 4 and ended.out.count("nothing can fill") == 2
+    assert ended.err == "2 problems found\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"), [("serve-model", "local:NAME"), ("usage", "--help"), ("version", "--version")]
+)
+def test_a_command_of_lmql_says_what_to_write(shell: Shell, command: str, instead: str) -> None:
+    ended = shell(command)
+    assert ended.code == 2 and f"there is no command {command}" in ended.err and instead in ended.err

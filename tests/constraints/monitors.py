@@ -24,6 +24,7 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     Stop,
     StopPattern,
@@ -193,6 +194,22 @@ class Sentences(Count):
         return [str.isspace, is_one_of(MARKS)]
 
 
+class Repeated(Count):
+    """How often a phrase was found; a new one begins only behind the last."""
+
+    def read(self, mode: str, character: str) -> tuple[int, str]:
+        assert isinstance(self.length.unit, Occurrences)
+        phrase = self.length.unit.phrase.decode()
+        tail = ("" if mode == "between" else mode) + character
+        while not phrase.startswith(tail):
+            tail = tail[1:]
+        return int(tail == phrase), "between" if tail in ("", phrase) else tail
+
+    def kinds(self) -> list[Kind]:
+        assert isinstance(self.length.unit, Occurrences)
+        return [is_one_of(character) for character in set(self.length.unit.phrase.decode())]
+
+
 class Tokens(Count):
     """Counted outside: it is no matter of characters."""
 
@@ -205,7 +222,10 @@ COUNTS: dict[str, type[Count]] = {"characters": Count, "words": Words, "sentence
 
 def monitor(atom: Term) -> Monitor | None:
     match atom:
+        case Length(unit=Occurrences()):
+            return Repeated(atom)
         case Length():
+            assert isinstance(atom.unit, str)
             return COUNTS[atom.unit](atom)
         case Choice(options):
             return OneOf([option.decode() for option in options])
@@ -325,8 +345,12 @@ class Oracle:
         closed: bool = False,
         following: bytes = b"",
         budget: int = NEVER,
+        by_token: bool = False,
     ) -> None:
+        """`by_token` tells that distances are tokens of the vocabulary, or bytes where one is needed; else they are
+        bytes."""
         self.term = term
+        self._by_token = by_token
         self.tokens = tokens
         self.eos = eos
         self.closed = closed
@@ -481,13 +505,28 @@ class Oracle:
     # Searching -----------------------------------------------------------------------------------------------------
 
     def _onwards(self, place: Place) -> list[tuple[int, Place]]:
-        """The places one character on, and its bytes, every one of which is a token of its own."""
+        """The places one character on, and its bytes, every one of which is a token of its own; or one token on."""
+        if self._by_token:
+            return self._a_token_on(place)
         return [
             (left, self._step(place, character, place.tokens + left))
             for character, data in self.alphabet
             if data.startswith(place.partial)
             for left in [len(data) - len(place.partial)]
         ]
+
+    def _a_token_on(self, place: Place) -> list[tuple[int, Place]]:
+        inside = len(place.partial)
+        single = {data[inside : inside + 1] for _, data in self.alphabet if data.startswith(place.partial)}
+        texts = single.union(data for token, data in enumerate(self.tokens) if data and token not in self.eos) - {b""}
+        found: dict[Place, None] = {}
+        for data in texts:
+            after: Place | None = self._begin(place)
+            for byte in data:
+                after = self._feed(after, byte) if after else None
+            if after is not None:
+                found[after] = None
+        return [(1, after) for after in found]
 
     def distance(self, place: Place) -> int:
         """The least number of bytes to an end, NEVER where none can be reached."""
@@ -541,7 +580,7 @@ class Oracle:
 
         Where it did not begin in the hole, it is not charged to it, and may leave it without a byte only for text that
         is known to follow."""
-        said = [self._begin(place) if begins else place]
+        said = [self._begin(place)]
         for size, byte in enumerate(data, start=1):
             after = self._feed(said[-1], byte)
             if after is None:

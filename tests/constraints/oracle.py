@@ -117,8 +117,10 @@ def is_whole(text: bytes) -> bool:
 
 
 class Oracle:
-    def __init__(self, term: Term, closed: bool, following: bytes = b"") -> None:
+    def __init__(self, term: Term, closed: bool, following: bytes = b"", tokens: tuple[bytes, ...] = ()) -> None:
+        """With `tokens`, limits are on them; else every byte is one."""
         self.term = term
+        self.tokens = tokens
         self.closed = closed
         self.following = following
         parts = atoms(term)
@@ -137,6 +139,7 @@ class Oracle:
         bounds = [bound for part in parts if isinstance(part, Length) for bound in (part.at_least, part.at_most or 0)]
         self.longest_length = max(bounds, default=-1)
         self.distances: dict[Sight, int] = {}
+        self.in_tokens: dict[Sight, int] = {}
         self.values: set[bytes] = set()
         self.too_large = False
         self._explore(b"")
@@ -173,6 +176,7 @@ class Oracle:
         """All texts that can be reached, one for each sight, and how far each is from an end."""
         texts = {self.sight(start): start}
         before: dict[Sight, list[Sight]] = {}
+        tokens_before: dict[Sight, list[Sight]] = {}
         queue = deque([start])
         ends: list[Sight] = []
         while queue:
@@ -194,9 +198,17 @@ class Oracle:
                 if is_text_so_far(longer):
                     after = self.sight(longer)
                     before.setdefault(after, []).append(here)
+                    tokens_before.setdefault(after, []).append(here)
                     if after not in texts:
                         texts[after] = longer
                         queue.append(longer)
+            for token in self.tokens:
+                if is_text_so_far(text + token):
+                    tokens_before.setdefault(self.sight(text + token), []).append(here)
+        self.distances = dict.fromkeys(texts, NEVER) | self._backwards(ends, before)
+        self.in_tokens = dict.fromkeys(texts, NEVER) | self._backwards(ends, tokens_before)
+
+    def _backwards(self, ends: list[Sight], before: dict[Sight, list[Sight]]) -> dict[Sight, int]:
         found = dict.fromkeys(ends, 0)
         backwards = deque(ends)
         while backwards:
@@ -205,7 +217,7 @@ class Oracle:
                 if earlier not in found:
                     found[earlier] = found[here] + 1
                     backwards.append(earlier)
-        self.distances = {sight: found.get(sight, NEVER) for sight in texts}
+        return found
 
     def distance(self, text: bytes) -> int:
         """Bytes to the nearest end. Only for texts in which the hole has not ended before their last byte."""
@@ -232,7 +244,8 @@ class Oracle:
                 return True
             if end < len(data) and self._leaves_choice(said, data[end:]):  # it reaches into what follows (S16)
                 return bool(self.following) and self._may_follow(data[end:])
-        return self.distance(text + data) < min(tokens_left, NEVER)
+        distances = self.in_tokens if self.tokens else self.distances
+        return is_text_so_far(text + data) and distances[self.sight(text + data)] < min(tokens_left, NEVER)
 
     def allows_after(self, held: bytes, text: bytes, data: bytes, tokens_left: int) -> bool:
         """As `allows`, while `held` still has to be said: that may end the hole without a byte where it is known what

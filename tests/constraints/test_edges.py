@@ -10,6 +10,7 @@ import pytest
 
 from lmql_lite.constraints.atoms import DEAD, NEVER, Beginnings, Endings, StopPhrases, starts_character
 from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.by_token import in_tokens
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.terms import And, Begins, Choice, Ends, Length, Not, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
@@ -81,7 +82,8 @@ def test_masks_of_conditions_with_many_phrases_are_those_of_the_monitors(seed: i
     compared = 0
     while compared < 60:
         term = And(tuple(atom() for _ in range(dice.randint(1, 3))))
-        oracle = Oracle(term, TOKENS, EOS, budget=2500)
+        by_token = in_tokens(Automaton(term), VOCABULARY) is not None
+        oracle = Oracle(term, TOKENS, EOS, budget=2500 // (6 if by_token else 1), by_token=by_token)
         if oracle.distance(oracle.start) >= MANY or oracle.too_large:
             continue
         matcher, place, text = engine.matcher(term, b"", MANY, "X", HOLE), oracle.start, b""

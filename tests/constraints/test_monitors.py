@@ -20,6 +20,7 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     Stop,
     StopPattern,
@@ -42,7 +43,10 @@ def plainly(term: Term, text: str, tokens: int) -> bool:
     match term:
         case Constant(holds):
             return holds
+        case Length(at_least, at_most, Occurrences(phrase)):
+            return at_least <= text.count(phrase.decode()) <= (NEVER if at_most is None else at_most)
         case Length(at_least, at_most, unit):
+            assert isinstance(unit, str)
             sentences = len(re.split(r"(?<=[.!?])\s+", text.strip())) if text.strip() else 0
             counts = {"characters": len(text), "words": len(text.split()), "sentences": sentences, "tokens": tokens}
             return at_least <= counts[unit] <= (NEVER if at_most is None else at_most)

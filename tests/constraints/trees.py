@@ -16,6 +16,7 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     Stop,
     StopPattern,
@@ -40,6 +41,7 @@ KINDS = {
     "begins": 1,
     "ends": 2,
     "lacks": 3,
+    "occurs": 2,
     "choice": 1,
     "no choice": 1,
     "matches": 2,
@@ -96,6 +98,10 @@ class Trees:
             case "lacks":
                 banned = tuple(self.phrase(2) for _ in range(dice.randint(1, 3)))
                 return Lacks(banned) if dice.random() < 0.5 else Not(Contains(banned[0]))
+            case "occurs":
+                least = dice.randint(0, 3)
+                most = dice.choice([None, least, least + dice.randint(0, 2)])
+                return Length(least, most, Occurrences(self.phrase(2)))
             case "choice":
                 return self.choice()
             case "no choice":

@@ -176,7 +176,6 @@ def test_the_place_counts_from_the_first_line():
             '"[A]"\n"[B]" distribution A in ["a"]',
             ["2:20 the string of this distribution has no hole 'A' | write [A] into it"],
         ),
-        ('"[WORDS]"', ["1:2 'WORDS' is a constraint and cannot name a hole | choose another name, for example WORDS_"]),
         (
             "from m import *\n'[A]'",
             ["1:1 'import *' hides which names the query needs | import the names that are used"],
@@ -255,3 +254,10 @@ def inner(given, *rest):
         ("limit", 6, 58),
         ("query", 10, 3),
     ]
+
+
+def test_a_word_of_the_language_is_one_where_it_is_called_and_a_name_elsewhere() -> None:
+    source = '"[DATE] [X]" where REGEX(DATE, r"[0-9]{2}/[0-9]{2}") and DATE(X) and X != INT'
+    found = scope(source)
+    assert (found.holes, found.constraints) == (("DATE", "X"), {"REGEX", "DATE"})
+    assert [free.name for free in found.inputs] == ["INT"]

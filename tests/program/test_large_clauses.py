@@ -88,7 +88,8 @@ def test_the_clauses_of_a_conflict_are_found_by_halves(monkeypatch: pytest.Monke
     monkeypatch.setattr(contradictions, "simplify", lambda term: asked.append(1) or simplify(term))
     bans = [f'not "{number}" in X' for number in range(300)]
     clauses = [*bans[:150], 'X in ["cat", "x77"]', *bans[150:200], "len(X) == 3", *bans[200:], 'X != "cat"']
-    with pytest.raises(lq.QueryError, match=r'`not "77" in X`, .* and `X != "cat"` cannot hold together') as caught:
+    together = r'`not "77" in X`, .* and `X != "cat"` cannot hold together'
+    with pytest.raises(lq.ConstraintError, match=together) as caught:
         lq.compile(f'argmax\n    "[X]"\nwhere {" and ".join(clauses)}')
     assert caught.value.message.count("`") == 6
     assert len(asked) <= 100
@@ -103,7 +104,7 @@ def test_a_conflict_is_found_and_none_of_its_clauses_can_be_spared(seed: int) ->
     compiled = partial(_compiles, dice)
     if compiled(clauses):
         return
-    with pytest.raises(lq.QueryError) as caught:
+    with pytest.raises(lq.ConstraintError) as caught:
         lq.compile(f'"[X]" where {" and ".join(clauses)}')
     named = [clause for clause in clauses if f"`{clause}`" in caught.value.message]
     assert named and not compiled(named)
@@ -113,6 +114,6 @@ def test_a_conflict_is_found_and_none_of_its_clauses_can_be_spared(seed: int) ->
 def _compiles(dice: random.Random, clauses: list[str]) -> bool:
     try:
         lq.compile(f'"[X]" where {" and ".join(clauses)}')
-    except lq.QueryError:
+    except lq.ConstraintError:
         return False
     return True

@@ -67,7 +67,7 @@ CONDITIONS = (
 def test_the_value_meets_its_condition_in_python(condition: str, following: str, session: lq.Session) -> None:
     """Law 3, S18, S19: a model that says anything at all, the best and two random draws of it."""
     for decoder, seed in (("argmax", 1), ("sample", 2), ("sample", 3)):
-        source = f'{decoder}(max_tokens=40)\n    import re\n    "So: [X]{following}"\nwhere\n    {condition}\n'
+        source = f'{decoder}(max_tokens=40)\n    import re\n    "So: [X: str]{following}"\nwhere\n    {condition}\n'
         result = lq.run_sync(source, model=lq.ScriptedModel("", certainty=0, seed=seed), session=session, seed=seed)
         assert eval(condition, {**PYTHON, "X": result["X"]}), result["X"]
         assert result.prompt == f"So: {result['X']}{following}".replace("\\n", "\n")
@@ -84,7 +84,7 @@ def test_a_pattern_of_fixed_length_asks_for_nothing_after_its_end(session: lq.Se
 def test_a_number_ends_where_the_model_says_something_else(said: str, session: lq.Session) -> None:
     """S18: nothing is known of what follows, and the model does not say end-of-text."""
     result = lq.run_sync('"I have [X]" where INT(X)', model=lq.ScriptedModel(said), session=session)
-    assert (result["X"], result.prompt) == ("12", "I have 12")
+    assert (result["X"], result.prompt) == (12, "I have 12")
 
 
 def test_the_text_that_follows_ends_a_number(session: lq.Session) -> None:
@@ -92,7 +92,7 @@ def test_the_text_that_follows_ends_a_number(session: lq.Session) -> None:
     result = lq.run_sync(
         '"I have [X] apples" where INT(X)', model=lq.ScriptedModel("I have 12 apples"), session=session
     )
-    assert (result["X"], result.endings["X"]) == ("12", "end-of-text")
+    assert (result["X"], result.endings["X"]) == (12, "end-of-text")
 
 
 def test_a_number_and_a_stop(session: lq.Session) -> None:

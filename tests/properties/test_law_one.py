@@ -80,7 +80,7 @@ def programs(draw: st.DrawFn) -> str:
         if wrap == 0:
             lines += ["for item in range(2):", f"    {prompt}"]
         elif wrap == 1 and holes and not clauses:
-            lines += [f"if len({holes[0]}) > 3:", f"    {prompt}", "else:", '    "other"']
+            lines += [f"if len(str({holes[0]})) > 3:", f"    {prompt}", "else:", '    "other"']
         else:
             lines.append(prompt)
     return PYTHON + "\n".join(lines)

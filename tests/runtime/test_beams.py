@@ -178,6 +178,13 @@ def test_a_loop_over_a_running_generator_is_refused_with_a_hint_S23() -> None:
     assert "list(" in (caught.value.hint or "")
 
 
+def test_a_generator_under_way_is_refused_where_it_was_made() -> None:
+    source = 'it = (each for each in [1, 2])\n"[A]" where REGEX(A, r"[abc]")\nreturn next(it)'
+    with pytest.raises(lq.QueryError, match="'it' is or holds a generator under way") as caught:
+        run(source)
+    assert caught.value.span and caught.value.span.source.startswith("it = ")
+
+
 def test_what_python_rejects_is_given_up_and_the_one_that_leads_goes_back_S21() -> None:
     source = 'odd = lambda text: sum(text.encode()) % 2\n"Say:[A]" where REGEX(A, r"[a-d]{2}") and odd(A)'
     alone = lq.run_sync(source, model=noisy(), session=lq.Session())

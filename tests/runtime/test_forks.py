@@ -300,3 +300,49 @@ def test_what_cannot_be_copied_is_shared() -> None:
 )
 def test_python_that_only_looks_at_variables_needs_no_copy(code: str, reads: bool) -> None:
     assert only_reads(compile(code, "<q>", "eval")) == reads
+
+
+def test_a_bound_method_of_a_builtin_went_on_changing_the_others_list() -> None:
+    before = made("""
+        import functools
+        xs, ys = [], []
+        add, partly, size, mapped = xs.append, functools.partial(ys.append), xs.__len__, map(xs.append, "ab")
+        """)
+    after = copy_of(before)
+    exec("add(1); partly(2); next(mapped)", after)
+    assert (before["xs"], before["ys"]) == ([], []) and (after["xs"], after["ys"]) == ([1, "a"], [2])
+    assert after["size"]() == 2 and before["size"]() == 0
+
+
+def test_a_weak_reference_and_a_view_went_on_showing_the_others_value() -> None:
+    before = made("""
+        import math, weakref
+        class Thing:
+            pass
+        thing, data, root, join = Thing(), bytearray(b"--"), math.sqrt, "-".join
+        weak, view = weakref.ref(thing), memoryview(data)
+        """)
+    after = copy_of(before)
+    assert after["weak"]() is after["thing"] is not before["thing"]
+    after["view"][0] = 65
+    assert (bytes(before["data"]), bytes(after["data"])) == (b"--", b"A-")
+    assert after["root"] is before["root"] and after["join"]("ab") == "a-b"
+
+
+@pytest.mark.parametrize("holding", ["g()", "[g()]", "later()", "(n for n in [1])"])
+def test_a_generator_under_way_was_shared(holding: str) -> None:
+    before = made(f"""
+        def g():
+            yield 1
+        async def later():
+            yield 1
+        it = {holding}
+        """)
+    with pytest.raises(NotCopied) as caught:
+        copy_of(before)
+    assert caught.value.name == "it" and caught.value.is_under_way
+
+
+def test_a_generator_at_its_end_is_no_matter() -> None:
+    before = made("it = (n for n in [1]); xs = list(it)")
+    assert list(copy_of(before)["it"]) == []

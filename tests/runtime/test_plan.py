@@ -235,7 +235,7 @@ WAYS = [
     '"a[X]" where STOPS_AT(X, "\\n") and len(X) < 9',
     '"a[X]" where X in ["b", "c"]',
     '"a[X]"',
-    '"a[X]" where STOPS_AT(X, "b") and X.upper() != "B"',
+    '"a[X]" where STOPS_AT(X, "b") and str.upper(X) != "B"',
     '"a[X]b[Y]" where STOPS_AT(X, "\\n") and len(Y) < 3',
     '"a[X]"\n"b[Y]" where X in ["b", "c"] and STOPS_AT(Y, "e")',
     'for i in range(2):\n    "-[X]" where STOPS_AT(X, "\\n")',

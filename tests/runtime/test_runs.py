@@ -434,3 +434,46 @@ def test_threads_share_one_session_and_get_the_same_answers_S28(session: lq.Sess
         crowd = list(pool.map(lambda place: query.run_sync({"place": place}, session=session).prompt, places))
     alone = {place: query.run_sync({"place": place}, session=lq.Session(), cache=False).prompt for place in set(places)}
     assert crowd == [alone[place] for place in places]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("x:>{w}", "x!r:>{w}", "x:{f}", "y:{w}.{n}f", "y:{w + 1}.{n!s}f", "y:{w:d}.2f", "x:"),
+        *("x=", " x = ", "x=!s", "x=:>5", "x=:>{w}", "d['a']=", "[[1][0]]=", "x==1", "x!=1"),
+    ],
+)
+def test_a_value_is_formatted_as_in_an_f_string(value: str, session: lq.Session) -> None:
+    names: dict[str, Any] = {"x": "ab", "w": 6, "f": "*^7", "y": 3.14159, "n": 2, "d": {"a": 1}}
+    query = "".join(f"{name} = {each!r}\n" for name, each in names.items()) + f'"""a{{{value}}}b"""'
+    result = lq.run_sync(query, model=lq.ScriptedModel(""), session=session)
+    assert result.prompt == eval(f'f"""a{{{value}}}b"""', names)
+
+
+def test_a_name_in_another_form_of_its_letters_is_the_same_name(session: lq.Session) -> None:
+    source = '"[ﬁ] [X]" where len(fi) == 2 and X == fi\nreturn ﬁ + fi'
+    result = lq.run_sync(source, model=lq.ScriptedModel("ab ab"), session=session)
+    assert (dict(result.variables), result.value) == ({"fi": "ab", "X": "ab"}, "abab")
+    chosen = lq.run_sync('"Say [ﬁ]" distribution ﬁ in ["a", "b"]', model=lq.ScriptedModel("Say b"), session=session)
+    assert chosen["fi"] == "b"
+
+
+def test_a_byte_order_mark_before_a_query_is_no_part_of_it(session: lq.Session) -> None:
+    assert lq.run_sync('\ufeff"hello"', model=lq.ScriptedModel(""), session=session).prompt == "hello"
+
+
+@pytest.mark.parametrize(
+    ("query", "least", "most"),
+    [
+        ('"The [S]" where len(TOKENS(S)) <= 2', 0, 2),
+        ('"Go[S]" where len(TOKENS(S)) == 1', 1, 1),
+        ('"Go to the [S]" where len(TOKENS(S)) == 5', 5, 5),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 3, 11])
+def test_a_first_token_healed_over_the_end_of_the_prompt_counts_where_it_is_shown(
+    query: str, least: int, most: int, seed: int
+) -> None:
+    """S15."""
+    result = lq.run_sync(f"sample(temperature=2, seed={seed})\n{query}", model="demo")
+    assert least <= sum(token.hole == "S" for token in result.tokens) <= most

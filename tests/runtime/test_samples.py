@@ -82,6 +82,40 @@ def test_what_one_sample_raises_ends_all(session: lq.Session) -> None:
         lq.run_sync(source, model=model(), decoder="sample", n=3, session=session)
 
 
+FAILING = '"Pack:[A]" where len(A) == 3\nif A[0] > "i":\n    "[B]" where len(B) == 6\nraise KeyError(A)'
+"""Each sample raises an exception of its own, some of them sooner."""
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["cold", "known"])
+def test_which_sample_raised_depended_on_what_was_known(known: bool) -> None:
+    def raised(session: lq.Session, **options: Any) -> str:
+        with pytest.raises(KeyError) as error:
+            lq.run_sync(FAILING, model=noisy, decoder="sample", session=session, **options)
+        return str(error.value)
+
+    for seed in range(8):
+        noisy, session = lq.ScriptedModel("", certainty=0, seed=1), lq.Session()
+        first = raised(session, seed=seed)  # which the first of several is, too
+        assert raised(session if known else lq.Session(), n=4, seed=seed) == first
+
+
+def test_a_replay_of_samples_that_raise_missed_what_the_others_had_asked(tmp_path: Path) -> None:
+    """It ended with a CacheError where the run itself ended with what one of the samples had raised."""
+    cache, query = str(tmp_path / "x.tokens"), lq.compile(FAILING.replace("raise", "if A < 'q': raise"))
+    for seed in range(8):
+        outcomes = list[str]()
+        for mode in ("rw", "replay"):
+            noisy = lq.ScriptedModel("", certainty=0, seed=2)
+            try:
+                found: Any = query.run_sync(
+                    model=noisy, decoder="sample", n=4, seed=seed, session=lq.Session(), cache=cache, cache_mode=mode
+                )
+                outcomes.append(found[0].prompt)
+            except KeyError as error:
+                outcomes.append(repr(error))
+        assert outcomes[0] == outcomes[1]
+
+
 def test_a_reader_that_leaves_leaves_nothing_behind(session: lq.Session) -> None:
     asyncio.run(_leaves(session))
 

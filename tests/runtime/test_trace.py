@@ -21,7 +21,7 @@ from tests.servers.scored import ScoredCompleter
 
 LIST = "A list:\n- Sun\n- Hat\n"
 QUERY = '"A list:\\n-[A]-[B]" where STOPS_AT(A, "\\n") and STOPS_AT(B, "\\n")'
-NEVER = '"A list:\\n-[A]" where A == "x" and A.upper() == "Y"'
+NEVER = '"A list:\\n-[A]" where A == "x" and str.upper(A) == "Y"'
 
 
 def lines(path: str) -> list[Told]:

@@ -360,3 +360,22 @@ return heard
 """
     result = run(source, "12 ", session)
     assert all(isinstance(number, int) for number in result.value) and result["X"] < 30
+
+
+def test_a_where_clause_offers_date_as_an_annotation_does() -> None:
+    query = lq.compile('"[X: date]" where date(2024, 2, 28) < X')
+    assert query.inputs == ()
+    result = query.run_sync(model=lq.ScriptedModel("2024-03-01"))
+    assert isinstance(result, lq.Result) and result.value is None and str(result.variables["X"]) == "2024-03-01"
+
+
+def test_a_date_that_is_given_stays_an_input_in_a_where_clause() -> None:
+    query = lq.compile('"Today is {date}: [X]" where date in X and len(X) < 12')
+    assert query.inputs == ("date",)
+
+
+def test_bounds_of_an_annotated_float_guide_the_model(session: lq.Session) -> None:
+    source = 'from pydantic import Field\n"It is [X: Annotated[float, Field(gt=0, lt=.5)]]."\nreturn X'
+    result = run(source, "It is 7.25.", session)
+    assert 0 < result.value < 0.5
+    assert not [token for token in result.tokens if token.fate == "rejected"]

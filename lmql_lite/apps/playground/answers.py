@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from lmql_lite.apps.plan_view import plan_lines, plan_object
 from lmql_lite.apps.playground.words import KINDS, WORDS
-from lmql_lite.errors import LmqlLiteError, QueryError
+from lmql_lite.errors import LmqlLiteError
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile as compile_program
@@ -22,7 +22,7 @@ _HOLE = re.compile(r"(?<!\[)(?:\[\[)*\[([A-Z][A-Z0-9_]*)\s*[\]:]")
 
 
 def query_of(job: Mapping[str, Any]) -> Query:
-    """Raises QueryError."""
+    """Raises QueryError, or ConstraintError for a query whose conditions cannot be met."""
     return Query(compile_program(parse(Source(job["name"], job["text"]))))
 
 
@@ -58,7 +58,7 @@ def plan(job: Mapping[str, Any], session: Session) -> dict[str, Any]:
 
 
 def problems_of(error: LmqlLiteError, text: str) -> list[dict[str, Any]]:
-    return [_found(each, text) for each in (error.problems if isinstance(error, QueryError) else [error])]
+    return [_found(each, text) for each in error.problems]
 
 
 def _found(error: LmqlLiteError, text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a server is, and the key to it. Nothing that is shown holds the key."""
+"""Address and key of a server. Text that is shown never contains the key."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lmql_lite.errors import ModelError
 
 OFFICIAL = "https://api.openai.com/v1"
 NO_KEY = "none"
-"""What is sent where no key is wanted: the client cannot send nothing."""
+"""Placeholder sent to servers that want no key: the client cannot omit the header."""
 NAME_A_KEY = "set OPENAI_API_KEY, or name api_key="
 SHOWN = 300
-"""Characters of a server's own words that are quoted."""
+"""Maximum number of characters quoted from a server's message."""
 
 _SUCH_AS = "such as http://localhost:8000/v1"
 _KEYS = re.compile(r"\b(?:sk|pk|rk|key|hf|gsk)[-_][\w*.-]{6,}|(?<=Bearer )\S+")
@@ -22,7 +22,7 @@ _KEYS = re.compile(r"\b(?:sk|pk|rk|key|hf|gsk)[-_][\w*.-]{6,}|(?<=Bearer )\S+")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is, and the key to it. `url` has no slash at its end; `shown` is without user and password."""
+    """Address and key of a server. `url` has no trailing slash; `shown` has no user and password."""
 
     url: str = field(repr=False)
     shown: str
@@ -30,7 +30,7 @@ class Address:
 
     @classmethod
     def of(cls, base_url: str | None, api_key: str | None) -> Address:
-        """What was named, else what the environment names, as the `openai` client reads it. Raises ModelError."""
+        """Address from the arguments, else from the environment, as the `openai` client reads it. Raises ModelError."""
         url = (base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL).strip().rstrip("/")
         public = re.sub(r"(?<=//)[^/@]*@", "", url)
         try:
@@ -58,7 +58,7 @@ class Address:
 
     @property
     def root(self) -> str:
-        """Where the server's own routes are, those outside the OpenAI protocol."""
+        """Base of the server's own routes, outside the OpenAI protocol."""
         return self.url.removesuffix("/v1")
 
     @property
@@ -67,7 +67,7 @@ class Address:
         return host == "openai.com" or host.endswith(".openai.com")
 
     def clean(self, text: str) -> str:
-        """A server's words on one line, without keys, cut to what one wants to read."""
+        """Server message on one line, without keys, at most `SHOWN` characters."""
         if self.key != NO_KEY:
             text = text.replace(self.key, "[key]")
         text = " ".join(_KEYS.sub("[key]", text).split())

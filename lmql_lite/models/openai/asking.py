@@ -1,6 +1,7 @@
-"""Asking a server in a form that it takes: what it refuses is left out or put otherwise from then on.
+"""Requests in a form that the server accepts: refused fields are left out or renamed from then on.
 
-Servers refuse fields that they do not know, and models of one server differ in what they take. A refusal costs nothing.
+Servers refuse fields that they do not know, and the models of one server differ in what they accept. A refusal costs
+nothing.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from lmql_lite.models.openai.dialects import (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request on its way: as it was finally sent, and what comes back."""
+    """An accepted request: the body that was finally sent, and the answer."""
 
     body: Body
     answer: Answer
     is_shortened: bool
-    """It asks for fewer tokens than wished for: the server's context has no room for more."""
+    """The request asks for fewer tokens than its caller, because the server's context has no room for more."""
 
     @property
     def width(self) -> int:
-        """How many alternatives it asks for."""
+        """Number of alternatives that the request asks for."""
         found = (self.body.get(name) for name in WIDTHS)
         return next((width for width in found if isinstance(width, int) and not isinstance(width, bool)), 0)
 
 
 class Asker:
-    """Remembers for texts and for turns, which are different routes, what a server does not take."""
+    """Memory of what a server refuses, separately for plain text and for turns, which are different routes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._refused: dict[bool, set[str]] = {False: set(), True: set()}
         self._widths: dict[bool, int] = {}
-        """How many alternatives it gives at most, where it has refused more."""
+        """Maximum number of alternatives per route, where the server refused more."""
 
     def narrowed(self, endpoint: Endpoint) -> Endpoint:
-        """What is left of an endpoint's abilities after what was refused."""
+        """Capabilities of the endpoint without those that the server refused."""
         refused = self._refused[endpoint.chat_only]
         width = 0 if refused.intersection(WIDTHS) else self._widths.get(endpoint.chat_only, endpoint.alternatives)
         return replace(
@@ -61,7 +62,7 @@ class Asker:
 
     @asynccontextmanager
     async def asked(self, server: Server, chat: bool, body: Body) -> AsyncIterator[Request]:
-        """Posts the request; leaving the block closes it. Raises Refusal where the server takes it in no form."""
+        """Posts the request; leaving the block closes it. Raises Refusal if the server accepts no form of it."""
         url = server.route(chat, self._connection.address.root)
         body = self._as_learned(chat, body)
         sent, is_shortened = 0, False
@@ -89,7 +90,7 @@ class Asker:
         return body
 
     def _otherwise(self, chat: bool, body: Body, refusal: Refusal) -> Body:
-        """What to ask instead, as far as the refusal says it. Raises the refusal where it says nothing."""
+        """Request to send instead, as far as the refusal names a field. Raises the refusal if it names none."""
         name = refused_field(body, refusal.told, refusal.param) if refusal.status in (400, 422, 501) else None
         refused = self._refused[chat]
         is_limit = name in LIMITS and (is_about_length(refusal.told) or not chat or refused.intersection(LIMITS))
@@ -100,6 +101,6 @@ class Asker:
             self._widths[chat] = int(changed[name])
         elif name in WIDTHS:
             refused.update(WIDTHS)
-        elif name not in PUSHED:  # one grammar may be refused, and the next one not
+        elif name not in PUSHED:  # the server may refuse one grammar and accept the next
             refused.add(name)
         return changed

@@ -1,7 +1,7 @@
-"""The way to a server that speaks the OpenAI protocol: connections, retries, time-outs, server-sent events.
+"""Transport to a server with the OpenAI protocol: connections, retries, timeouts, server-sent events.
 
-Built on the `openai` package, which is imported with the first request. What is asked and what is answered is not read
-here; everything that can go wrong on the way becomes one sentence. Keys are in no sentence, no repr and no log.
+Built on the `openai` package, which is imported with the first request. This module does not read the content of
+requests and answers. Every failure on the way becomes one sentence. Keys appear in no sentence, no repr and no log.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     import openai
 
 TIMEOUT = 300.0
-"""Seconds of silence that a server is granted: a long prompt on a slow machine takes minutes."""
+"""Permitted silence of a server in seconds: a long prompt on a slow machine takes minutes."""
 CONCURRENCY = 32
-"""So many requests to one server are under way at once."""
+"""Maximum number of simultaneous requests to one server."""
 
 _CONNECT_TIMEOUT = 10.0
 _LOOK_TIMEOUT = 5.0
 _TRIES = 5
 _FIRST_PAUSE = 0.5
-"""Seconds before the second try; each further pause is twice as long."""
+"""Seconds before the second attempt; each further pause is twice as long."""
 _LONGEST_PAUSE = 60.0
 _DRAIN_TIMEOUT = 0.2
-"""After its last event an answer is read to its end, for so many seconds, so that the connection can be used again."""
+"""Maximum seconds to read an answer to its end after its last event, so that the connection can be reused."""
 _LARGEST_EVENT = 1 << 26
 _PASSING = {429, 500, 502, 503, 504}
 _NO_ROUTE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
 
 
 class Refusal(ModelError):
-    """The server said no, with an HTTP status, and nothing was paid.
+    """Refusal by the server, with an HTTP status; nothing was paid.
 
-    `told` are its own words, `param` the field that it names; `requests` were sent until then.
+    `told` is the server's message, `param` the field that it names, `requests` the number of requests sent so far.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Refusal(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `requests`: how many were sent for it; `events`: JSON objects, one for an answer in one piece."""
+    """Answer of a server. `requests` is the number sent for it; `events` are JSON objects, one if it has no stream."""
 
     requests: int
     events: AsyncGenerator[dict[str, Any], None]
@@ -72,7 +72,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The connections of one event loop. They close when it ends, as does every async generator of a loop."""
+    """Connections of one event loop. They close when the loop ends, as every async generator of a loop does."""
 
     client: openai.AsyncOpenAI
     places: asyncio.Semaphore
@@ -81,12 +81,12 @@ class _Line:
 
 
 class Connection:
-    """To one server, for any number of event loops and threads."""
+    """Connection to one server, for any number of event loops and threads."""
 
     def __init__(self, address: Address, *, timeout: float = TIMEOUT, concurrency: int = CONCURRENCY) -> None:
         self.address = address
         self.requests = 0
-        """So many were sent that may cost something, those that failed included."""
+        """Number of requests that may cost something, failed ones included."""
         self._timeout = timeout
         self._concurrency = concurrency
         self._headers: dict[str, str] = {}
@@ -94,25 +94,25 @@ class Connection:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """One at a time, of those in this event loop who wait here."""
+        """Exclusive turn among the callers of this event loop."""
         line = await self._line()
         async with line.turn:
             yield
 
     def narrow(self, concurrency: int) -> None:
-        """From now on so few requests at once."""
+        """Lowers the maximum number of simultaneous requests from now on."""
         self._concurrency = min(self._concurrency, concurrency)
         for loop, line in list(self._lines.items()):
             self._lines[loop] = replace(line, places=asyncio.Semaphore(self._concurrency))
 
     def keep_none_open(self) -> None:
-        """From now on each request has a connection of its own: for a server that closes them unannounced."""
+        """Gives each request a connection of its own from now on, for a server that closes them unannounced."""
         self._headers["Connection"] = "close"
 
     async def look(self, url: str, body: Mapping[str, object] | None = None) -> Any:
-        """A look at what costs nothing: its JSON, or text. `body` is what it is about, where that is to be posted.
+        """JSON, or text, of a route that costs nothing. `body`, if given, is posted.
 
-        Raises Refusal, and ModelError where nothing answers.
+        Raises Refusal, and ModelError if nothing answers.
         """
         import openai
 
@@ -126,14 +126,14 @@ class Connection:
             raise self._refusal(error, 1) from None
         except openai.APIConnectionError as error:
             raise self._unreachable(error, _LOOK_TIMEOUT, 1) from None
-        except ValueError:  # it says that it is JSON, and is not
+        except ValueError:  # declared as JSON, but invalid
             return ""
 
     @asynccontextmanager
     async def ask(self, url: str, body: Mapping[str, object]) -> AsyncIterator[Answer]:
-        """Post a request and read the answer; leaving the block closes it. What may pass is tried again.
+        """Posts a request and reads the answer; leaving the block closes it. Temporary failures are retried.
 
-        Raises Refusal, ModelError, and BrokenOff where an answer ends in the middle.
+        Raises Refusal, ModelError, and BrokenOff if an answer ends in the middle.
         """
         line = await self._line()
         async with line.places:
@@ -165,7 +165,7 @@ class Connection:
             except openai.APIConnectionError as error:
                 if not _is_reset(error) or tries == _TRIES:
                     raise self._unreachable(error, self._timeout, tries) from None
-                pause = (_pause(tries, {}) or 0.0) if tries > 1 else 0.0  # it was kept open for long
+                pause = (_pause(tries, {}) or 0.0) if tries > 1 else 0.0  # an idle connection was reset
             await asyncio.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
@@ -189,7 +189,7 @@ class Connection:
         try:
             async for chunk in chunks:
                 yield chunk
-        except Exception as error:  # whatever the transport raises: the answer has ended in the middle
+        except Exception as error:  # any exception of the transport means that the answer broke off
             is_late = "Timeout" in type(error).__name__
             why = f"said nothing for {self._timeout:g} s" if is_late else "closed the connection"
             raise BrokenOff(f"{self.address.shown} {why} in the middle of an answer") from None
@@ -203,7 +203,7 @@ class Connection:
         return bytes(data)
 
     async def _payloads(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        """What the events of a stream hold. An event that is cut short at the end is none."""
+        """Payloads of the events of a stream. An incomplete event at the end is dropped."""
         rest = b""
         data: list[bytes] = []
         async with aclosing(chunks):
@@ -319,7 +319,7 @@ class Connection:
 
 
 async def _drained(chunks: AsyncIterator[bytes]) -> None:
-    """Reads on to the end of an answer of which all that is wanted has come."""
+    """Reads an answer to its end after everything needed has arrived."""
     import anyio
 
     with suppress(Exception), anyio.move_on_after(_DRAIN_TIMEOUT):
@@ -329,7 +329,7 @@ async def _drained(chunks: AsyncIterator[bytes]) -> None:
 
 @functools.cache
 def _trusted() -> ssl.SSLContext:
-    """The certificates that the client trusts by itself, read once: it would read them again for every event loop."""
+    """Certificates that the client trusts by default, read once; it would read them again for every event loop."""
     import openai
 
     http = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
@@ -338,7 +338,7 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _told(body: object) -> str:
-    """A server's own words, from any of the forms that errors have."""
+    """Server's message, from any of the forms that errors take."""
     if isinstance(body, dict):
         words = next((body[name] for name in ("message", "error", "detail", "msg") if body.get(name)), body)
         return words if isinstance(words, str) else json.dumps(words, default=str)
@@ -347,19 +347,19 @@ def _told(body: object) -> str:
 
 
 def _has_no_route(error: openai.APIStatusError, told: str) -> bool:
-    """Whether it is somebody who does not know the address, not an API that lacks a model or says what it cannot do."""
+    """True if the server does not know the route, False if an API reports a missing model or feature."""
     if error.status_code not in _NO_ROUTE:
         return False
     return not isinstance(error.body, dict) or told.lower() == HTTPStatus(error.status_code).phrase.lower()
 
 
 def _may_pass(error: openai.APIStatusError) -> bool:
-    """A quota that is used up does not come back by waiting."""
+    """True if waiting may help; an exhausted quota does not return by waiting."""
     return "insufficient_quota" not in str(error.body)
 
 
 def _is_reset(error: openai.APIConnectionError) -> bool:
-    """The connection was closed before the first byte of an answer, as happens to one that was idle for long."""
+    """True if the connection closed before the first byte of an answer, as happens after a long idle time."""
     kind = type(error.__cause__).__name__
     return kind in ("ReadError", "WriteError", "EndOfStream") or (
         kind == "RemoteProtocolError" and "disconnected" in str(error.__cause__)
@@ -367,7 +367,7 @@ def _is_reset(error: openai.APIConnectionError) -> bool:
 
 
 def _pause(tries: int, headers: Mapping[str, str]) -> float | None:
-    """Seconds before the next try; None where the server asks for more than anyone would wait."""
+    """Seconds before the next attempt; None if the server asks for more than `_LONGEST_PAUSE`."""
     pause = _FIRST_PAUSE * 2 ** (tries - 1)
     wanted = headers.get("retry-after") or ""
     with suppress(ValueError, TypeError):

@@ -1,7 +1,7 @@
-"""How each kind of server is asked: what the OpenAI protocol leaves open, or a server calls by another name.
+"""Request formats of each kind of server: details that the OpenAI protocol leaves open or that a server renames.
 
-All of it is data about kinds of servers, as their sources and documentation have it, never about a model. A field that
-a server refuses nevertheless is left out from then on (`asking.py`).
+Everything here is about kinds of servers, from their sources and documentation, never about a model. A field that a
+server refuses anyway is left out from then on (`asking.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIONAL = (
     "seed",
     "stop",
 )
-"""Fields that may be left out where a server does not take them, without changing what is asked."""
+"""Fields that may be left out if a server refuses them, without changing the question."""
 PUSHED = (
     "response_format",
     "structured_outputs",
@@ -42,10 +42,10 @@ PUSHED = (
     "json_schema",
     "ebnf",
 )
-"""What holds an answer to a form. It may be left out of a request too: every answer is checked where it arrives."""
+"""Fields that constrain the answer. They may be left out, too, because every answer is checked on arrival."""
 WIDTHS = ("top_logprobs", "logprobs", "n_probs")
 LIMITS = ("max_completion_tokens", "max_tokens")
-"""The names of the bound of an answer in a chat: some models of OpenAI take only the first, most servers the second."""
+"""Names of the token limit in a chat: some models of OpenAI take only the first, most servers the second."""
 _BAN = -100
 _LENGTH = re.compile(
     r"context (?:length|window|size)|max_model_len|max(?:_completion)?_tokens\W.*(?:too large|at most)", re.I
@@ -53,22 +53,22 @@ _LENGTH = re.compile(
 _FULL = re.compile(
     r"even without any output|available context size|resulted in \d+ tokens|is longer than the model's", re.I
 )
-"""What is said of a prompt that has no room even alone: by vLLM, llama.cpp, OpenAI and SGLang."""
+"""Messages about a prompt that does not fit even alone: of vLLM, llama.cpp, OpenAI and SGLang."""
 _ROUTES: Mapping[bool, str] = {False: "/completions", True: "/chat/completions"}
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A kind of server, and its version as far as that matters; () where it does not say."""
+    """Kind of a server, and its version as far as it matters; () if unknown."""
 
     kind: Kind
     version: tuple[int, ...] = ()
     seeded: bool = False
-    """SGLang only: it was started so that seeds count."""
+    """SGLang only: the server was started so that seeds count."""
     prefills: bool = False
-    """llama.cpp only: it goes on with a turn of the assistant, as it does unless it is told not to, or is too old."""
+    """llama.cpp only: the server continues the assistant's turn, as it does unless configured otherwise or too old."""
     context: int | None = None
-    """Tokens that a prompt and its answer may have together. vLLM refuses to be asked for more in an answer alone."""
+    """Tokens that prompt and answer may have together. vLLM refuses requests for more in the answer alone."""
 
     @property
     def continues_turns(self) -> bool:
@@ -76,7 +76,7 @@ class Server:
 
     @property
     def is_chat_only(self) -> bool | None:
-        """Ollama wraps every prompt in the template of a chat; None: to be found out."""
+        """True if every prompt is wrapped in a chat template, as by Ollama; None if a probe has to find out."""
         return {"ollama": True, "openai": None, "unknown": None}.get(self.kind, False)
 
     @property
@@ -85,7 +85,10 @@ class Server:
 
     @property
     def most_rules(self) -> int:
-        """xgrammar takes 20 to 60 ms for each rule that many tokens fit, llama.cpp next to nothing."""
+        """Maximum rules of a server grammar.
+
+        xgrammar takes 20 to 60 ms for each rule that many tokens fit, llama.cpp next to nothing.
+        """
         return 100 if self.kind in ("vllm", "sglang") else 2000
 
     @property
@@ -94,7 +97,7 @@ class Server:
 
     @property
     def alternatives(self) -> int:
-        """llama-cpp-python drops every character of several tokens from the text when it is asked for any."""
+        """Maximum alternatives per token. Asked for any, llama-cpp-python drops each character of several tokens."""
         if self.kind == "ollama":
             return 20 if self.version >= (0, 12, 11) else 0
         widths = {"vllm": 20, "sglang": 20, "llama.cpp": 20, "llama-cpp-python": 0, "openai": 20, "unknown": 20}
@@ -114,12 +117,12 @@ class Server:
 
     @property
     def stops(self) -> int:
-        """The protocol itself has four, and no way to tell which of them, or the end of the text, it was."""
+        """Maximum stop strings if the answer names the one it met, else 0. The protocol has four, and names none."""
         return 16 if self.kind in ("vllm", "sglang", "llama.cpp") else 0
 
     @property
     def is_serial(self) -> bool:
-        """llama-cpp-python does one thing at a time, and may break off what it does when something else is asked."""
+        """True if requests must follow one another: llama-cpp-python may interrupt one when another arrives."""
         return self.kind == "llama-cpp-python"
 
     @property
@@ -128,39 +131,39 @@ class Server:
 
     @property
     def samplings(self) -> tuple[str, ...]:
-        """What it takes of `Sampling` beside the temperature and `top_p`."""
+        """Fields of `Sampling` that the server takes beside temperature and `top_p`."""
         return ("top_k", "min_p") if self.takes_languages else ()
 
     def is_native(self, chat: bool) -> bool:
-        """llama.cpp's own route alone says which stop string has ended a text, and the ids of all tokens."""
+        """True for llama.cpp's own route. It alone reports the stop string that ended a text, and all token ids."""
         return self.kind == "llama.cpp" and not chat
 
     def sends_stops(self, chat: bool) -> bool:
         return bool(self.stops) and (self.kind != "llama.cpp" or not chat)
 
     def is_raw(self, wish: Wish) -> bool:
-        """Whether log-probabilities are the model's own, before masks and temperature."""
-        if wish.pushed is not None:  # vLLM masks first, whatever its settings say of temperature and bias
+        """True if log-probabilities are the model's own, before masks and temperature."""
+        if wish.pushed is not None:  # vLLM masks first, even where it reports values before temperature and bias
             return False
         if self.kind in ("vllm", "llama.cpp"):
             return True
         if wish.banned:
             return False
-        # SGLang divides by the temperature first, and of some others it is not known
+        # SGLang divides by the temperature first; for some others this is unknown
         return self.kind == "openai" or wish.sampling.temperature in (0.0, 1.0)
 
     def route(self, chat: bool, root: str) -> str:
         return f"{root}/completion" if self.is_native(chat) else _ROUTES[chat]
 
     def body(self, model: str, prompt: Prompt, wish: Wish, *, tokenizer: Tokenizer | None) -> Body:
-        """A request. With a tokenizer tokens may be told by their ids, and the prompt is sent as ids (S12).
+        """Body of a request. With a tokenizer, tokens may be reported by id and the prompt is sent as ids (S12).
 
-        Raises ModelError where the wish has no form that the server takes.
+        Raises ModelError if the server has no form for the request.
         """
         chat = prompt[-1].role is not None
         body: Body = {"stream": True, **self.prompted(model, prompt, tokenizer), **self._sampling(wish.sampling)}
         native = self.is_native(chat)
-        # one more than wished for: the token that is said is among them
+        # one more than requested, because the generated token is among them
         width = min(wish.alternatives + 1, self.alternatives) if wish.alternatives else 0
         most = wish.max_tokens if self.context is None else min(wish.max_tokens, self.context)
         if native:
@@ -177,7 +180,7 @@ class Server:
             body["stream_options"] = {"include_usage": True}
         if self.kind in ("vllm", "sglang") and (self.kind == "vllm" or not chat):
             body["return_token_ids"] = True
-            if tokenizer is not None and self.kind == "vllm" and not chat:  # bytes of a chat are those of the spelling
+            if tokenizer is not None and self.kind == "vllm" and not chat:  # in a chat, bytes come from the spelling
                 body["return_tokens_as_token_ids"] = True
         if wish.stops and self.sends_stops(chat):
             body["stop"] = list(wish.stops)
@@ -197,11 +200,11 @@ class Server:
 
     @property
     def takes_ids(self) -> bool:
-        """Prompts may be the ids of tokens. A text it cuts itself, spellings of special tokens in it included."""
+        """True if prompts may be token ids. The server tokenises text itself, special tokens in it included."""
         return self.kind in ("vllm", "sglang", "llama.cpp")
 
     def prompted(self, model: str, prompt: Prompt, tokenizer: Tokenizer | None = None) -> Body:
-        """The part of a request that holds the prompt."""
+        """Fields of a request that hold the prompt."""
         *before, last = prompt
         if last.role is None:
             if before:
@@ -210,7 +213,7 @@ class Server:
             if tokenizer is not None and self.takes_ids:
                 text = [*tokenizer.bos, *tokenizer.encode(last.text.encode())]
             elif not text and self.kind == "vllm":
-                return {"model": model, "prompt": [""]}  # else it says that there is none
+                return {"model": model, "prompt": [""]}  # vLLM refuses "" as a missing prompt
             return {"model": model, "prompt": text} | ({"cache_prompt": True} if self.is_native(False) else {})
         turns = prompt if last.text or last.role != "assistant" else prompt[:-1]
         if not turns:
@@ -223,12 +226,12 @@ class Server:
                     hint="let the assistant's turn begin with the hole",
                 )
             body["continue_final_message"] = True
-            if self.kind != "sglang":  # else they begin a new turn, and refuse to do both
+            if self.kind != "sglang":  # the default begins a new turn, and both together are refused
                 body["add_generation_prompt"] = False
         return body
 
     def _sampling(self, sampling: Sampling) -> Body:
-        """In full for servers that else take the model's own defaults, a penalty on repetition among them."""
+        """Sampling fields, complete for servers that would otherwise use the model's defaults, penalties included."""
         greedy = sampling.temperature == 0.0
         body: Body = {"temperature": sampling.temperature}
         if sampling.top_p != 1.0 and not greedy:
@@ -274,7 +277,7 @@ class Server:
 
     @property
     def _is_recent(self) -> bool:
-        """vLLM ignores fields that it does not know: each version has to be asked by its own names."""
+        """True for recent field names of vLLM: it ignores unknown fields, so each version needs its own names."""
         return not self.version or self.version >= (0, 11)
 
 
@@ -285,7 +288,7 @@ def _message(role: Role | None, text: str) -> Body:
 
 
 def refused_field(body: Mapping[str, Any], told: str, param: str | None) -> str | None:
-    """The field of a request that a server's refusal names, of those that may be left out or called otherwise."""
+    """Field that the server's refusal names, if it may be left out or renamed."""
     names = (*LIMITS, *WIDTHS, *OPTIONAL, *PUSHED)
     if param is not None:
         exact = param.split(".")[0]
@@ -298,7 +301,7 @@ def refused_field(body: Mapping[str, Any], told: str, param: str | None) -> str 
 
 
 def without(body: Body, field: str) -> Body:
-    """The request in another form after `field` was refused: fewer alternatives, another name, or without it."""
+    """Request in another form after `field` was refused: fewer alternatives, another name, or without it."""
     body = dict(body)
     value = body.pop(field, None)
     if field in LIMITS:
@@ -314,12 +317,12 @@ def without(body: Body, field: str) -> Body:
 
 
 def is_about_length(told: str) -> bool:
-    """A refusal because of how long prompt and answer may be together."""
+    """True for a refusal because prompt and answer are too long together."""
     return _LENGTH.search(told) is not None
 
 
 def shorter(body: Body, status: int, told: str) -> Body | None:
-    """The request for half as many tokens, where it was refused because prompt and answer have no room together."""
+    """Request for half as many tokens if prompt and answer were too long together, else None."""
     if status not in (400, 413, 422) or not is_about_length(told) or _FULL.search(told):
         return None
     name = next((name for name in (*LIMITS, "n_predict") if name in body), None)

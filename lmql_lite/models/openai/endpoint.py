@@ -1,7 +1,7 @@
-"""Models behind the OpenAI protocol: `openai/NAME`, at OpenAI or at any server that speaks it.
+"""Models behind the OpenAI protocol: `openai/NAME`, at OpenAI or at any compatible server.
 
-What a server can do is found out once, never taken from a model's name: `survey.py` looks at what costs nothing,
-and where that does not say it, one token is asked for. A field that a server refuses is left out from then on.
+Capabilities are probed once and never taken from a model's name: `survey.py` reads free routes, and if these do not
+tell, one token is requested. A field that a server refuses is left out from then on.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SCHEMA_PROBE = JsonSchema(
     '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": false}'
 )
 _DRAWN = Sampling(temperature=1.0)
-"""Of the probes: what every model takes, also those that know no other temperature."""
+"""Sampling of the probes: every model takes it, even those that take no other temperature."""
 Whole = tuple[dict[str, Any], Spent]
-"""An answer that came in one piece, and what it cost."""
+"""Answer in one piece, and its usage."""
 _WHOLE_CHARACTER = 4
-"""So many tokens hold at least one character, however it is spelled."""
+"""Number of tokens that hold at least one character, however it is spelled."""
 
 
 class OpenAIModel:
@@ -53,13 +53,13 @@ class OpenAIModel:
         timeout: float = TIMEOUT,
         concurrency: int = CONCURRENCY,
     ) -> None:
-        """Asks nothing yet. Raises ModelError for an address that is none and for a missing key.
+        """Sends no request yet. Raises ModelError for an invalid address and for a missing key.
 
-        `base_url` and `api_key` come from OPENAI_BASE_URL and OPENAI_API_KEY unless named. `revision` vouches for what
-        stands behind the address: it alone is then the fingerprint (S4). With a `tokenizer`, that of the model itself,
-        the bytes of all tokens are known where the server says their ids, and prompts of plain text are sent as ids
-        where it takes them: what spells a special token is ordinary text then (S12). `timeout` is in seconds of
-        silence; `concurrency` is how many requests are under way at once.
+        `base_url` and `api_key` default to OPENAI_BASE_URL and OPENAI_API_KEY. `revision` vouches for the model behind
+        the address: the fingerprint is then the revision and the model's name (S4). With the model's own `tokenizer`,
+        the bytes of all tokens are known if the server reports ids, and prompts of plain text are sent as ids if it
+        takes them; the spelling of a special token is then ordinary text (S12). `timeout` is the permitted silence in
+        seconds. `concurrency` is the maximum number of simultaneous requests.
         """
         if not timeout > 0:
             raise ModelError(f"timeout is a number of seconds above 0; this is {timeout!r}")
@@ -80,7 +80,7 @@ class OpenAIModel:
 
     @property
     def requests(self) -> int:
-        """So many were sent that may cost something, those that failed and were sent again included."""
+        """Number of billable requests, retries included."""
         return self._connection.requests
 
     @property
@@ -90,7 +90,7 @@ class OpenAIModel:
         return f"{self.name} at {self._connection.address.shown}{version}"
 
     async def meet(self, known: Endpoint | None = None) -> Endpoint:
-        """See `Completer.meet`. What finding out has cost is told once, to the caller who waited for it."""
+        """See `Completer.meet`. The cost of the probe is reported once, to the caller that waited for it."""
         if self._endpoint is None and known is not None and known.must_be_asked:
             return known
         if self._endpoint is None:
@@ -102,7 +102,7 @@ class OpenAIModel:
         return self._asker.narrowed(self._endpoint)
 
     async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
-        """See `Completer.stream`. Raises BrokenOff where the answer ends in the middle."""
+        """See `Completer.stream`. Raises BrokenOff if the answer ends in the middle."""
         await self.meet()
         pieces = self._without_banned(prompt, wish) if wish.banned else self._pieces(prompt, wish)
         async with aclosing(pieces):
@@ -112,7 +112,7 @@ class OpenAIModel:
     async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
         """See `Completer.score`. All options are one request, or one each in a chat.
 
-        The server tokenises; what differs from the tokens of the prompt alone, in any option, counts.
+        The server tokenises. All tokens of an option after those shared with the prompt alone count.
         """
         endpoint = await self.meet()
         chat = prompt[-1].role is not None
@@ -137,7 +137,7 @@ class OpenAIModel:
             return answer, replace(spent_of(answer.get("usage")) or Spent(), requests=request.answer.requests)
 
     async def _pieces(self, prompt: Prompt, wish: Wish, *, before: bytes = b"") -> AsyncGenerator[Piece, None]:
-        """One request. `before`: what stands before it of the same answer, in which a stop string may have begun."""
+        """Pieces of one request. `before` is earlier output of the same answer; a stop string may have begun in it."""
         chat = prompt[-1].role is not None
         assembler = Assembler(wish.stops, raw=self._server.is_raw(wish), before=before)
         end = _End()
@@ -145,7 +145,7 @@ class OpenAIModel:
         try:
             async with self._asker.asked(self._server, chat, body) as request:
                 watches = bool(wish.stops) and "stop" not in request.body
-                requests = request.answer.requests  # the first piece tells, in case that the answer is left
+                requests = request.answer.requests  # reported on the first piece, in case the caller leaves the answer
                 sent = Spent(requests=requests) if requests > 1 else None
                 async for event in request.answer.events:
                     delta = self._read(event)
@@ -163,13 +163,13 @@ class OpenAIModel:
         yield self._last(assembler, end, wish, request)
 
     def _last(self, assembler: Assembler, end: _End, wish: Wish, request: Request) -> Piece:
-        """The piece that says how it ended. Raises where it did not."""
+        """Final piece, with the reason for the end. Raises if the answer has no proper end."""
         spent = replace(end.spent or Spent(), requests=request.answer.requests)
         if assembler.is_stopped:
             return assembler.last("stop", spent)
         if end.finish is None and end.done and not assembler.said:
             raise ModelError(f"the server of {self.name} answers without a choice", hint="its own log may say why")
-        if end.finish is None:  # llama-cpp-python leaves an answer so, with a proper end, when another request comes
+        if end.finish is None:  # llama-cpp-python ends an answer like this when another request arrives
             raise BrokenOff(f"the answer of {self.name} has ended in the middle", hint="the server's own log says why")
         if end.finish == "abort":
             raise BrokenOff(f"the server of {self.name} has given up the answer", hint="its own log says why")
@@ -201,7 +201,7 @@ class OpenAIModel:
         return delta
 
     async def _without_banned(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
-        """The first token is asked for alone: a bias holds for a whole answer, and the ban for its beginning only."""
+        """Pieces of two requests: the first token is requested alone, because a bias would apply to a whole answer."""
         if prompt[-1].role is not None and not self._server.continues_turns and wish.max_tokens > 1:
             raise ModelError(f"{self.name} cannot be kept from beginning its turn with a token, and then go on with it")
         said, spent, tokens = b"", Spent(requests=0), 0
@@ -268,10 +268,10 @@ class OpenAIModel:
         except Refusal as refusal:
             if not _speaks_of_chat(refusal):
                 raise self._explained(refusal) from None
-            refused = Spent(0, 0, 0, refusal.requests)  # a refusal costs nothing, but was asked for
+            refused = Spent(0, 0, 0, refusal.requests)  # a refusal costs nothing, but its requests count
         endpoint = replace(endpoint, chat_only=True)
         if self._revision is not None and server.kind == "openai":
-            # its name for the model is not needed, and the rest shows when it is asked
+            # the served name is not needed, and the first request shows the rest
             return replace(endpoint, must_be_asked=True, spent=refused)
         try:
             probed = await self._probed(endpoint, found, _CHAT_PROBE)
@@ -284,7 +284,7 @@ class OpenAIModel:
         return found.fingerprint(self._connection.address, self._model, served, self._revision, by_ids=by_ids)
 
     async def _probed(self, endpoint: Endpoint, found: Survey, prompt: Prompt) -> Endpoint:
-        """One token, asked for with all that may be wished for: what is refused or does not come is not there."""
+        """Capabilities by one token, requested with every option: those that are refused or ignored are missing."""
         chat = endpoint.chat_only
         pushed = _SCHEMA_PROBE if chat else None
         wish = Wish(1, pushed=pushed, sampling=_DRAWN, alternatives=self._server.alternatives)
@@ -303,14 +303,14 @@ class OpenAIModel:
             must_be_asked=True,
             takes_schemas="response_format" in request.body,
             takes_seeds="seed" in request.body,
-            # where the text ended at once there was nothing to tell of
+            # an answer that ended at once had no alternatives to report
             alternatives=request.width if alternatives or not says else 0,
             spent=replace(spent or Spent(), requests=request.answer.requests),
         )
 
 
 class _End:
-    """How an answer ended, gathered from its events."""
+    """End of an answer, gathered from its events."""
 
     def __init__(self) -> None:
         self.finish: str | None = None
@@ -328,14 +328,14 @@ class _End:
 
 
 def _speaks_of_chat(refusal: Refusal) -> bool:
-    """The server has no route for plain text, or not for this model."""
+    """True if the server has no route for plain text, at least not for this model."""
     return refusal.status in (404, 405, 501) or (
         refusal.status in (400, 403, 422) and re.search(r"\bchat\b|OperationNotSupported", refusal.told) is not None
     )
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, Whole]]) -> list[Whole]:
-    """At once; the first error is raised when all are done, so that none is left behind."""
+    """Results of concurrent work. The first error is raised after all of it has ended: nothing keeps running."""
     found = await asyncio.gather(*work, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException):
@@ -360,7 +360,7 @@ def _both(one: Spent, other: Spent | None) -> Spent:
 
 
 def _said(prompt: Prompt, text: str) -> Prompt:
-    """The prompt with more of the model's own text at its end."""
+    """Prompt with more of the model's own text at its end."""
     *before, last = prompt
     if last.role in ("system", "user"):
         return (*prompt, Turn("assistant", text))

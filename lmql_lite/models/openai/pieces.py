@@ -1,8 +1,8 @@
-"""From the events of an answer to pieces: which bytes each token stands for, where a stop string ends the text.
+"""Pieces from the events of an answer: the bytes of each token, and the stop string that ends the text.
 
-Servers tell text and tokens apart from each other, and some spell tokens badly: text is held back until a character is
-whole, the bytes of half a character arrive as U+FFFD, spaces are missing. The text is what counts: a token is given
-only where it is certain which bytes of the text it stands for.
+Servers report text and tokens separately, and some spell tokens badly: text is withheld until a character is complete,
+the bytes of half a character arrive as U+FFFD, spaces are missing. The text counts. A token is reported only if it is
+certain which bytes of the text it stands for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BYTES = re.compile(r"bytes:((?:\\x[0-9a-fA-F]{2})+)")
 _ID = re.compile(r"token_id:(\d+)")
 _LOST = "\ufffd"
 _IMPOSSIBLE = -9999.0
-"""What servers write for a log-probability that JSON has no number for."""
+"""Log-probability that servers write for minus infinity, which JSON has no number for."""
 
 _NUMBERS = (int, float)
 
@@ -29,7 +29,7 @@ Vocabulary = Sequence[bytes | None]
 
 
 class Token(NamedTuple):
-    """One token as the server tells it. `data` is None where its bytes are not known."""
+    """Token as the server reports it. `data` is None if its bytes are unknown."""
 
     data: bytes | None
     id: int | None = None
@@ -38,7 +38,7 @@ class Token(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What one event adds. `finish` and `stop` are the server's words for why and where the text ends."""
+    """Content of one event. `finish` and `stop` are the server's words for why and where the text ends."""
 
     text: str = ""
     tokens: Sequence[Token] = ()
@@ -46,16 +46,16 @@ class Delta(NamedTuple):
     stop: str | None = None
     spent: Spent | None = None
     thought: bool = False
-    """It holds thoughts of a reasoning model, which are no part of the text."""
+    """The event holds thoughts of a reasoning model, which are no part of the text."""
     refused: str | None = None
-    """Why there will be no text."""
+    """Reason why there will be no text."""
     done: bool = False
 
 
 def read(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
-    """An event of `/v1/completions`, of `/v1/chat/completions`, or of llama.cpp's own `/completion`.
+    """Content of an event of `/v1/completions`, `/v1/chat/completions`, or llama.cpp's own `/completion`.
 
-    `vocabulary` are the bytes of tokens by id, where they are known. Raises ModelError for what is none of these.
+    `vocabulary` holds the bytes of known tokens by id. Raises ModelError for any other object.
     """
     if event.get("done") is True:
         return Delta(done=True)
@@ -110,7 +110,7 @@ def _refused(said: Mapping[str, Any], finish: object) -> str | None:
 
 
 def _tokens(choice: Mapping[str, Any], vocabulary: Vocabulary) -> Sequence[Token]:
-    """From the log-probabilities, with the ids that may stand beside them; from the ids alone where there are none."""
+    """Tokens from the log-probabilities, with ids if the server sends them; from the ids alone otherwise."""
     ids: Sequence[int] = choice.get("token_ids") or ()
     told = choice.get("logprobs") or {}
     if told.get("content"):
@@ -130,7 +130,7 @@ def _tokens(choice: Mapping[str, Any], vocabulary: Vocabulary) -> Sequence[Token
 
 
 def _spelled(told: Mapping[str, Any], vocabulary: Vocabulary) -> list[Token]:
-    """The log-probabilities of `/v1/completions`: tokens by their text."""
+    """Tokens from the log-probabilities of `/v1/completions`, which identify them by their text."""
     scores, others = told.get("token_logprobs") or (), told.get("top_logprobs") or ()
     found = []
     for place, spelling in enumerate(told["tokens"]):
@@ -143,13 +143,13 @@ def _spelled(told: Mapping[str, Any], vocabulary: Vocabulary) -> list[Token]:
 
 
 def _entry(entry: Mapping[str, Any], vocabulary: Vocabulary) -> Token:
-    """One of the log-probabilities of a chat: tokens with their bytes, and with llama.cpp their ids."""
+    """Token from one of the log-probabilities of a chat: with its bytes, and from llama.cpp also with its id."""
     number = entry.get("id")
     known = _known(number, vocabulary)
     data = known or _entry_bytes(entry)
     top = entry.get("top_logprobs") or ()
     twin = next((other for other in top if number is not None and other.get("id") == number), None)
-    # llama.cpp gives the last token of a character the bytes of all of them
+    # llama.cpp gives the last token of a character the bytes of all its tokens
     is_told_apart = known or number is None or (data or b"").isascii()
     if not is_told_apart if twin is None else _entry_bytes(twin) != data:
         return Token(None)
@@ -166,13 +166,13 @@ def _entry_bytes(entry: Mapping[str, Any]) -> bytes | None:
 
 
 def _native(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
-    """llama.cpp's own form: an id with each text, and in the last event the stop string by its name."""
+    """Content of an event in llama.cpp's own form: an id with each text; the last event names the stop string."""
     listed = event.get("completion_probabilities") or ()
     ids: list[int] = event.get("tokens") or []
     tokens = tuple(_entry(entry, vocabulary) for entry in listed)
     text = _text(event["content"])
     if not tokens and len(ids) == 1:
-        # a longer text with one id is a character of several tokens, of which this is the last
+        # a non-ASCII text with one id may be a character of several tokens, of which this is the last
         number = ids[0]
         data = _known(number, vocabulary) or (text.encode() if text.isascii() else None)
         tokens = (Token(data, number),) if data is not None else ()
@@ -192,7 +192,7 @@ def _known(number: object, vocabulary: Vocabulary) -> bytes | None:
 
 
 def _spelling(spelling: str, vocabulary: Vocabulary) -> tuple[bytes | None, int | None]:
-    """The bytes and the id of a token from its text. Some servers write `bytes:\\xe2\\x80` or `token_id:123`."""
+    """Bytes and id of a token from its text. Some servers write `bytes:\\xe2\\x80` or `token_id:123`."""
     if ":" in spelling:
         if match := _BYTES.fullmatch(spelling):
             return bytes.fromhex(match[1].replace("\\x", "")), None
@@ -206,7 +206,7 @@ def _score(score: object) -> float | None:
 
 
 def _best(named: Sequence[tuple[bytes | None, object]], but: bytes | None) -> tuple[tuple[bytes, float], ...]:
-    """Tokens other than the one that was said, best first. Those without bytes are special ones, or not known."""
+    """Candidates other than the generated token, best first. Those without bytes are special tokens or unknown."""
     found: dict[bytes, float] = {}
     for data, score in named:
         number = _score(score)
@@ -216,7 +216,7 @@ def _best(named: Sequence[tuple[bytes | None, object]], but: bytes | None) -> tu
 
 
 def spent_of(usage: object) -> Spent | None:
-    """What a server says that a request cost. What is no count is not told."""
+    """Usage that a server reports for a request. A value that is not a count becomes None."""
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")
@@ -229,32 +229,32 @@ def _count(number: object) -> int | None:
 
 
 class Assembler:
-    """Pieces from deltas. `raw`: whether the log-probabilities are those of the model itself, and may be given."""
+    """Builder of pieces from deltas. `raw`: the log-probabilities are the model's own, so pieces may carry them."""
 
     def __init__(self, stops: Sequence[str], *, raw: bool, before: bytes = b"") -> None:
-        """`before`: what stands before in the same text: a stop string may have begun in it."""
+        """Empty state. `before` is earlier output of the same answer, in which a stop string may have begun."""
         self.is_stopped = False
-        """A stop string has come: what follows is no part of the answer."""
+        """True after a stop string: text after it is no part of the answer."""
         self.ended_by: str | None = None
         self.said = 0
-        """Bytes so far."""
+        """Number of bytes so far."""
         self._stops = [(stop.encode(), stop) for stop in stops]
         self._raw = raw
         self._text = bytearray()
-        """Bytes that have come and are in no piece yet."""
+        """Received bytes that are in no piece yet."""
         self._tokens: deque[Token] = deque()
         self._keep = max((len(data) for data, _ in self._stops), default=1) - 1
         self._tail = before[-self._keep :] if self._keep else b""
-        """The last bytes of the pieces: a stop string may have begun in them."""
+        """Last bytes of the pieces, in which a stop string may have begun."""
 
     def take(self, delta: Delta) -> list[Piece]:
-        """The pieces that are certain now."""
+        """Pieces that are certain now."""
         self._text += delta.text.encode("utf-8", "replace")
         self._tokens += delta.tokens
         return self._until_stop(self._matched())
 
     def rest(self, stop: str | None) -> list[Piece]:
-        """What is left at the end. `stop`: the stop string that the server ended at, which it may have left out."""
+        """Remaining pieces at the end. `stop` is the stop string that ended the answer; servers may omit its text."""
         left = [self._piece(bytes(self._text), self._tokens[0] if self._tokens else Token(None))] if self._text else []
         pieces = self._until_stop(left)
         if stop is not None and not self.is_stopped:
@@ -269,7 +269,7 @@ class Assembler:
         while tokens and text:
             token = tokens[0]
             if token.data == b"":
-                # its bytes are held back, or it has none: it is not certain what the next one holds
+                # its bytes are withheld, or it has none: the bytes of the next token are not certain
                 tokens.popleft()
                 if tokens and tokens[0].data:
                     tokens[0] = Token(tokens[0].data)
@@ -278,7 +278,7 @@ class Assembler:
                 del text[: len(token.data)]
                 found.append(self._piece(token.data, token))
             elif token.data is not None and token.data.startswith(text):
-                return found  # the rest of it is held back
+                return found  # the rest of the token is withheld
             else:
                 only = token if len(tokens) == 1 else Token(None)
                 tokens.clear()
@@ -295,7 +295,7 @@ class Assembler:
         return Piece(data, token.id, token.logprob, token.alternatives)
 
     def _until_stop(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """The pieces up to where a stop string ends; nothing after one."""
+        """Pieces up to the end of a stop string; nothing after one."""
         kept: list[Piece] = []
         for piece in pieces:
             if self.is_stopped:

@@ -1,7 +1,7 @@
-"""The log-probabilities of texts that a server is given, where it tells them: vLLM and SGLang.
+"""Log-probabilities of given texts, from servers that report them: vLLM and SGLang.
 
-A server tokenises a prompt and an option in one piece, so a token may stand on the border. The prompt is therefore
-scored alone too: what all texts have of its tokens is the prompt, the rest of each is its option.
+A server tokenises prompt and option in one piece, so a token may span their border. The prompt is therefore scored
+alone, too. The tokens that all texts share with it are the prompt, the rest of each text is its option.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lmql_lite.models.openai.dialects import Body, Server
 from lmql_lite.tokens import Tokenizer
 
 Row = Sequence[tuple[object, float | None]]
-"""A text: what identifies each of its tokens, and its log-probability; the first one has none."""
+"""Tokens of a text: identity and log-probability of each; the first one has none."""
 
 _REASONS = {
     "llama-cpp-python": "scores them one position off",
@@ -25,7 +25,7 @@ _REASONS = {
 
 
 def refuse(name: str, server: Server) -> ModelError:
-    """Said before anything is spent."""
+    """Error for a server that cannot score, to raise before anything is spent."""
     return ModelError(
         f"{name} cannot score options: its server {_REASONS.get(server.kind, 'does not score the text of a prompt')}",
         hint="vLLM and SGLang can, and local: models",
@@ -33,7 +33,7 @@ def refuse(name: str, server: Server) -> ModelError:
 
 
 def bodies(server: Server, model: str, prompts: Sequence[Prompt], tokenizer: Tokenizer | None = None) -> list[Body]:
-    """One request for all texts, in a chat one for each. With a tokenizer texts are sent as ids (S12)."""
+    """Request bodies: one for all texts, in a chat one for each. With a tokenizer, texts are sent as ids (S12)."""
     common: Body = {"model": model, "max_tokens": 1, "temperature": 0.0}
     if server.kind == "vllm":
         common["prompt_logprobs"] = 0
@@ -45,13 +45,13 @@ def bodies(server: Server, model: str, prompts: Sequence[Prompt], tokenizer: Tok
 
 
 def rows(server: Server, answer: Mapping[str, Any]) -> list[Row]:
-    """The texts of an answer. Raises KeyError and the like where it is none."""
+    """Rows of the texts in an answer. Raises KeyError and the like for an answer without scores."""
     choices = sorted(answer["choices"], key=lambda choice: int(choice.get("index", 0)))
     if server.kind == "vllm":
         lists = [choice.get("prompt_logprobs") or answer["prompt_logprobs"] for choice in choices]
         return [[_actual(entry) for entry in entries] for entries in lists]
     told = [choice["logprobs"] for choice in choices]
-    # the last token is the one that had to be generated
+    # the last token is the one that the server had to generate
     return [list(zip(one["tokens"], one["token_logprobs"], strict=True))[:-1] for one in told]
 
 
@@ -63,7 +63,7 @@ def _actual(entry: Mapping[str, Any] | None) -> tuple[object, float | None]:
 
 
 def sums(name: str, found: Iterable[Row]) -> tuple[float, ...]:
-    """The log-probabilities of the options, from the rows of the prompt alone and of the prompt with each of them."""
+    """Log-probabilities of the options, from the rows of the prompt alone and of the prompt with each option."""
     base, *others = found
     begin = min((_common(base, row) for row in others), default=0)
     totals = []
@@ -76,6 +76,6 @@ def sums(name: str, found: Iterable[Row]) -> tuple[float, ...]:
 
 
 def _common(one: Row, other: Row) -> int:
-    """How many tokens two texts begin with alike."""
+    """Number of leading tokens that two texts share."""
     places = range(min(len(one), len(other)))
     return next((place for place in places if one[place][0] != other[place][0]), len(places))

@@ -1,6 +1,6 @@
-"""What a server says about itself, unasked for money: its kind, its version, the models it has.
+"""Free capability probe of a server: its kind, version and models.
 
-A few requests at once that cost nothing, each with a short time-out; a route that is not there is an answer too.
+It sends a few free requests at once, each with a short timeout. A missing route is an answer, too.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _PASSING_FACTS = {
     "created", "permission", "permissions", "modified_at", "expires_at", "size_vram", "is_sleeping", "total_slots",
     "owned_by", "status", "object",
 }  # fmt: skip
-"""What changes though the model stays the same."""
+"""Fields that change although the model stays the same."""
 _SGLANG_FACTS = (
     "version", "model_path", "tokenizer_path", "dtype", "quantization", "kv_cache_dtype", "context_length",
     "chat_template", "lora_paths", "revision", "weight_version", "enable_deterministic_inference",
 )  # fmt: skip
-"""Of SGLang's information those that stay: the rest counts requests and measures speed."""
+"""Stable fields of SGLang's information; the others count requests and measure speed."""
 _LLAMA_FACTS = ("build_info", "model_path", "model_alias", "chat_template", "bos_token", "eos_token", "modalities")
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was found. `reported` goes into the fingerprint (S4)."""
+    """Result of the probe. `reported` goes into the fingerprint (S4)."""
 
     server: Server
     reported: dict[str, Any] = field(default_factory=dict)
@@ -43,9 +43,9 @@ class Survey:
     def fingerprint(
         self, address: Address, name: str, served: str | None, revision: str | None, *, by_ids: bool
     ) -> str:
-        """Of all that is reported and of the address, or of the revision that the user vouches for (S4).
+        """Digest of the address and everything reported, or of the revision that the user vouches for (S4).
 
-        `by_ids`: prompts are sent as ids of tokens, which need not be those into which the server cuts the text.
+        `by_ids`: prompts are sent as token ids, which need not be the tokens that the server would cut the text into.
         """
         facts = (
             {"revision": revision, "name": name}
@@ -57,7 +57,7 @@ class Survey:
 
 
 async def survey(connection: Connection, name: str) -> Survey:
-    """Raises ModelError where no server answers, where it is no such API, where the key or the model is wrong."""
+    """Result of the probe. Raises ModelError for no answer, another kind of server, a wrong key or a wrong model."""
     address = connection.address
     entries = await _entries(connection)
     found: dict[str, Any] = {}
@@ -73,7 +73,7 @@ async def survey(connection: Connection, name: str) -> Survey:
 
 
 async def _look(connection: Connection, url: str, body: Mapping[str, object] | None = None) -> Any:
-    """What is there; "" where nothing is."""
+    """Answer of a route; "" if there is none."""
     try:
         return await connection.look(url, body)
     except ModelError:
@@ -81,7 +81,7 @@ async def _look(connection: Connection, url: str, body: Mapping[str, object] | N
 
 
 async def _entries(connection: Connection) -> list[Mapping[str, Any]] | None:
-    """The models that are served, each as it is described; None where the server does not list them."""
+    """Descriptions of the served models; None if the server does not list them."""
     try:
         models = await connection.look(f"{connection.address.url}/models")
     except Refusal as refusal:
@@ -129,7 +129,7 @@ def _has(found: Any, name: str) -> bool:
 
 
 async def _kind_by_description(connection: Connection) -> Kind:
-    """Newer SGLang has its information elsewhere; llama-cpp-python says what it is in the description of its routes."""
+    """Kind of a server by other routes: newer SGLang moved its information, llama-cpp-python names itself elsewhere."""
     root = connection.address.root
     if _has(await _look(connection, f"{root}/model_info"), "model_path"):
         return "sglang"
@@ -139,14 +139,14 @@ async def _kind_by_description(connection: Connection) -> Kind:
 
 
 def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]] | None) -> Mapping[str, Any]:
-    """The description of the model. Raises ModelError where the server certainly does not have it."""
+    """Description of the model. Raises ModelError if the server certainly does not have it."""
     if not entries:
         return {}
     names = {name, f"{name}:latest"} if kind == "ollama" else {name}
     entry = next((entry for entry in entries if entry["id"] in names), None)
     if entry is not None:
         return entry
-    if kind in ("llama.cpp", "llama-cpp-python", "sglang"):  # they have one model, whatever it is called
+    if kind in ("llama.cpp", "llama-cpp-python", "sglang"):  # they serve one model, under any name
         return entries[0] if len(entries) == 1 else {}
     if kind == "unknown":  # a gateway may serve more than it lists
         return {}
@@ -163,7 +163,7 @@ def _unknown(name: str, known: list[str]) -> ModelError:
 async def _surveyed(
     connection: Connection, kind: Kind, found: Mapping[str, Any], entry: Mapping[str, Any], name: str
 ) -> Survey:
-    """More of what each kind of server tells about the model itself."""
+    """Result of the probe, with what each kind of server reports about the model itself."""
     root = connection.address.root
     reported: dict[str, Any] = {key: value for key, value in entry.items() if key not in _PASSING_FACTS}
     context = entry.get("max_model_len")
@@ -184,7 +184,7 @@ async def _surveyed(
         reported |= {key: props[key] for key in _LLAMA_FACTS if key in props}
         context = (props.get("default_generation_settings") or {}).get("n_ctx", context)
         server = Server(kind, prefills=await _prefills(connection, server))
-        connection.keep_none_open()  # it closes each one behind a stream, and says that it does not
+        connection.keep_none_open()  # it closes each connection after a stream, although it reports otherwise
     elif kind == "ollama":
         version = found["ollama"].get("version")
         tags = await _look(connection, f"{root}/api/tags")
@@ -198,7 +198,7 @@ async def _surveyed(
 
 
 async def _prefills(connection: Connection, server: Server) -> bool:
-    """Whether a turn that has begun is at the end of the prompt: llama.cpp shows what it would make of a chat."""
+    """True if the server continues a begun turn: llama.cpp shows the prompt that it would make of a chat."""
     begun = replace(server, prefills=True).prompted("", (Turn("user", "a?"), Turn("assistant", "bcd")))
     shown = await _look(connection, f"{connection.address.root}/apply-template", begun)
     return isinstance(shown, Mapping) and str(shown.get("prompt")).endswith("bcd")

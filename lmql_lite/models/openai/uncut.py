@@ -1,4 +1,4 @@
-"""Work on connections that is done to its end, whoever leaves meanwhile."""
+"""Runs connection set-up and tear-down to completion even if the caller is cancelled (D48)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ Answered = TypeVar("Answered")
 async def to_the_end(
     work: Callable[[], Coroutine[Any, Any, Answered]], undo: Callable[[Answered], Awaitable[None]] | None = None
 ) -> Answered:
-    """The work, in a task of its own: it opens and closes connections, and is never cut short in the middle of that.
+    """Result of `work`, which opens or closes connections in a task of its own and is never interrupted midway.
 
-    The pool shields its clean-up from the cancellation of anyio, not from that of asyncio: a request that is cancelled
-    while it closes several connections that have expired leaves the others open. So whoever is cancelled here cancels
-    the work as anyio does, and waits for its end. `undo` is for what it gives all the same.
+    The connection pool shields its clean-up from anyio's cancellation, but not from asyncio's. A request that is
+    cancelled while the pool closes several expired connections would leave the rest open. On cancellation this function
+    therefore cancels the work as anyio does, and waits for its end. If the work returned a result anyway, `undo` gets
+    it.
     """
     import anyio
 

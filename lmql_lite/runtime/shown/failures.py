@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 
-from lmql_lite.errors import LmqlLiteError, QueryError, Span
+from lmql_lite.errors import LmqlLiteError, Span
 from lmql_lite.runtime.events import Failed
 from lmql_lite.runtime.shown.redaction import redacted
 
@@ -14,10 +14,8 @@ STOPPED = "Stopped"
 
 def failed(error: BaseException) -> Failed:
     if isinstance(error, LmqlLiteError):
-        others = error.others if isinstance(error, QueryError) else ()
-        return Failed(
-            _kind(error), redacted(error.message), error.hint, error.span, tuple(failed(other) for other in others)
-        )
+        others = tuple(failed(other) for other in error.others)
+        return Failed(_kind(error), redacted(error.message), error.hint, error.span, others)
     if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt):
         return Failed(STOPPED, "the run was stopped")
     return Failed(type(error).__name__, redacted(str(error)), None, _place(error))

@@ -1,0 +1,143 @@
+"""Mistakes of a `where` clause on text that Python would only find in the run, after the model was asked."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Literal
+
+from lmql_lite.errors import QueryError, did_you_mean
+from lmql_lite.lang import nodes
+from lmql_lite.lang.keywords import STOPS
+from lmql_lite.program.lower import EXAMPLES
+from lmql_lite.program.python import span_of
+
+ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+SYMBOLS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+METHODS = frozenset(dir(str))
+TEXTS = frozenset({"lower", "upper", "title", "capitalize", "casefold", "swapcase", "strip", "lstrip", "rstrip"})
+"""Methods of a text that give a text, whatever it is."""
+NUMBERS = frozenset({"len", "int", "float", "abs", "round"})
+SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""Python in which a name may mean something else."""
+INSTEAD = {
+    **dict.fromkeys(("contains", "includes", "has", "include", "contain"), '".." in {}'),
+    **dict.fromkeys(("len", "length", "size"), "len({}) < 80"),
+    **dict.fromkeys(("matches", "match", "fullmatch", "search", "test", "regex"), 'REGEX({}, r"..")'),
+    **dict.fromkeys(("equals", "equal", "eq"), '{} == ".."'),
+    **dict.fromkeys(("trim", "chomp"), "{}.strip()"),
+    **dict.fromkeys(("isnumber", "isint", "is_digit", "is_number"), "INT({})"),
+    "isfloat": "FLOAT({})",
+    **dict.fromkeys(("tolowercase", "tolower", "to_lower"), "{}.lower()"),
+    **dict.fromkeys(("touppercase", "toupper", "to_upper"), "{}.upper()"),
+    **dict.fromkeys(("words", "wordcount"), "len(WORDS({})) < 20"),
+    "tokens": "len(TOKENS({})) < 20",
+    "sentences": "len(SENTENCES({})) < 3",
+    **dict.fromkeys(("stops_at", "stop_at", "stop"), 'STOPS_AT({}, "..")'),
+}
+"""What other languages call it: method, and the condition of this language."""
+ASKED = {
+    "INT": "write int({}) < 3",
+    "FLOAT": "write float({}) < 1.5",
+    "DATE": "write [{}: date] in the prompt, and date(2026, 1, 31) < {}",
+}
+"""What is compared instead of a function that says what kind of text a hole is."""
+
+
+def refuse_mistakes(clause: nodes.Expression, hole: str) -> None:
+    """Raises QueryError for the first one in a clause; the hole is text."""
+    for node in _parts(clause.tree.body):
+        found = _mistake(node, hole)
+        if found:
+            message, hint = found
+            raise QueryError(message, span=span_of(node, clause.span), hint=hint)
+
+
+def _parts(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions in it from the outside in, those first that stand first."""
+    if isinstance(node, SCOPES):
+        return
+    if isinstance(node, ast.expr):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _parts(child)
+
+
+def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
+    """The sentence and the hint."""
+    match node:
+        case ast.Compare(left, operators, comparators):
+            return _of_comparison(node, [left, *comparators], operators, hole)
+        case ast.Call(ast.Name("len"), [ast.Compare(left, [operator], [right])]) if _reads(node, hole):
+            symbol = SYMBOLS.get(type(operator), "<")
+            hint = f"write len({ast.unparse(left)}) {symbol} {ast.unparse(right)}"
+            return "this len(...) closes after the comparison instead of before it", hint
+        case ast.Call(ast.Name("len"), given, []) if len(given) != 1 and _reads(node, hole):
+            return f"len takes one value, and here it is given {len(given)}", f"write len({hole})"
+        case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in (*NUMBERS, "TOKENS", "WORDS", "SENTENCES"):
+            return f"{name} is a function and takes parentheses", f"write {name}({hole})"
+        case ast.Call(ast.Name(name)) if name == hole and name not in EXAMPLES:
+            return f"[{hole}] is text and cannot be called", f"write {hole} alone, or put an operator between the two"
+        case ast.Attribute(owner, name) if name not in METHODS and _kind(owner, hole) == "text":
+            close = did_you_mean(name, (each for each in METHODS if not each.startswith("_")))
+            meant = INSTEAD.get(name.lower())
+            hint = f"write {meant.format(hole)}" if meant else close or f'for example {hole}.startswith("a")'
+            return f"text has no method '{name}'", hint
+        case ast.Call(ast.Attribute(ast.Name(name), method), [_, *_], []) if name == hole and method.startswith("is"):
+            return f"{hole}.{method}() takes nothing between its parentheses", f"write {hole}.{method}()"
+        case ast.BinOp(left, ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Pow(), right):
+            texts = [each for each in (left, right) if _kind(each, hole) == "text"]
+            if any(_reads(each, hole) for each in texts):
+                return f"[{hole}] is text and cannot be calculated with", f"write int({hole}), or [{hole}: int]"
+    return None
+
+
+def _of_comparison(
+    node: ast.Compare, sides: list[ast.expr], operators: list[ast.cmpop], hole: str
+) -> tuple[str, str] | None:
+    for side in sides:
+        match side:
+            case ast.Call(ast.Name(name)) if name in EXAMPLES and _reads(side, hole):
+                alone = "write it alone" if name in STOPS else "write it alone, or with `not` before it"
+                is_truth = any(isinstance(each, ast.Constant) and isinstance(each.value, bool) for each in sides)
+                hint = alone if is_truth else ASKED.get(name, alone).replace("{}", hole)
+                return f"{name}({hole}) is true or false and cannot be compared", hint
+    for left, operator, right in zip(sides, operators, sides[1:], strict=False):
+        if isinstance(operator, ast.Is | ast.IsNot) and _reads(left, hole) and _kind(right, hole):
+            symbol = "==" if isinstance(operator, ast.Is) else "!="
+            return "'is' compares objects, not what they say", f"write {symbol}"
+        if isinstance(operator, ORDER) and {_kind(left, hole), _kind(right, hole)} == {"text", "number"}:
+            text = left if _kind(left, hole) == "text" else right
+            if _reads(text, hole):
+                shown = ast.unparse(text)
+                sides_shown = [f"{{}}({shown})" if side is text else ast.unparse(side) for side in (left, right)]
+                asked = f" {SYMBOLS[type(operator)]} ".join(sides_shown)
+                hint = f"write {asked.format('len')} for its length, {asked.format('int')} for the number in it"
+                return f"{shown} is text and cannot be compared with a number", hint
+    return None
+
+
+def _kind(node: ast.expr, hole: str) -> Literal["text", "number"] | None:
+    """What the value certainly is."""
+    match node:
+        case ast.Name(name) if name == hole:
+            return "text"
+        case ast.Constant(str()):
+            return "text"
+        case ast.Constant(bool()):
+            return None
+        case ast.Constant(int() | float()):
+            return "number"
+        case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
+            return _kind(operand, hole)
+        case ast.Subscript(value):
+            return "text" if _kind(value, hole) == "text" else None
+        case ast.Call(ast.Attribute(owner, method)) if method in TEXTS and _kind(owner, hole) == "text":
+            return "text"
+        case ast.Call(ast.Name(name)) if name in NUMBERS:
+            return "number"
+    return None
+
+
+def _reads(node: ast.AST, hole: str) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == hole for part in ast.walk(node))

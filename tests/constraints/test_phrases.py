@@ -1,0 +1,140 @@
+"""Many phrases in one condition: what is missing is known without a state for every subset of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import string
+
+import numpy as np
+import pytest
+
+from lmql_lite.constraints.hole import Engine, HoleMatcher
+from lmql_lite.constraints.superstrings import Superstrings
+from lmql_lite.constraints.terms import And, Choice, Contains, Length, Not, Occurrences, Or, Stop, Term
+from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.errors import ConstraintError, Span
+
+WORDS = ("apple", "banana", "cherry", "elder", "grape", "orange", "day", " day", "ing", "anana", "rapple")
+VOCABULARY = Vocabulary((None, *(bytes([byte]) for byte in range(256)), *map(str.encode, WORDS)), frozenset({0}))
+TWELVE = ("abcd", "efgh", "ijkl", "mnop", "qrst", "uvwx", "yzab", "cdef", "ghij", "klmn", "opqr", "stuv")
+"""The least text that has them all has 26 letters: `yzabcdef..`."""
+
+
+def has(*phrases: str) -> tuple[Term, ...]:
+    return tuple(
+        Contains(phrase.encode(), Span("test.lq", f'"{phrase}" in X', 0, len(phrase) + 7)) for phrase in phrases
+    )
+
+
+def opened(*terms: Term, max_tokens: int = 1024) -> HoleMatcher:
+    return Engine(VOCABULARY).matcher(And(terms), b"", max_tokens, "X", Span("test.lq", "[X]", 0, 3))
+
+
+def filled(matcher: HoleMatcher, seed: int) -> str:
+    """By tokens that the masks allow."""
+    dice = random.Random(seed)
+    for left in range(100, 0, -1):
+        if matcher.ending is not None:
+            break
+        allowed = [token for token in np.flatnonzero(matcher.allowed(b"", left)).tolist() if token]
+        if not allowed:
+            break
+        matcher = matcher.advance(VOCABULARY.tokens[dice.choice(allowed)] or b"")
+    assert matcher.ending is not None or matcher.may_end, "dead end"
+    return matcher.value.decode()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_least_text_with_some_phrases_is_that_of_all_their_orders(seed: int) -> None:
+    dice = random.Random(seed)
+    phrases = list({"".join(dice.choices("ab", k=dice.randint(1, 4))).encode() for _ in range(4)})
+    text = "".join(dice.choices("ab", k=dice.randint(0, 3))).encode()
+    best = 99
+    for order in itertools.permutations(phrases):
+        # behind the text: each new phrase ends behind it
+        said = text
+        for phrase in order:
+            if phrase in said[max(len(text) - len(phrase) + 1, 0) :]:
+                continue
+            shared = max(size for size in range(len(phrase)) if said.endswith(phrase[:size]))
+            said += phrase[shared:]
+        best = min(best, len(said) - len(text))
+    total, gained = Superstrings(phrases, [text]).least(0, (1 << len(phrases)) - 1)
+    assert total - gained == best, (phrases, text)
+
+
+@pytest.mark.parametrize("last", [(), (Stop(b".", True),), (Stop(b".", False),)])
+def test_twelve_phrases_are_met_to_the_last_character(last: tuple[Term, ...]) -> None:
+    for most in (28, 40):
+        matcher = opened(*has(*TWELVE), Length(0, most), *last)
+        for seed in range(3):
+            value = filled(matcher, seed)
+            assert all(phrase in value for phrase in TWELVE) and len(value) <= most, value
+        assert len(matcher.masks.automaton._places) < 1500
+
+
+def test_phrases_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ConstraintError, match="cannot hold together") as raised:
+        opened(*has(*string.ascii_lowercase), Length(0, 19, span=Span("test.lq", "len(X) < 20", 0, 11)))
+    assert '"z" in X' in raised.value.message and "len(X) < 20" in raised.value.message
+
+
+def test_a_letter_more_is_all_that_is_left_for_26_letters() -> None:
+    value = filled(opened(*has(*string.ascii_lowercase), Length(0, 26)), 0)
+    assert sorted(value) == list(string.ascii_lowercase)
+
+
+def test_counts_of_phrases_are_exact() -> None:
+    counts = tuple(Length(20, 20, Occurrences(letter)) for letter in (b"a", b"b", b"c"))
+    value = filled(opened(*counts, Length(61, 61)), 0)
+    assert [value.count(letter) for letter in "abc"] == [20, 20, 20] and len(value) == 61
+
+
+def test_alternatives_of_phrases_and_lengths_do_not_multiply() -> None:
+    either = tuple(Or((*has(phrase), Length(0, 20 + at))) for at, phrase in enumerate(TWELVE[:10]))
+    neither = Or(
+        tuple(
+            And((*has(phrase), Not(Contains(phrase[::-1].encode())), Length(0, 20 + at)))
+            for at, phrase in enumerate(("ab", "cd", "ef", "gh", "ij", "kl", "mn", "op", "qr", "st"))
+        )
+    )
+    for seed in range(3):
+        value = filled(opened(*either), seed)
+        assert all(phrase in value or len(value) <= 20 + at for at, phrase in enumerate(TWELVE[:10]))
+        assert filled(opened(neither), seed)
+
+
+def test_clauses_that_multiply_are_named() -> None:
+    pairs = [
+        Or(has(phrase, phrase[::-1]), Span("test.lq", f'("{phrase}" in X or "{phrase[::-1]}" in X)', 0, 30))
+        for phrase in TWELVE
+    ]
+    with pytest.raises(ConstraintError, match="these conditions together need more than") as raised:
+        opened(*pairs, Length(0, 60))
+    assert '"abcd" in X' in raised.value.message and "len" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        (Length(1, 1, "tokens"), Choice((b" day",))),
+        (Length(31, None), Length(0, 19, "tokens")),
+        (Length(10, None, "words"), Length(0, 15, "tokens")),
+        (Length(10, None, "words"), Length(0, 15, "tokens"), Stop(b".", True)),
+        (Length(12, 12), Length(2, 2, "tokens")),
+    ],
+)
+def test_token_bounds_are_refused_only_where_no_tokens_can_meet_them(terms: tuple[Term, ...]) -> None:
+    """S19."""
+    for seed in range(3):
+        assert filled(opened(*terms), seed)
+
+
+def test_a_text_longer_than_max_tokens_is_possible_where_tokens_are_long() -> None:
+    """S19."""
+    assert opened(Length(1101, None)).allowed(b"", 1024).any()
+    with pytest.raises(ConstraintError, match="1024 tokens, too few"):
+        opened(Length(6145, None))
+    with pytest.raises(ConstraintError):
+        opened(Length(31, None), Length(0, 5, "tokens"))

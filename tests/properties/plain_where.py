@@ -1,0 +1,123 @@
+"""A `where` in plain Python: its words, from what the language says they mean, and its clauses as functions."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+
+def sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.!?])\s+", text.strip()) if text.strip() else []
+
+
+def is_date(text: str) -> bool:
+    try:
+        return bool(re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", text)) and bool(datetime.date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def phrases(said: str | Sequence[str]) -> tuple[str, ...]:
+    return (said,) if isinstance(said, str) else tuple(said)
+
+
+FUNCTIONS: Mapping[str, Any] = {
+    "re": re,
+    "CHARS": list,
+    "WORDS": str.split,
+    "SENTENCES": sentences,
+    "INT": lambda text: re.fullmatch("0|-?[1-9][0-9]*", text) is not None,
+    "FLOAT": lambda text: re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", text) is not None,
+    "DATE": is_date,
+    "REGEX": lambda text, pattern: re.fullmatch(pattern, text) is not None,
+    "STARTS_WITH": lambda text, said: text.startswith(phrases(said)),
+    "ENDS_WITH": lambda text, said: text.endswith(phrases(said)),
+}
+STOPS = ("STOPS_AT", "STOPS_BEFORE")
+TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+
+
+def is_reached(stop: str, text: str, end: int, said: Any) -> bool:
+    """Whether a value that goes on as `text` has come to a stop at `end`."""
+    if isinstance(said, re.Pattern):
+        return stop == "STOPS_AT" and any(said.fullmatch(text, start, end) for start in range(end))
+    if stop == "STOPS_AT":
+        return text[:end].endswith(phrases(said))
+    return text.startswith(phrases(said), end)
+
+
+class OnTokens(ast.NodeTransformer):
+    """Counts of tokens and ends of values are looked up by the name of their hole, and by the number of the stop."""
+
+    def __init__(self) -> None:
+        self.stops: list[ast.Call] = []
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(ast.Name("TOKENS"), [ast.Name(hole)]):
+                return ast.copy_location(ast.Call(node.func, [ast.Constant(hole)], []), node)
+            case ast.Call(ast.Name(name)) if name in STOPS:
+                self.stops.append(node)
+                asked = ast.Call(ast.Name("STOPPED", ast.Load()), [ast.Constant(len(self.stops) - 1)], [])
+                return ast.copy_location(asked, node)
+        return node
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One `STOPS_AT(X, ...)` or `STOPS_BEFORE(X, ...)` of a clause."""
+
+    word: str
+    hole: str
+    said: CodeType
+
+
+@dataclass(frozen=True, eq=False)
+class Clause:
+    """One operand of the `and` at the top of a `where`."""
+
+    text: str
+    code: CodeType
+    names: frozenset[str]
+    stops: tuple[Stop, ...]
+    constants: tuple[Any, ...]
+
+    @property
+    def counts_tokens(self) -> bool:
+        return "TOKENS" in self.names
+
+    def holds(self, names: Mapping[str, Any], *, stopped: Collection[int] | None = None) -> bool:
+        """`stopped`: which of its stops end the value here; None for all of them."""
+        here = {**FUNCTIONS, **names, "STOPPED": lambda stop: stopped is None or stop in stopped}
+        return bool(eval(self.code, here))
+
+
+def clause_of(tree: ast.expr) -> Clause:
+    text, on_tokens = ast.unparse(tree), OnTokens()
+    names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    constants = tuple(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    code = compiled(on_tokens.visit(ast.parse(text, mode="eval").body))
+    stops = tuple(
+        Stop(call.func.id, call.args[0].id, compiled(call.args[1]))
+        for call in on_tokens.stops
+        if isinstance(call.func, ast.Name) and isinstance(call.args[0], ast.Name)
+    )
+    return Clause(text, code, names, stops, constants)
+
+
+def compiled(tree: ast.expr) -> CodeType:
+    return compile(ast.fix_missing_locations(ast.Expression(tree)), "where", "eval")
+
+
+def operands(tree: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
+        for value in tree.values:
+            yield from operands(value)
+    else:
+        yield tree

@@ -1,0 +1,373 @@
+"""Random whole programs as source text, with inputs, options and a model."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import lmql_lite as lq
+
+SCRIPT = "Say: a ban. The end? 12 cats, é b.\nAn apple a day! No. - 7\n"
+PHRASES = ("a", "b", "an", "the", " ", ".", "1", "é", "e ", "?", "\n", "ba")
+OPTIONS = ("a", "ab", "a ban", "the end", "12", "-7", "7", "é", "The end. Or not?", "an apple", "2024-02-29", "none")
+PATTERNS = ("[a-z ]+", "[0-9]{1,3}", r"\S+ \S+", "(?:[a-z]+[ ,.]?){2,4}", "[^a]{0,9}", "a.*", "(?s:.){4,12}")
+STOP_PATTERNS = ("[.!?]", r"\d", r"\s\s", "an?d?b")
+TEXTS = (" ", ".", " then ", "\\n- ", "", "12", "Say:", "é", ", ")
+METHODS = ("isdigit", "isalpha", "isascii")
+TYPES = {"int": "N", "Literal['a', 'ab', '12']": "K", "bool": "B"}
+DECORATORS = ("keep", "known")
+
+PRELUDE = """
+def keep(value):
+    return value
+class Known:
+    def pre(self, name, context):
+        return "a" if len(context.prompt) % 3 == 0 else None
+known = Known()
+def few(text, final=True):
+    return len(set(text)) < 5 if final or len(set(text)) > 4 else None
+def even(text):
+    return sum(text.encode()) % 2 == 0
+@query
+def ask(word):
+    '''lq
+    "<{word}[A]>" where len(A) < 3 and A != word
+    return A
+    '''
+@query
+def remark(most):
+    '''lq
+    for _ in range(2):
+        "([A])" where len(A) < most
+    '''
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that decides what a run gives. `model` is the seed, the certainty and the levels of a scripted model; None is
+    the demo model."""
+
+    source: str
+    inputs: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    model: tuple[int, float, int | None] | None = (0, 4.0, None)
+
+    def made(self) -> lq.ScriptedModel | str:
+        if self.model is None:
+            return "demo"
+        seed, certainty, levels = self.model
+        return lq.ScriptedModel(SCRIPT, seed=seed, certainty=certainty, levels=levels)
+
+    def __str__(self) -> str:
+        """To be pasted into a test."""
+        source = self.source.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+        return (
+            f'Program(\n    """\\\n{source}\n""",\n    inputs={self.inputs!r},\n    options={self.options!r},\n'
+            f"    model={self.model!r},\n)"
+        )
+
+
+class Clauses:
+    """Source text of random conditions on a hole; `others` are holes that may have a value by then, `given` are the
+    inputs and variables of the query with their values."""
+
+    def __init__(
+        self, dice: random.Random, hole: str, others: tuple[str, ...] = (), given: dict[str, Any] | None = None
+    ) -> None:
+        self.dice = dice
+        self.hole = hole
+        self.others = others
+        self.given = given or {}
+
+    def clause(self, depth: int, plain: bool = False) -> str:
+        """`plain`: nothing that cannot stand under `not`."""
+        if depth <= 1:
+            return self.atom(plain)
+        joined = self.dice.choices(["and", "or", "not"], [5, 3, 1])[0]
+        if joined == "not":
+            return f"not ({self.clause(depth - 1, plain=True)})"
+        parts = [self.clause(depth - 1, plain) for _ in range(self.dice.choice([2, 2, 3]))]
+        return "(" + f" {joined} ".join(parts) + ")"
+
+    def atom(self, plain: bool) -> str:
+        dice, hole = self.dice, self.hole
+        kinds = {
+            "length": 6,
+            "content": 3,
+            "edge": 2,
+            "one of": 1.5,
+            "pattern": 1.5,
+            "shape": 1.5,
+            "number": 1.5,
+            "python": 0.7,
+        }
+        kinds |= {} if plain else {"stop": 3}
+        kinds |= {"given": 1.5} if self.given else {}
+        match dice.choices(list(kinds), list(kinds.values()))[0]:
+            case "length":
+                return self.length()
+            case "content":
+                return f"{dice.choice(PHRASES)!r} {dice.choice(['in', 'not in'])} {hole}"
+            case "edge":
+                some = dice.sample(PHRASES, 2)
+                return dice.choice(
+                    [
+                        f"{hole}.startswith({some[0]!r})",
+                        f"{hole}.endswith({tuple(some)!r})",
+                        f"STARTS_WITH({hole}, {some!r})",
+                        f"ENDS_WITH({hole}, {some!r})",
+                    ]
+                )
+            case "one of":
+                options = dice.sample(OPTIONS, 3)
+                return dice.choice(
+                    [
+                        f"{hole} in {options}",
+                        f"{hole} not in {options}",
+                        f"{hole} != {options[0]!r}",
+                        f"{hole} in {options}",
+                    ]
+                )
+            case "pattern":
+                pattern = dice.choice(PATTERNS)
+                return dice.choice([f"REGEX({hole}, {pattern!r})", f"re.fullmatch({pattern!r}, {hole})"])
+            case "shape":
+                methods = [f"{hole}.{name}()" for name in METHODS]
+                return dice.choice([*methods, f"INT({hole})", f"FLOAT({hole})", f"DATE({hole})"])
+            case "number":
+                return self.number()
+            case "python":
+                return dice.choice([f"len(set({hole})) > {dice.randint(1, 3)}", f"even({hole})", f"few({hole})"])
+            case "given":
+                return self.without_hole()
+        at = dice.choice(["STOPS_AT", "STOPS_BEFORE"])
+        stop = dice.choice(
+            [
+                repr(dice.choice(PHRASES)),
+                repr(dice.sample(PHRASES, 2)),
+                f"re.compile({dice.choice(STOP_PATTERNS)!r})",
+            ]
+        )
+        return f"{at}({hole}, {stop})"
+
+    def length(self) -> str:
+        counted, most = self.dice.choice([("{}", 9), ("{}", 9), ("{}", 9), ("WORDS({})", 3), ("SENTENCES({})", 2)])
+        size = f"len({counted.format(self.hole)})"
+        number = self.dice.randint(1, most)
+        return self.dice.choice(
+            [
+                f"{size} <= {number}",
+                f"{size} < {number + 1}",
+                f"{size} >= {number}",
+                f"{size} == {number}",
+                f"{size} != {number}",
+                f"{number // 2} <= {size} <= {number + 2}",
+            ]
+        )
+
+    def number(self) -> str:
+        """Read only where it is one, as Python would have it; else perhaps something other."""
+        dice, hole = self.dice, self.hole
+        guard, read = dice.choice([("INT({})", "int({})"), ("FLOAT({})", "float({})"), ("INT({})", "int({})")])
+        guarded = f"({guard} and {read} {dice.choice(['<', '<=', '>', '>=', '!='])} {dice.randint(-9, 300)})"
+        other = f"{hole} == {dice.choice(OPTIONS)!r}"
+        ways = [guarded, f"({guarded} or {other})", f"({other} or {guarded})"]
+        return dice.choice(ways).format(hole, hole)
+
+    def without_hole(self) -> str:
+        """True or false before the hole is opened; what stands behind a false guard is never evaluated."""
+        name = self.dice.choice(list(self.given))
+        value = self.given[name]
+        true, false = (name, f"not {name}") if value else (f"not {name}", name)
+        match value:
+            case bool():
+                return self.dice.choice([true, true, true, false, f"({true} or 1/0)", f"({false} and 1/0)"])
+            case int():
+                return self.dice.choice([f"{name} < {value + 1}", f"{name} == {value}", f"{name} > {value}"])
+        return self.dice.choice([f"{self.hole} not in {name}", f"{self.hole} in {name}", f"len({name}) > 1"])
+
+    def together(self) -> str:
+        """About the hole and another one."""
+        hole, other = self.hole, self.dice.choice(self.others)
+        return self.dice.choice(
+            [
+                f"{hole} != {other}",
+                f"{hole} != str({other})",
+                f"str({other}) not in str({hole})",
+                f"len(str({hole})) <= len(str({other})) + 3",
+                f"not ({hole} == 'a' and {other} == 'a')",
+                f"({hole} == 'a' or {other} != 'b')",
+                f"({hole} in ['a', 'b'] or len(str({other})) < 3)",
+                f"str({hole})[:1] != str({other})[:1]",
+            ]
+        )
+
+
+class Programs:
+    """Writes one program."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.given: dict[str, Any] = {
+            "flag": dice.random() < 0.5,
+            "most": dice.randint(1, 6),
+            "words": ["a", "ab", "é"],
+        }
+        self.given["count"] = 2
+        self.holes: list[str] = []
+        """Those that have been written so far."""
+        self.filled: list[str] = []
+        """Those that have a value by then, whatever the model says."""
+        self.clauses: list[str] = []
+        """Of the `where` at the end."""
+        self.has_header = dice.random() < 0.5
+        self.counted: set[str] = set()
+
+    def yes(self, chance: float) -> bool:
+        return self.dice.random() < chance
+
+    def program(self) -> Program:
+        dice = self.dice
+        body = self.block(dice.choice([1, 1, 1, 2, 3]), dice.choice([0, 0, 0, 1, 1, 2]))
+        if any("count" in line for line in (*body, *self.clauses)):
+            body = ["count = 2", *body]
+        options = self.options()
+        if self.has_header:
+            decoder = options.pop("decoder")
+            header = f"{decoder}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+            options = {}
+            body = [header, *("    " + line for line in body)]
+            if self.clauses:
+                body += ["where", "    " + " and ".join(self.clauses)]
+        prelude = (
+            PRELUDE
+            if any(name in "\n".join(body) for name in ("keep", "known", "few", "even", "ask", "remark"))
+            else ""
+        )
+        read = set(re.findall(r"\w+", "\n".join(body))) - {"count"}
+        given = {name: value for name, value in self.given.items() if name in read}
+        chosen = (
+            None
+            if self.yes(0.005)
+            else (dice.randint(0, 1), dice.choice([0.0, 4.0, 20.0]), dice.choice([None, None, 2]))
+        )
+        return Program(prelude.lstrip() + "\n".join(body), given, options, chosen)
+
+    def options(self) -> dict[str, Any]:
+        dice = self.dice
+        decoder = dice.choices(["argmax", "sample", "beam", "beam_sample"], [6, 4, 0.6, 0.4])[0]
+        options: dict[str, Any] = {
+            "decoder": decoder,
+            "seed": dice.randint(0, 9),
+            "max_tokens": 10,
+            "max_backtracks": 4,
+        }
+        if decoder.startswith("beam"):
+            options["n"] = dice.choice([1, 2, 2, 3])
+        elif decoder == "sample":
+            options["n"] = dice.choice([1, 1, 1, 2, 3])
+            options |= dice.choice([{}, {"temperature": 0.6}, {"temperature": 1.5, "top_k": 5}, {"top_p": 0.8}])
+        options |= dice.choice([{}, {}, {}, {"frequency_penalty": 0.8}, {"repetition_penalty": 1.3}])
+        return options
+
+    def block(self, length: int, depth: int, certain: bool = True) -> list[str]:
+        """`certain`: it is come by whatever the model says."""
+        return [line for _ in range(length) for line in self.statement(depth, certain)]
+
+    def statement(self, depth: int, certain: bool) -> list[str]:
+        dice = self.dice
+        kind = dice.choices(
+            ["prompt", "for", "while", "if", "try", "let"], [6, 1, 1, 2, 1, 1] if depth else [6, 0, 0, 0, 0, 1]
+        )[0]
+
+        def inside() -> list[str]:
+            block = self.block(dice.choice([1, 1, 2]), depth - 1, certain and kind in ("for", "while"))
+            return ["    " + line for line in block]
+
+        match kind:
+            case "for":
+                return [f"for i{depth} in {dice.choice(['range(2)', 'words'])}:", *inside()]
+            case "while":
+                return [f"k{depth} = 0", f"while k{depth} < 2:", f"    k{depth} += 1", *inside()]
+            case "if":
+                known = [name for name in self.holes if name in "XYZ"]
+                tests = ["flag", "not flag", "most > 3", *(f"{name} == 'a'" for name in known)]
+                return [f"if {dice.choice(tests)}:", *inside(), *(["else:", *inside()] if self.yes(0.5) else [])]
+            case "try":
+                return ["try:", *inside(), "except lq.ConstraintError:", "    'none'"]
+            case "let":
+                return [dice.choice(["count += 1", "count = most"])]
+        before = len(self.holes)
+        lines = [self.prompt()]
+        if certain:
+            self.filled += self.holes[before:]
+        return lines
+
+    def prompt(self) -> str:
+        dice = self.dice
+        if self.yes(0.06):
+            clause = dice.choice(["", " where D != 'a'", " where len(D) < 3", " where flag and D in ['a', 'é']"])
+            distribution = " distribution D in ['a', 'ab', 'b\\n', 'é']"
+            return f'"{dice.choice(TEXTS)}[D]{dice.choice(TEXTS)}"{clause}{distribution}'
+        if self.yes(0.1):
+            kind, name = dice.choice(list(TYPES.items()))
+            return f'"{dice.choice(TEXTS)}[{name}: {kind}]{dice.choice(TEXTS)}"{self.typed(name)}'
+        text, clauses, here = "", list[str](), list[str]()
+        for _ in range(dice.choices([1, 2, 3], [5, 3, 1])[0]):
+            name = dice.choice("XYZ")
+            text += dice.choice(TEXTS) + self.hole(name)
+            here.append(name)
+            self.holes.append(name)
+        for name in dict.fromkeys(here):
+            others = tuple(dict.fromkeys(other for other in (*self.holes, *here) if other != name))
+            written = Clauses(dice, name, others, self.given if self.yes(0.5) else {})
+            some = [written.clause(dice.choices([1, 2, 3], [12, 7, 1])[0]) for _ in range(dice.choice([1, 1, 1, 2]))]
+            if others and self.yes(0.4):
+                some.append(written.together())
+            if self.yes(0.1):
+                tokens = f"len(TOKENS({name})) {dice.choice(['<', '<=', '=='])} {dice.randint(1, 9)}"
+                some.append(tokens if self.yes(0.3) else Clauses(dice, name, others, self.given).without_hole())
+            dice.shuffle(some)
+            if self.has_header and self.yes(0.6):
+                if name not in self.counted or self.yes(0.3):
+                    self.clauses += some
+                    self.counted.add(name)
+            else:
+                clauses += some
+        dice.shuffle(clauses)
+        text += dice.choice(TEXTS)
+        return f'"{text}"' + (f" where {' and '.join(clauses)}" if clauses else "")
+
+    def hole(self, name: str) -> str:
+        kind = self.dice.choices(["plain", "decorated", "decoded", "query"], [12, 1, 1, 1])[0]
+        match kind:
+            case "decorated":
+                return f"[@{self.dice.choice(DECORATORS)} {name}]"
+            case "decoded":
+                return f"[{self.dice.choice(['argmax', 'sample(temperature=0.8)'])} {name}]"
+            case "query":
+                return f"[{name}: {self.dice.choice(['ask(1)', 'remark(3)'])}]"
+        return f"[{name}]"
+
+    def typed(self, name: str) -> str:
+        dice = self.dice
+        if name == "N":
+            some = [
+                f"N < {dice.randint(-5, 90)}",
+                f"N != {dice.randint(0, 9)}",
+                "N in [1, 7, 12]",
+                "N % 2 == 0",
+                "len(N) < 4",
+            ]
+        elif name == "K":
+            some = ["K != 'a'", "len(K) > 1", "K in ['ab', '12', 'b']", "even(K)"]
+        else:
+            some = ["B", "not B", "(B or flag)", "B == flag"]
+        return f" where {' and '.join(dice.sample([*some, 'flag', 'most < 5'], dice.choice([1, 1, 2])))}"
+
+
+def random_program(seed: int) -> Program:
+    return Programs(random.Random(seed)).program()

@@ -1,0 +1,100 @@
+"""The oracle of whole programs at work: it is told of every hole that a run opens and fills, and judges it at once."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from unittest.mock import patch
+
+from lmql_lite.program.ops import Hole
+from lmql_lite.runtime.holes import Holes
+from lmql_lite.runtime.hypothesis import Hypothesis
+from lmql_lite.runtime.interpreter import Run
+from lmql_lite.runtime.result import Result
+from tests.properties.plain_where import FUNCTIONS, STOPS
+from tests.properties.whole_programs import WRITTEN, Filling, Query
+
+query_of = lru_cache(500)(Query)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A hole when it was opened, and the variables of its query by then."""
+
+    source: str
+    hole: str
+    place: int
+    names: dict[str, Any]
+    known: frozenset[str]
+
+
+@dataclass
+class Watch:
+    broken: list[str] = field(default_factory=list)
+    opened: deque[Opened] = field(default_factory=lambda: deque(maxlen=64))
+    fillings: int = 0
+
+    def opens(self, holes: Holes, op: Hole) -> None:
+        frame = holes._standing.frame
+        known = frozenset(frame.variables)
+        self.opened.append(Opened(op.span.text, op.name, op.span.start, dict(frame.environment), known))
+
+    def fills(self, holes: Holes, value: Any, text: str, ending: str) -> None:
+        frame, op = holes._standing.frame, holes._standing.op
+        assert isinstance(op, Hole), "only holes are filled"
+        names = {**frame.environment, op.name: value if op.type else text}
+        filling = Filling(op.name, op.span.start, names, frame.variables.keys(), text, ending, value)
+        self.fillings += 1
+        self.broken += query_of(op.span.text).broken(filling)
+
+    def finishes(self, result: Result, source: str) -> None:
+        """What is said of holes alone holds of the result's own values and tokens, too, where none is filled twice."""
+        query = query_of(source)
+        written = Counter(name for prompt in query.prompts for _, name in prompt.places)
+        if not query.is_straight or max(written.values(), default=0) > 1 or "[@" in source:
+            return
+        kept = Counter(token.hole for token in result.tokens if token.fate == "kept")
+        cut = {token.hole for token in result.tokens if token.fate != "kept"}
+        tokens = {name: kept[name] for name in written if name not in cut}
+        plain = query.holes.union(FUNCTIONS, STOPS, WRITTEN, ["TOKENS"])
+        for prompt in query.prompts:
+            for name in prompt.holes.keys() & result.variables.keys():
+                names, value, behind = result.variables, result.variables[name], prompt.end - 1
+                if not (isinstance(value, str) or prompt.holes[name]):
+                    continue  # its text may have been another one
+                filling = Filling(name, behind, names, names, str(value), "forced", value, tokens)
+                asked = [clause for some in query.asked(name, behind, names) for clause in some]
+                if all(clause.names <= plain for clause in asked):
+                    self.broken += [f"at the end: {each}" for each in query.broken(filling)]
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """All runs meanwhile. A run that ends well raises AssertionError where a `where` of it was broken."""
+    watch = Watch()
+    begin, bind, finish = Holes.begin, Holes.bind, Run._result
+
+    async def watched_begin(holes: Holes, op: Hole) -> Any:
+        watch.opens(holes, op)
+        return await begin(holes, op)
+
+    async def watched_bind(holes: Holes, name: str, value: Any, text: str, ending: Any, untold: str) -> None:
+        watch.fills(holes, value, text, ending)
+        await bind(holes, name, value, text, ending, untold)
+
+    def watched_finish(run: Run, hypothesis: Hypothesis) -> Result:
+        result = finish(run, hypothesis)
+        watch.finishes(result, run._program.span.text)
+        assert not watch.broken, (watch.broken, run._program.span.text)
+        return result
+
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(Holes, "begin", watched_begin))
+        patches.enter_context(patch.object(Holes, "bind", watched_bind))
+        patches.enter_context(patch.object(Run, "_result", watched_finish))
+        yield watch
+    assert not watch.broken, watch.broken

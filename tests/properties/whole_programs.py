@@ -1,0 +1,417 @@
+"""Oracle of law 3 for whole programs: each part of each `where`, evaluated in plain Python whenever a hole is filled.
+
+It reads a query with Python's own tokenizer and `ast`, and shares no code with the package.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import re
+import tokenize
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.properties.plain_where import (
+    FUNCTIONS,
+    STOPS,
+    TYPES,
+    Clause,
+    Stop,
+    clause_of,
+    is_reached,
+    operands,
+    phrases,
+)
+
+# A query, read by Python's own means -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A string statement: its place in the source, its holes with their annotations, and the clauses of its own."""
+
+    start: int
+    end: int
+    holes: Mapping[str, str]
+    places: tuple[tuple[int, str], ...]
+    """Where each hole stands."""
+    clauses: tuple[Clause, ...]
+    line_end: int
+    line: int
+    """The number of its logical line."""
+
+    def after(self, place: int) -> set[str]:
+        """The holes behind one of its holes."""
+        return {name for at, name in self.places if at > place}
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A hole that has just got its value. `names` are the query's variables, among them the hole's text, or its value
+    if it is of a type; `known` are the holes that have a value by now."""
+
+    hole: str
+    place: int
+    names: Mapping[str, Any]
+    known: Collection[str]
+    text: str
+    ending: str = "bound"
+    value: Any = None
+    tokens: Mapping[str, int] = field(default_factory=dict)
+
+
+def said_by(stop: Stop, filling: Filling) -> Any:
+    return eval(stop.said, {**FUNCTIONS, **filling.names})
+
+
+class Unknown(Exception):
+    """How many tokens a hole has is not told here."""
+
+
+GO_ON = ("elif", "else", "except", "finally")
+LEAVE = ("return", "raise", "break", "continue")
+
+
+class Line(NamedTuple):
+    depth: int
+    tokens: list[tokenize.TokenInfo]
+
+    @property
+    def word(self) -> str:
+        return self.tokens[0].string
+
+
+class Query:
+    """What stands in a source, as far as law 3 needs it."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._starts = [0, *itertools.accumulate(len(line) + 1 for line in source.split("\n"))]
+        self._lines = list(_lines(source))
+        self.prompts: list[Prompt] = []
+        self.clauses: tuple[Clause, ...] = ()
+        self.where = (0, 0)
+        """Extent of the `where` at the end."""
+        inside: int | None = None
+        for at, line in enumerate(self._lines):
+            if inside is not None and line.depth > inside:
+                continue
+            word = line.word
+            inside = line.depth if word in ("def", "class", "async") else None
+            if word == "where":
+                self.clauses = self._clauses(self._clause_tokens(at, 1))
+                self.where = (self._at(line.tokens[0].start), self._at(self._clause_tokens(at, 1)[-1].end))
+            elif word == "distribution":
+                self.clauses += self._clauses(line.tokens[1:])
+            elif inside is None:
+                self._read(at, line)
+        self.holes = frozenset(name for prompt in self.prompts for name in prompt.holes)
+        self.is_straight = not any(line.word in ("for", "while", "try") for line in self._lines)
+
+    def _at(self, place: tuple[int, int]) -> int:
+        return self._starts[place[0] - 1] + place[1]
+
+    def _read(self, at: int, line: Line) -> None:
+        """A string statement, perhaps after the colon of a compound one."""
+        tokens = line.tokens
+        if tokens[0].type != tokenize.STRING:
+            colons = [place for place, each in enumerate(tokens[:-1]) if each.string == ":"]
+            first = next((place + 1 for place in colons if tokens[place + 1].type == tokenize.STRING), None)
+            if first is None or tokens[0].string not in ("if", "elif", "else", "for", "while", "try", "with"):
+                return
+            tokens = tokens[first:]
+        strings = list(itertools.takewhile(lambda each: each.type == tokenize.STRING, tokens))
+        rest = tokens[len(strings) :]
+        if rest and rest[0].string not in ("where", "distribution"):
+            return
+        clauses: tuple[Clause, ...] = ()
+        end = strings[-1]
+        if rest:
+            words = self._clause_tokens(at, len(line.tokens) - len(rest) + 1)
+            divided = _divided(words) if rest[0].string == "where" else ([], words)
+            clauses = tuple(clause for part in divided for clause in self._clauses(part))
+            end = words[-1]
+        found = [(self._at(each.start) + place, *hole) for each in strings for place, *hole in _holes(each.string)]
+        holes, places = {name: annotation for _, name, annotation in found}, tuple((at, name) for at, name, _ in found)
+        extent = self._at(strings[0].start), self._at(strings[-1].end)
+        self.prompts.append(Prompt(*extent, holes, places, clauses, self._at(end.end), at))
+
+    def _clause_tokens(self, at: int, first: int) -> list[tokenize.TokenInfo]:
+        """Those of a clause that begins in a line; where it is left open it goes on in deeper ones."""
+        line = self._lines[at]
+        found = list(line.tokens[first:])
+        for deeper in itertools.takewhile(lambda each: each.depth > line.depth, self._lines[at + 1 :]):
+            if found and found[-1].string not in ("and", "or", "not"):
+                break
+            found += deeper.tokens
+        return found
+
+    def _clauses(self, tokens: Sequence[tokenize.TokenInfo]) -> tuple[Clause, ...]:
+        if not tokens:
+            return ()
+        text = self.source[self._at(tokens[0].start) : self._at(tokens[-1].end)]
+        return tuple(map(clause_of, operands(ast.parse(f"({text}\n)", mode="eval").body)))
+
+    def prompt_at(self, place: int) -> Prompt:
+        return next(prompt for prompt in self.prompts if prompt.start <= place < prompt.end)
+
+    def is_about(self, place: int, at: int) -> bool:
+        """Whether `at` is in a `where` that speaks of the string at a place: its own, or that of the query."""
+        prompt = self.prompt_at(place)
+        return prompt.start <= at < prompt.line_end or self.where[0] <= at <= self.where[1]
+
+    # Judgement ---------------------------------------------------------------------------------------------------
+
+    def asked(self, hole: str, place: int, known: Collection[str]) -> list[tuple[Clause, ...]]:
+        """The clauses of each `where` that a value of the hole at `place` has to meet: those that name it and other
+        holes that have values, where it may be the last of them to be filled; and those that name no hole of their
+        string or query."""
+        prompt = self.prompt_at(place)
+
+        def concerns(clause: Clause, own: Collection[str]) -> bool:
+            mine, others = clause.names.intersection(own), clause.names & self.holes - {hole}
+            if (mine and hole not in mine) or not others <= set(known):
+                return False
+            if own is self.holes:
+                return not others or not self._are_filled_after(prompt, place, others)
+            return mine.isdisjoint(prompt.after(place) - {hole})
+
+        return [
+            tuple(clause for clause in clauses if concerns(clause, own))
+            for clauses, own in ((prompt.clauses, frozenset(prompt.holes)), (self.clauses, self.holes))
+        ]
+
+    def _are_filled_after(self, prompt: Prompt, place: int, names: Collection[str]) -> bool:
+        """Whether one of these holes is certain to be filled after the one at this place."""
+        if prompt.after(place).intersection(names):
+            return True
+        around = [prompt.line]
+        while (parent := self._parent(around[-1])) is not None:
+            around.append(parent)
+        tried = [number for number, at in enumerate(around[1:], 1) if self._lines[at].word == "try"]
+        for at in around[max(tried, default=0) :]:  # what is tried may be left in the middle
+            for later in self._after(at):
+                if any(self._lines[each].word in LEAVE for each in self._block(later)):
+                    return False
+                if self._fills(later, names):
+                    return True
+        return False
+
+    def _parent(self, at: int) -> int | None:
+        depth = self._lines[at].depth
+        return next((before for before in range(at, -1, -1) if self._lines[before].depth < depth), None)
+
+    def _block(self, at: int) -> range:
+        """A line and the deeper ones behind it."""
+        depth, end = self._lines[at].depth, at + 1
+        while end < len(self._lines) and self._lines[end].depth > depth:
+            end += 1
+        return range(at, end)
+
+    def _after(self, at: int) -> Iterator[int]:
+        """The statements behind that of a line, in its own block."""
+        depth, at = self._lines[at].depth, self._block(at).stop
+        while at < len(self._lines) and self._lines[at].depth == depth:
+            if self._lines[at].word not in GO_ON:
+                yield at
+            at = self._block(at).stop
+
+    def _fills(self, at: int, names: Collection[str]) -> bool:
+        """Whether a statement is certain to fill one of these holes."""
+        line = self._lines[at]
+        if line.word == "if":
+            branches, at = [self._block(at)], self._block(at).stop
+            while at < len(self._lines) and self._lines[at].depth == line.depth and self._lines[at].word in GO_ON:
+                branches.append(self._block(at))
+                at = branches[-1].stop
+            has_else = self._lines[branches[-1].start].word == "else"
+            return has_else and all(self._fills_in(branch, names) for branch in branches)
+        prompts = [prompt for prompt in self.prompts if prompt.line == at]
+        return line.tokens[0].type == tokenize.STRING and any(prompt.holes.keys() & set(names) for prompt in prompts)
+
+    def _fills_in(self, block: range, names: Collection[str]) -> bool:
+        depth = self._lines[block.start].depth + 1
+        return any(self._fills(at, names) for at in block[1:] if self._lines[at].depth == depth)
+
+    def broken(self, filling: Filling) -> list[str]:
+        """The clauses that do not hold, each as a sentence; of one `where` the first, as Python would have it."""
+        said = f"[{filling.hole}] == {filling.text!r}"
+        found = []
+        annotation = TYPES.get(self.prompt_at(filling.place).holes.get(filling.hole, ""))
+        if annotation is not None and type(filling.names[filling.hole]) is not annotation:
+            found.append(f"{filling.names[filling.hole]!r} is not of the type {annotation.__name__}")
+        asked = self.asked(filling.hole, filling.place, filling.known)
+        for clauses in asked:
+            for clause in clauses:
+                try:
+                    if not meets(clause, filling):
+                        found.append(f"{clause.text} is broken: {said}")
+                        break
+                except Unknown:
+                    continue
+                except Exception as error:
+                    found.append(f"{clause.text} raises {error!r}: {said}")
+                    break
+        end = None if filling.ending == "forced" else self.earlier_end(asked, filling)
+        if end is not None and not found:
+            found.append(f"{said} does not end at its first stop: {filling.text[:end]!r}")
+        return found
+
+    def earlier_end(self, asked: Sequence[Sequence[Clause]], filling: Filling) -> int | None:
+        """Where a stop ended the value before its own end (S13): there the whole `where` holds with the stop, and would
+        not without it."""
+        clauses = [clause for some in asked for clause in some]
+        stops = [(clause, at, stop) for clause in clauses for at, stop in enumerate(clause.stops)]
+        if any(clause.counts_tokens for clause in clauses):
+            return None
+        for clause, at, stop in stops:
+            if stop.hole != filling.hole:
+                continue
+            said, others = said_by(stop, filling), set(range(len(clause.stops))) - {at}
+            for end in range(len(filling.text)):
+                here = {**filling.names, filling.hole: filling.text[:end]}
+                if not is_reached(stop.word, filling.text, end, said):
+                    continue
+                if stop.word == "STOPS_BEFORE" and any(
+                    other.word == "STOPS_AT"
+                    and is_reached(other.word, filling.text, end + size, said_by(other, filling))
+                    for size in {len(phrase) for phrase in phrases(said) if filling.text.startswith(phrase, end)}
+                    for _, _, other in stops
+                ):
+                    continue  # both were reached by the same letter
+                try:
+                    if all(each.holds(here) for each in clauses) and not clause.holds(here, stopped=others):
+                        return end
+                except Exception:  # Python judges values, and this is only the beginning of one
+                    continue
+        return None
+
+    # Refusals ----------------------------------------------------------------------------------------------------
+
+    def filler(self, hole: str, place: int, names: Mapping[str, Any] | None, known: Collection[str], most: int) -> Any:
+        """A text of at most `most` bytes that may fill a hole which was refused; None where none is found. Without
+        `names` nothing is known but what is written out."""
+        asked = self.asked(hole, place, known)
+        clauses = [clause for some in asked for clause in some]
+        if names is None:
+            clauses = [clause for clause in clauses if clause.names <= {hole, *FUNCTIONS, *STOPS, "TOKENS", *WRITTEN}]
+        make = TYPES.get(self.prompt_at(place).holes.get(hole, ""), str)
+        for text in candidates([constant for clause in clauses for constant in clause.constants]):
+            if len(text.encode()) > most or not _is(text, make):
+                continue
+            here = {**(names or {}), hole: make(text)}
+            filling = Filling(hole, place, here, known, text, tokens={hole: len(text.encode())})
+            try:
+                if all(meets(clause, filling) for clause in clauses) and self.earlier_end(asked, filling) is None:
+                    return text
+            except Exception:  # Python cannot judge it, which is no way to meet the condition
+                continue
+        return None
+
+
+WRITTEN = ("len", "int", "float", "range", "set", "sum", "any", "all", "str", "sorted")
+"""Functions of Python that a clause may use without being about anything but its hole."""
+
+
+def meets(clause: Clause, filling: Filling) -> bool:
+    """What is asked of a value that is no text may be asked of its text, such as its length; and a text that `INT`
+    makes a number may be compared with one."""
+
+    def tokens(hole: str) -> range:
+        if hole not in filling.tokens:
+            raise Unknown(hole)
+        return range(filling.tokens[hole])
+
+    names = {**filling.names, "TOKENS": tokens}
+    try:
+        return clause.holds(names)
+    except (TypeError, AttributeError):
+        is_text = isinstance(filling.names[filling.hole], str)
+        if is_text and (filling.value is None or isinstance(filling.value, str)):
+            raise
+        return clause.holds({**names, filling.hole: filling.value if is_text else filling.text})
+
+
+def candidates(constants: Sequence[Any]) -> Iterator[str]:
+    """Short texts of the letters that some constants are made of, the constants, and two of these in a row."""
+    numbers = sorted({number for number in constants if type(number) is int and abs(number) < 10**6})
+    texts = list(dict.fromkeys(text for text in constants if isinstance(text, str) and len(text) < 40))
+    letters = list(dict.fromkeys([*"a1. b", *(letter for text in texts for letter in text)]))[:9]
+    sizes = sorted({size for number in numbers if number < 60 for size in (number - 1, number, number + 1) if size > 0})
+    near = [str(number + more) for number in numbers for more in (0, 1, -1)]
+    yield ""
+    yield from texts
+    yield from near
+    for length in (1, 2, 3):
+        yield from map("".join, itertools.product(letters, repeat=length))
+    for size in sizes:
+        for unit in (*letters, "a ", "a. ", *texts[:4]):
+            yield (unit * size).rstrip()
+            yield (unit * size)[:size]
+            for text in texts[:6]:
+                yield text + (unit * size)[: max(size - len(text), 0)]
+                yield (unit * size)[: max(size - len(text), 0)] + text
+    for pair in itertools.product([*texts[:8], *near[:4]], repeat=2):
+        yield "".join(pair)
+        yield " ".join(pair)
+    yield from ("2024-02-29", "-1", "10", "abc", "ABC")
+
+
+def _is(text: str, make: type) -> bool:
+    """Whether a value of the type is written in this way."""
+    try:
+        return make is str or repr(make(text)) == text
+    except ValueError:
+        return False
+
+
+# The tokens of a source ------------------------------------------------------------------------------------------
+
+
+def _lines(source: str) -> Iterator[Line]:
+    """Logical lines, each with how deep it is indented."""
+    depth, line = 0, list[tokenize.TokenInfo]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        match token.type:
+            case tokenize.INDENT:
+                depth += 1
+            case tokenize.DEDENT:
+                depth -= 1
+            case tokenize.NEWLINE:
+                if line:
+                    yield Line(depth, line)
+                line = []
+            case tokenize.NL | tokenize.COMMENT | tokenize.ENDMARKER:
+                pass
+            case _:
+                line.append(token)
+
+
+def _divided(tokens: list[tokenize.TokenInfo]) -> tuple[list[tokenize.TokenInfo], list[tokenize.TokenInfo]]:
+    """A clause, and the `distribution` after it."""
+    at = next((at for at, token in enumerate(tokens) if token.string == "distribution"), len(tokens))
+    return tokens[:at], tokens[at + 1 :]
+
+
+def _holes(string: str) -> Iterator[tuple[int, str, str]]:
+    """The holes in a string as it is written: where they stand, their names, and what stands after their colons."""
+    at = 0
+    while at < len(string):
+        letter = string[at]
+        if letter not in "[{" or string[at : at + 2] in ("[[", "{{"):
+            at += 1 + (letter in "[{")
+            continue
+        end, deep = at + 1, 1
+        while end < len(string) and deep:
+            deep += (string[end] in "[{(") - (string[end] in "]})")
+            end += 1
+        inside = string[at + 1 : end - 1]
+        if letter == "[":
+            head, _, annotation = inside.partition(":")
+            named = re.search(r"([A-Za-z_]\w*)\s*$", head) or re.search(r"\(\s*([A-Za-z_]\w*)", head)
+            assert named is not None, f"a hole without a name: {string}"
+            yield at, named[1], annotation.strip()
+        at = end

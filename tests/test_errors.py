@@ -1,0 +1,156 @@
+"""Errors as a person sees them, and which class they have."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.errors import LONGEST_EXCERPT, Span
+
+UNMET = '"[X]" where len(X) > 5 and len(X) < 3'
+
+
+def test_a_condition_that_nothing_meets_is_a_constraint_error_before_the_run_and_in_it() -> None:
+    with pytest.raises(lq.ConstraintError, match="cannot hold together"):
+        lq.compile(UNMET)
+    with pytest.raises(lq.ConstraintError, match="cannot hold together"):
+        lq.compile('"[X]" where len(X) > n and len(X) < 3').run_sync({"n": 5}, model=lq.ScriptedModel("abc"))
+
+
+def test_conditions_that_nothing_meets_are_all_reported_at_once() -> None:
+    with pytest.raises(lq.ConstraintError) as caught:
+        lq.compile(f'{UNMET}\n"a"\n"[Y]" where Y in []')
+    assert [(type(each), each.span.line) for each in caught.value.problems if each.span] == [
+        (lq.ConstraintError, 1),
+        (lq.ConstraintError, 3),
+    ]
+    assert caught.value.report().count("nothing can fill") == 2
+
+
+def test_a_query_with_a_mistake_and_a_condition_that_nothing_meets_is_a_query_error_with_both() -> None:
+    with pytest.raises(lq.QueryError) as caught:
+        lq.compile(f'"[Y]" where ERASE(Y)\n{UNMET}')
+    first, second = caught.value.problems
+    assert "ERASE" in first.message and isinstance(second, lq.ConstraintError)
+
+
+def test_a_condition_that_nothing_meets_in_a_query_inside_the_query_is_a_constraint_error() -> None:
+    inner = "@query\ndef f():\n    '''lq\n    {}\n    '''\n\"[Y: f()]\"".replace("{}", UNMET)
+    with pytest.raises(lq.ConstraintError) as caught:
+        lq.compile(inner)
+    assert caught.value.span is not None and caught.value.span.line == 4
+
+
+def test_a_line_of_thousands_of_columns_is_cut_around_the_caret() -> None:
+    text = '"' + "a" * 2000 + "{x y}" + "b" * 2000 + '"'
+    with pytest.raises(lq.QueryError) as caught:
+        lq.compile(text)
+    assert caught.value.span is not None
+    line, carets = caught.value.span.excerpt().splitlines()
+    assert len(line) < LONGEST_EXCERPT + 20 and line.startswith("    ...aaa") and line.endswith("bbb...")
+    assert line[carets.index("^") : carets.rindex("^") + 1] == caught.value.span.source
+
+
+def test_a_long_span_is_cut_too_and_a_short_line_is_not() -> None:
+    long = Span("q", "x" * 3000, 0, 3000)
+    line, carets = long.excerpt().splitlines()
+    assert len(line) < LONGEST_EXCERPT and line.endswith("...") and len(carets) == len(line)
+    assert Span("q", "a" * 100, 90, 100).excerpt().splitlines()[0] == "    " + "a" * 100
+
+
+@pytest.mark.parametrize("source", [None, 3, b'"[X]"', ["a"]])
+def test_what_is_no_text_is_no_query(source: object) -> None:
+    with pytest.raises(lq.InputError, match="a query is a text or the path of a file") as caught:
+        lq.compile(source)  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("model", [object(), 3, lq.ScriptedModel])
+def test_what_is_no_model_is_a_model_error_that_names_it(model: object) -> None:
+    with pytest.raises(lq.ModelError, match="is no model") as caught:
+        lq.compile('"[X]"').run_sync(model=model)  # type: ignore[call-overload]
+    assert caught.value.hint
+
+
+def test_half_of_a_character_in_a_value_is_an_input_error_at_the_value() -> None:
+    model = lq.ScriptedModel("abc")
+    with pytest.raises(lq.InputError, match="half of a character") as caught:
+        lq.compile('"text {a} and [X]"').run_sync({"a": "x\ud800"}, model=model)
+    assert caught.value.span is not None and caught.value.span.source == "{a}"
+    assert model.calls == 0
+
+
+def test_half_of_a_character_from_a_query_in_a_hole_is_an_input_error_too() -> None:
+    query = lq.compile("@query\ndef f():\n    '''lq\n    \"b\"\n    return chr(0xd800)\n    '''\n\"a [X: f()] [Y]\"")
+    with pytest.raises(lq.InputError, match="half of a character"):
+        query.run_sync(model=lq.ScriptedModel("abc"))
+
+
+@pytest.mark.parametrize("name", ["num_calls", "interpreter"])
+def test_what_the_context_of_lmql_had_is_refused_when_compiled(name: str) -> None:
+    with pytest.raises(lq.QueryError, match=f"context has no '{name}'") as caught:
+        lq.compile(f'"[X]"\nreturn context.{name}')
+    assert caught.value.span is not None and caught.value.span.source == f"context.{name}"
+    assert caught.value.hint
+
+
+def test_a_context_of_the_query_itself_may_have_anything() -> None:
+    query = lq.compile('context = Thing()\n"[X]" where len(X) < 2\nreturn context.num_calls')
+
+    class Thing:
+        num_calls = 3
+
+    result = query.run_sync({"Thing": Thing}, model=lq.ScriptedModel("abc"))
+    assert isinstance(result, lq.Result) and result.value == 3
+
+
+def test_several_programs_run_at_once_after_an_error() -> None:
+    """An error of one run leaves nothing behind that another one meets."""
+    query, model = lq.compile('"{a}[X]" where len(X) < 3'), lq.ScriptedModel("abc")
+
+    async def both() -> list[object]:
+        runs = (query.run({"a": text}, model=model) for text in ("\ud800", "b"))
+        return list(await asyncio.gather(*runs, return_exceptions=True))
+
+    first, second = asyncio.run(both())
+    assert isinstance(first, lq.InputError) and isinstance(second, lq.Result)
+
+
+@pytest.mark.parametrize(
+    ("where", "quoted"),
+    [
+        ('not "e" in X and X in v', '`not "e" in X` and `X in v`'),
+        ('not X.startswith("a") and X in v', '`not X.startswith("a")` and `X in v`'),
+        ("X.isdigit() and not X.isdigit()", "`X.isdigit()` and `not X.isdigit()`"),
+    ],
+)
+def test_a_conflict_quotes_a_clause_with_its_not(where: str, quoted: str) -> None:
+    with pytest.raises(lq.ConstraintError) as caught:
+        inputs = {"v": ["ae"]} if "v" in where else {}
+        lq.compile(f'"[X]" where {where}').run_sync(inputs, model=lq.ScriptedModel("abc"))
+    assert quoted in caught.value.message
+
+
+def test_too_many_texts_to_begin_with_are_no_regular_expression() -> None:
+    query = lq.compile('"[X]" where STARTS_WITH(X, v)')
+    with pytest.raises(lq.ConstraintError, match="what a hole can begin with takes at most") as caught:
+        query.run_sync({"v": [f"{number:05}x" for number in range(20_000)]}, model=lq.ScriptedModel("abc"))
+    assert "regular expression" not in caught.value.message
+
+
+def test_a_docstring_in_one_line_says_that_it_is_read_as_it_stands() -> None:
+    def f() -> None:
+        'lq\n"[X]"'
+
+    with pytest.raises(lq.QueryError, match="is read as it stands in the file"):
+        lq.query(f)
+
+
+def test_a_docstring_without_a_file_says_that_its_escapes_are_gone() -> None:
+    names: dict[str, object] = {}
+    exec('def f():\n    """lq\n    "a\\n[X]"\n    """\n', names)
+    with pytest.raises(lq.QueryError, match="no file holds this function") as caught:
+        lq.query(names["f"])  # type: ignore[call-overload]
+    assert caught.value.hint and caught.value.hint.startswith("write r before the docstring")
