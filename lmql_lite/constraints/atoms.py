@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 DEAD = -1
 NEVER = 2**30
 """The distance of a place from which the end cannot be reached."""
+
+
+def starts_character(byte: int) -> bool:
+    """Whether a byte is the first one of a character: counting these counts code points."""
+    return byte & 0xC0 != 0x80
+
+
+EVERY_BYTE = [1] * 256
+FIRST_BYTES = [int(starts_character(byte)) for byte in range(256)]
+"""What each byte costs, where bytes are counted or characters."""
+CONTINUED = {byte: 1 + (byte >= 0xE0) + (byte >= 0xF0) for byte in range(0xC2, 0xF5)}
+"""For each first byte of several how many follow it."""
 
 
 class Moves(NamedTuple):
@@ -22,61 +35,6 @@ class Need(NamedTuple):
 
     num_bytes: int
     num_characters: int
-
-
-class Phrase:
-    """Finds a phrase (Knuth, Morris, Pratt 1977): the state is how much of it the text ends with.
-
-    With `sticky` the state stays once the phrase was found: "contains". Without, it goes on: "ends with".
-    """
-
-    def __init__(self, phrase: bytes, *, sticky: bool) -> None:
-        self.phrase = phrase
-        self.size = len(phrase)
-        self._sticky = sticky
-        borders = [0] * (self.size + 1)
-        border = 0
-        for end in range(2, self.size + 1):
-            while border and phrase[end - 1] != phrase[border]:
-                border = borders[border]
-            border += phrase[end - 1] == phrase[border]
-            borders[end] = border
-        self._borders = borders
-        self._moves: list[Moves | None] = [None] * (self.size + 1)
-
-    def step(self, state: int, byte: int) -> int:
-        if state == self.size:
-            if self._sticky:
-                return state
-            state = self._borders[state]
-        while state and self.phrase[state] != byte:
-            state = self._borders[state]
-        return state + (self.phrase[state] == byte)
-
-    def moves(self, state: int) -> Moves:
-        moves = self._moves[state]
-        if moves is None:
-            if state == self.size and self._sticky:
-                moves = Moves({}, state)
-            else:
-                moves = Moves({byte: after for byte in set(self.phrase) if (after := self.step(state, byte))}, 0)
-            self._moves[state] = moves
-        return moves
-
-    def holds(self, state: int) -> bool:
-        return state == self.size
-
-    def back(self, state: int) -> int:
-        """The length of the phrase that ends here."""
-        return self.size
-
-    def under_way(self, state: int) -> int:
-        """How many of the last bytes may be part of the phrase."""
-        return state
-
-    def need(self, state: int) -> Need:
-        rest = self.phrase[state:]
-        return Need(len(rest), sum(map(starts_character, rest)))
 
 
 class Forbidden:
@@ -116,37 +74,210 @@ class Forbidden:
         return Need(NEVER if state == DEAD else 0, 0)
 
 
+class Trie:
+    """Texts by their beginnings: a node for each, its parent with a smaller number."""
+
+    def __init__(self, texts: Iterable[bytes]) -> None:
+        self.children: list[dict[int, int]] = [{}]
+        self.parents = [0]
+        self.bytes = [0]
+        """The byte that leads to each node from its parent."""
+        self.complete: set[int] = set()
+        """Nodes of whole texts."""
+        for text in texts:
+            node = 0
+            for byte in text:
+                child = self.children[node].get(byte)
+                if child is None:
+                    child = self.children[node][byte] = len(self.children)
+                    self.children.append({})
+                    self.parents.append(node)
+                    self.bytes.append(byte)
+                node = child
+            self.complete.add(node)
+
+    def node(self, text: bytes) -> int:
+        """The node of the beginning of a text that is in the trie."""
+        node = 0
+        for byte in text:
+            node = self.children[node][byte]
+        return node
+
+    def depths(self) -> list[int]:
+        depths = [0] * len(self.parents)
+        for node in range(1, len(depths)):
+            depths[node] = depths[self.parents[node]] + 1
+        return depths
+
+    def least(self, costs: Sequence[int]) -> list[int]:
+        """Least cost of the way from each node to a whole text, at a cost for each byte; NEVER where there is none."""
+        found = [NEVER] * len(self.children)
+        for node in self.complete:
+            found[node] = 0
+        for node in range(len(found) - 1, 0, -1):  # children have larger numbers than their parents
+            cost, parent = found[node] + costs[self.bytes[node]], self.parents[node]
+            if cost < found[parent]:
+                found[parent] = cost
+        return found
+
+
 class Options:
     """A trie of whole texts: the state is a node of it, DEAD once the text has left them all."""
 
     def __init__(self, options: tuple[bytes, ...]) -> None:
-        self._children: list[dict[int, int]] = [{}]
-        self._complete: set[int] = set()
-        for option in options:
-            node = 0
-            for byte in option:
-                child = self._children[node].get(byte)
-                if child is None:
-                    child = self._children[node][byte] = len(self._children)
-                    self._children.append({})
-                node = child
-            self._complete.add(node)
-        self._rest = [0] * len(self._children)
-        """The least number of bytes from each node to a complete text."""
-        for node in reversed(range(len(self._children))):  # children have larger numbers than their parents
-            if node not in self._complete:
-                self._rest[node] = 1 + min(
-                    (self._rest[child] for child in self._children[node].values()), default=NEVER - 1
-                )
+        self._trie = Trie(options)
+        self._rest = self._trie.least(EVERY_BYTE)
 
     def moves(self, state: int) -> Moves:
-        return Moves({} if state == DEAD else self._children[state], DEAD)
+        return Moves({} if state == DEAD else self._trie.children[state], DEAD)
 
     def holds(self, state: int) -> bool:
-        return state in self._complete
+        return state in self._trie.complete
 
     def need(self, state: int) -> Need:
         return Need(NEVER if state == DEAD else self._rest[state], 0)
+
+
+class Beginnings:
+    """Finds whether a text begins with one of several phrases: the state is a node of their trie, DEAD once it has left
+    them all. Behind a phrase anything may come: then the state is how many bytes a character still has."""
+
+    def __init__(self, phrases: tuple[bytes, ...]) -> None:
+        self._trie = Trie(phrases)
+        self._num_bytes = self._trie.least(EVERY_BYTE)
+        self._num_characters = self._trie.least(FIRST_BYTES)
+        self._found = len(self._trie.children)
+
+    def moves(self, state: int) -> Moves:
+        if state == DEAD:
+            return Moves({}, DEAD)
+        if state >= self._found:
+            return _anything(self._found, state)
+        complete = self._trie.complete
+        return Moves(
+            {byte: self._found if after in complete else after for byte, after in self._trie.children[state].items()},
+            DEAD,
+        )
+
+    def holds(self, state: int) -> bool:
+        return state == self._found
+
+    def need(self, state: int) -> Need:
+        """Exact in bytes, and exact in characters."""
+        if state == DEAD:
+            return Need(NEVER, 0)
+        if state >= self._found:
+            return Need(state - self._found, 0)
+        return Need(self._num_bytes[state], self._num_characters[state])
+
+
+class Endings:
+    """Finds whether a text ends with one of several phrases (Aho, Corasick 1975): the state is the node of their trie
+    with the longest text that the text ends with.
+
+    Where that is none, and a character is not over, the state behind those of the trie is how many bytes it still has;
+    `by_character` says whether that shall be known.
+    """
+
+    def __init__(self, phrases: Iterable[bytes], *, by_character: bool = True) -> None:
+        self._trie = Trie(phrases)
+        self._continued = CONTINUED if by_character else {}
+        self._num_bytes = self._trie.least(EVERY_BYTE)
+        self._num_characters = self._trie.least(FIRST_BYTES)
+        self._inside = len(self._trie.children) - 1
+        """The state before those that are inside a character: it has as many bytes as the state lies behind this."""
+        self._shorter = self._fallbacks()
+        self._moves: dict[int, Moves] = {}
+
+    def _fallbacks(self) -> list[int]:
+        """For each node the state of the longest proper end of its text."""
+        children = self._trie.children
+        fallbacks = [0] * len(children)
+        queue = deque([0])
+        while queue:  # breadth first: the ends of a text are shorter than it
+            node = queue.popleft()
+            for byte, child in children[node].items():
+                queue.append(child)
+                end = fallbacks[node]
+                while 0 < end <= self._inside and byte not in children[end]:
+                    end = fallbacks[end]
+                if node > 0 and end <= self._inside and byte in children[end]:
+                    fallbacks[child] = children[end][byte]
+                else:
+                    fallbacks[child] = self._outside(end, byte)
+        return fallbacks
+
+    def _outside(self, state: int, byte: int) -> int:
+        """The state behind a byte with which no phrase begins, from between two characters or inside of one."""
+        left = state - self._inside - 1 if state > self._inside else self._continued.get(byte, 0)
+        return self._inside + left if left else 0
+
+    def moves(self, state: int) -> Moves:
+        ends = [state]
+        while ends[-1] not in self._moves and 0 < ends[-1] <= self._inside:
+            ends.append(self._shorter[ends[-1]])
+        for end in reversed(ends):
+            if end in self._moves:
+                continue
+            if end > self._inside:
+                self._moves[end] = Moves({}, self._outside(end, 0))
+            elif end:
+                special, other = self._moves[self._shorter[end]]
+                self._moves[end] = Moves({**special, **self._trie.children[end]}, other)
+            else:
+                inside = {byte: self._outside(0, byte) for byte in self._continued}
+                self._moves[end] = Moves({**inside, **self._trie.children[0]}, 0)
+        return self._moves[state]
+
+    def holds(self, state: int) -> bool:
+        return self.need(state).num_bytes == 0
+
+    def need(self, state: int) -> Need:
+        """Exact in bytes, and exact in characters."""
+        num_bytes = num_characters = NEVER
+        while 0 < state <= self._inside:
+            num_bytes = min(num_bytes, self._num_bytes[state])
+            num_characters = min(num_characters, self._num_characters[state])
+            state = self._shorter[state]
+        left = max(state - self._inside, 0)
+        return Need(min(num_bytes, left + self._num_bytes[0]), min(num_characters, self._num_characters[0]))
+
+
+class StopPhrases(Endings):
+    """The phrases of many stops, and how much of one of them the text ends with."""
+
+    def __init__(self, phrases: Iterable[bytes]) -> None:
+        super().__init__(phrases, by_character=False)
+        self._depths = self._trie.depths()
+        self._found: dict[int, tuple[tuple[int, int], ...]] = {}
+
+    def found(self, state: int) -> tuple[tuple[int, int], ...]:
+        """The phrases that end here: the number of each (`number`), and its length."""
+        found = self._found.get(state)
+        if found is None:
+            ends, end = [], state
+            while end:
+                ends += [end] if end in self._trie.complete else []
+                end = self._shorter[end]
+            found = self._found[state] = tuple((end, self._depths[end]) for end in ends)
+        return found
+
+    def holds(self, state: int) -> bool:
+        return bool(self.found(state))
+
+    def under_way(self, state: int) -> int:
+        """How many of the last bytes may be part of a phrase."""
+        return self._depths[state]
+
+    def number(self, phrase: bytes) -> int:
+        return self._trie.node(phrase)
+
+
+def _anything(between: int, state: int) -> Moves:
+    """Any text: the state is `between` two characters, or as many behind it as a character has bytes to come."""
+    if state > between:
+        return Moves({}, state - 1)
+    return Moves({byte: between + more for byte, more in CONTINUED.items()}, between)
 
 
 class Utf8:
@@ -190,8 +321,3 @@ class Utf8:
         if 0xE1 <= byte <= 0xEF:
             return 2
         return 3 if 0xF1 <= byte <= 0xF3 else DEAD
-
-
-def starts_character(byte: int) -> bool:
-    """Whether a byte is the first one of a character: counting these counts code points."""
-    return byte & 0xC0 != 0x80

@@ -18,8 +18,9 @@ from lmql_lite.constraints.atoms import DEAD, NEVER, Utf8
 from lmql_lite.constraints.places import ONE_BYTE, Atoms, Edge, Past, Place, Reach
 from lmql_lite.constraints.search import Ways, Witness, too_large
 from lmql_lite.constraints.simplify import simplify
-from lmql_lite.constraints.terms import And, Choice, Matches, Term, is_closed
-from lmql_lite.constraints.watch import AnyStop, Distances, Watch
+from lmql_lite.constraints.stops import AnyStop
+from lmql_lite.constraints.terms import And, Begins, Choice, Ends, Matches, Term, is_closed
+from lmql_lite.constraints.watch import Distances, Watch
 from lmql_lite.constraints.ways import Way
 
 IntArray = NDArray[np.intp]
@@ -48,8 +49,8 @@ class Automaton:
         simple = simplify(term)
         self.closed = is_closed(simple)
         self._watch = Watch(simple)
-        self._machines = self._watch.machines
-        self.cuts_back = bool(self._watch.cutting)
+        self._machines, self._stops = self._watch.machines, self._watch.stops
+        self.cuts_back = bool(self._stops.cutting)
         """Whether a stop may cut off more than was said since it was reached."""
         self.counts = self._watch.counts
         self.counts_parts = self._watch.counts_parts
@@ -62,7 +63,7 @@ class Automaton:
         self.is_choice = isinstance(simple, Choice) or (
             isinstance(simple, And) and any(isinstance(part, Choice) for part in simple.terms)
         )
-        is_plain = self.only_phrases or isinstance(simple, Choice | Matches)
+        is_plain = self.only_phrases or isinstance(simple, Choice | Matches | Begins | Ends)
         self._ways = Ways(self, self.counts, is_plain, term)
         self._lock = RLock()
         self._places: list[Place] = []
@@ -102,7 +103,7 @@ class Automaton:
 
     def _add(self, place: Place) -> None:
         self._places.append(place)
-        self._reached.append(any(machine.holds(place.atoms[slot]) for _, slot, machine in self._watch.stops))
+        self._reached.append(bool(self._stops.reached(place.atoms)))
         self._ahead.append(self._watch.ways(place.atoms))
         self._behind.append(self._ways_back(place))
         self._pending.append(self.counts.flagged(self._raised_in(place, len(place.before))))
@@ -180,7 +181,7 @@ class Automaton:
 
     def _enter(self, place: Place, after: Atoms, utf8: int, raised: int) -> int:
         """The state after one byte, NOWHERE where no continuation can meet the term."""
-        matched = max((machine.under_way(after[slot]) for slot, machine in self._watch.cutting), default=0)
+        matched = max((machine.under_way(after[slot]) for slot, machine in self._stops.cutting), default=0)
         # under a phrase that may cut the value the text itself may be past hope: what stands before is judged
         past = Past(self._watch.judged(place.atoms), min(place.utf8, 1), raised)
         before = (*place.before, past)[-matched:] if matched else ()
@@ -276,7 +277,7 @@ class Automaton:
 
     @property
     def has_stops(self) -> bool:
-        return bool(self._watch.stops)
+        return bool(self._stops.all)
 
     @property
     def stop_states(self) -> NDArray[np.bool_]:
@@ -320,9 +321,9 @@ class Automaton:
         if not self._reached[state]:
             return None
         place = self._places[state]
-        for stop, slot, machine in self._watch.stops:
-            if machine.holds(place.atoms[slot]) and self._fires(place, count, stop, machine.back(place.atoms[slot])):
-                return 0 if stop.inclusive else machine.back(place.atoms[slot])
+        for stop, back in self._stops.reached(place.atoms):
+            if self._fires(place, count, stop, back):
+                return 0 if stop.inclusive else back
         return None
 
     def stops(self, state: int, count: int) -> bool:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-STEPS = 200
+STEPS = 400
 """Places that one search may look at."""
 OUTSIDE = b'}],:0"[{ntf-.'
 INSIDE = b'"a0-:TZ'
 """The bytes that lead on soonest, outside a string and inside of one."""
-Spell = Callable[[bytes], list[int]]
-"""Bytes as tokens of llguidance."""
+
+
+class Spelling(Protocol):
+    """Bytes as tokens of llguidance, and its token for the end of a text."""
+
+    eos_token_id: int
+
+    def __call__(self, data: bytes, /) -> list[int]: ...
 
 
 class Quotes(NamedTuple):
@@ -31,26 +37,56 @@ class Quotes(NamedTuple):
         return Quotes(inside, escaped)
 
 
-def way_to_end(parser: LLMatcher, spell: Spell, quotes: Quotes) -> bytes | None:
-    """Bytes after which the value is complete, None where none were found. Not always the fewest."""
-    places = [(parser, b"", quotes)]
+def way_to_end(parser: LLMatcher, spelling: Spelling, quotes: Quotes, after: bytes = b"") -> bytes | None:
+    """Bytes after which the value is complete, `after` some that are said first; None where none were found.
+
+    Not always the fewest: the byte that leads on soonest is tried first, the others of a place only where it leads to
+    no end. The parser stays where it is and is asked for longer and longer texts: copying it takes ten times as long.
+    """
+    search = Search(parser, spelling)
+    said = spelling(after)
+    if not search.fits(said):
+        return None
+    way = b""
+    places = [(said, way, search.steps(said, quotes.after(after)))]
     for _ in range(STEPS):
-        if not places:
-            break
-        here, said, quotes = places.pop()
-        if here.is_accepting():
-            return said
-        forced = here.compute_ff_bytes()
-        for step in [forced] if forced else _next_bytes(here, spell, quotes)[::-1]:
-            after = here.deep_copy()
-            after.consume_tokens(spell(step))
-            places.append((after, said + step, quotes.after(step)))
+        if search.is_end(said):
+            return way
+        if places[-1][0] is not said:
+            places.append((said, way, search.steps(said, quotes.after(after + way))))
+        while (step := next(places[-1][-1], None)) is None:
+            places.pop()
+            if not places:
+                return None
+        said, way = [*places[-1][0], *spelling(step)], places[-1][1] + step
     return None
 
 
-def _next_bytes(parser: LLMatcher, spell: Spell, quotes: Quotes) -> list[bytes]:
-    """Those that lead on soonest, best first; where none of them fits, any one that does."""
-    best = [bytes([byte]) for byte in (INSIDE if quotes.inside else OUTSIDE)]
-    fitting = [byte for byte in best if parser.validate_tokens(spell(byte))]
-    others = (bytes([byte]) for byte in range(256))
-    return fitting or [byte for byte in others if parser.validate_tokens(spell(byte))][:1]
+class Search(NamedTuple):
+    """Texts that go on from one place of a parser, as tokens of llguidance."""
+
+    parser: LLMatcher
+    spelling: Spelling
+
+    def fits(self, said: list[int]) -> bool:
+        return self.parser.validate_tokens(said) == len(said)
+
+    def is_end(self, said: list[int]) -> bool:
+        return self.fits([*said, self.spelling.eos_token_id]) if said else self.parser.is_accepting()
+
+    def steps(self, said: list[int], quotes: Quotes) -> Iterator[bytes]:
+        """The bytes that lead on soonest, best first; where none of them fits, what is forced, or any one that does."""
+        fits = False
+        for byte in INSIDE if quotes.inside else OUTSIDE:
+            if self._goes_on(said, byte):
+                fits = True
+                yield bytes([byte])
+        if not fits:
+            here = self.parser.deep_copy()
+            here.consume_tokens(said)
+            forced = here.compute_ff_bytes() or bytes([byte for byte in range(256) if self._goes_on(said, byte)][:1])
+            if forced:
+                yield forced
+
+    def _goes_on(self, said: list[int], byte: int) -> bool:
+        return self.fits([*said, *self.spelling(bytes([byte]))])

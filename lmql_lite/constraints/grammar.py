@@ -151,8 +151,7 @@ class GrammarMatcher:
             elif len(indices) > MANY and not (way or b"").startswith(rest):
                 ends = False  # not worth so many searches
             else:
-                after = self._fed(rest)
-                ahead = way_to_end(after, self.frame.texts, quotes.after(rest)) if after else None
+                ahead = way_to_end(self.parser, self.frame.texts, quotes, rest)
                 ends = ahead is not None and self._count(ahead) < tokens_left
             found += [] if ends else [index]
         return found

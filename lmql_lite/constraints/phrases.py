@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from lmql_lite.constraints.atoms import Moves, Phrase
+from lmql_lite.constraints.atoms import Endings, Moves
 
 
 def overlap(text: bytes, phrase: bytes) -> int:
@@ -81,7 +81,7 @@ class Repeats:
     def __init__(self, phrase: bytes) -> None:
         self.phrase = phrase
         self.size = len(phrase)
-        found = Phrase(phrase, sticky=False)
+        found = Endings([phrase], by_character=False)
         self._moves = [found.moves(state) for state in range(self.size)]
         self._moves.append(self._moves[0])
 

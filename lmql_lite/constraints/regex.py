@@ -162,9 +162,10 @@ class Found:
     def holds(self, state: int) -> bool:
         return any(place == (MATCH, DONE) for place, _ in self._threads[state])
 
-    def back(self, state: int) -> int:
-        """The length of the longest match that ends here."""
-        return max((age for place, age in self._threads[state] if place == (MATCH, DONE)), default=0)
+    def found(self, state: int) -> tuple[tuple[int, int], ...]:
+        """As `StopPhrases` has it: the longest match that ends here, number 0, and its length."""
+        ages = [age for place, age in self._threads[state] if place == (MATCH, DONE)]
+        return ((0, max(ages)),) if ages else ()
 
     def under_way(self, state: int) -> int:
         """How many of the last bytes may be part of a match that is cut off."""

@@ -42,14 +42,6 @@ def method(name: str, span: Span) -> Term:
     return Matches(_text_of_method(name), delimits=name in ALL_OF, span=span)
 
 
-def begins(options: tuple[str, ...], span: Span) -> Term:
-    return Matches(f"(?:{_either(options)})(?s:.*)", delimits=False, span=span) if options else Constant(False, span)
-
-
-def ends(options: tuple[str, ...], span: Span) -> Term:
-    return Matches(f"(?s:.*)(?:{_either(options)})", delimits=False, span=span) if options else Constant(False, span)
-
-
 def integers(at_least: int | None, at_most: int | None, span: Span) -> Term:
     """The integers between two bounds, both included."""
     if at_least is not None and at_most is not None and at_least > at_most:
@@ -125,10 +117,6 @@ def positive_up_to(digits: str) -> str:
 
 def _any_digits(digits: str, at: int) -> str:
     return f"[0-9]{{{len(digits) - at - 1}}}"
-
-
-def _either(options: tuple[str, ...]) -> str:
-    return "|".join(map(literally, options))
 
 
 def literally(text: str) -> str:

@@ -15,9 +15,11 @@ from lmql_lite.constraints.charset import class_text
 from lmql_lite.constraints.pattern import counted, program
 from lmql_lite.constraints.terms import (
     And,
+    Begins,
     Choice,
     Constant,
     Contains,
+    Ends,
     Lacks,
     Length,
     Matches,
@@ -72,6 +74,10 @@ def satisfies(term: Term, text: bytes) -> bool:
             return program(pattern, flags).matches(text.decode())  # Python's own can take for ever
         case Contains(phrase):
             return phrase in text
+        case Begins(phrases):
+            return text.startswith(phrases)
+        case Ends(phrases):
+            return text.endswith(phrases)
         case Lacks(phrases):
             return not any(phrase in text for phrase in phrases)
         case Stop() | StopPattern():
@@ -149,6 +155,8 @@ def simplify(term: Term) -> Term:
             return Lacks((phrase,), term.span)
         case Contains(b""):
             return TRUE
+        case Begins(phrases) | Ends(phrases) if not phrases or b"" in phrases:
+            return TRUE if phrases else FALSE
         case Choice(options):
             texts = tuple(dict.fromkeys(option for option in options if _is_text(option)))
             return Choice(texts) if texts else FALSE
@@ -184,7 +192,7 @@ def _negate(term: Term) -> Term:
         case Stop() | StopPattern():
             return FALSE
     match plain := simplify(term):
-        case Choice() | Matches():
+        case Choice() | Matches() | Begins() | Ends():
             return Not(plain)
         case Contains(phrase):
             return Lacks((phrase,))

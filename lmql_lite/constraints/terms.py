@@ -76,6 +76,22 @@ class Contains:
 
 
 @dataclass(frozen=True, slots=True)
+class Begins:
+    """The text begins with one of these."""
+
+    phrases: tuple[bytes, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The text ends with one of these."""
+
+    phrases: tuple[bytes, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Lacks:
     """The text has none of these phrases in it: what `simplify` makes of `not` before phrases."""
 
@@ -127,7 +143,7 @@ class Or:
     span: Span | None = field(default=None, compare=False)
 
 
-Atom = Constant | Length | Choice | Matches | Contains | Lacks | Stop | StopPattern
+Atom = Constant | Length | Choice | Matches | Contains | Begins | Ends | Lacks | Stop | StopPattern
 Term = Atom | Not | And | Or
 
 ANYTHING = And(())

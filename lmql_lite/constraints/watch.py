@@ -13,19 +13,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import NEVER, Forbidden, Options, Phrase
+from lmql_lite.constraints.atoms import NEVER, Beginnings, Endings, Forbidden, Options, StopPhrases
 from lmql_lite.constraints.avoiding import FEW, Avoiding
 from lmql_lite.constraints.counters import FLAGS_IN_LANE, Counts, Parts, Regions, parts
 from lmql_lite.constraints.demand import Demand
 from lmql_lite.constraints.phrases import Finder, Repeats
 from lmql_lite.constraints.places import Atoms, Judgement, Reach
-from lmql_lite.constraints.regex import LONGEST_CUT, Found, Regex
-from lmql_lite.constraints.simplify import characters
+from lmql_lite.constraints.regex import Found, Regex
+from lmql_lite.constraints.stops import AnyStop, Stops
 from lmql_lite.constraints.terms import (
     And,
+    Begins,
     Choice,
     Constant,
     Contains,
+    Ends,
     Lacks,
     Length,
     Matches,
@@ -51,16 +53,17 @@ class Distances(NamedTuple):
     room: IntArray
 
 
-Content = Phrase | Options | Forbidden | Regex | Found
-AnyStop = Stop | StopPattern
+Content = Options | Beginnings | Endings | Forbidden | Regex | Found | StopPhrases
 
 
 class Watch:
     def __init__(self, term: Term) -> None:
         self.term = term
         """As `simplify` gives it."""
-        self._contents: list[Content] = []
-        self.stops: list[tuple[AnyStop, int, Phrase | Found]] = []
+        self.stops = Stops(atom for atom in _atoms(term) if isinstance(atom, Stop | StopPattern))
+        self._contents: list[Content] = [*self.stops.machines]
+        self._conjuncts: dict[int, tuple[tuple[Term, ...], frozenset[Term]]] = {}
+        """Identity of a conjunction within the term -> its parts that are no stops, and its stops: they may be many."""
         self._slots: dict[int, int] = {}
         """Identity of an atom within the term -> its place in a state: an atom with many options is slow to hash."""
         self._flags: dict[int, int] = {}
@@ -68,12 +71,8 @@ class Watch:
         largest: dict[Measure, int] = {}
         flagged: dict[Term, list[int]] = {}
         self._collect(term, True, largest, {}, flagged)
-        self.cutting = [(slot, machine) for stop, slot, machine in self.stops if not stop.inclusive]
-        """The stops before which a value is cut."""
-        self._of_stops = {slot for _, slot, _ in self.stops}
-        # such a value is shorter than the text: leave room to count back
-        self.room = max((_longest(stop) for stop, _, _ in self.stops if not stop.inclusive), default=0)
-        most = {unit: value + 1 + self.room for unit, value in largest.items()}
+        # a value that is cut back is shorter than the text: leave room to count back
+        most = {unit: value + 1 + self.stops.room for unit, value in largest.items()}
         self.counts = Counts(most, len(flagged))
         machines: list[Content | Finder | Repeats | Parts] = list(self._contents)
         self._finder, self._finds = self._find(flagged), len(machines)
@@ -112,6 +111,10 @@ class Watch:
         """`is_needed` tells that nothing holds without this part."""
         match term:
             case And(terms) | Or(terms):
+                if isinstance(term, And):
+                    stops = frozenset(part for part in terms if isinstance(part, Stop | StopPattern))
+                    others = tuple(part for part in terms if not isinstance(part, Stop | StopPattern))
+                    self._conjuncts[id(term)] = others, stops
                 for part in terms:
                     self._collect(part, is_needed and isinstance(term, And), largest, known, flagged)
             case Not(part):
@@ -122,28 +125,11 @@ class Watch:
                 flagged.setdefault(term, []).append(id(term))
             case Lacks() if not is_needed:
                 flagged.setdefault(term, []).append(id(term))
-            case Choice() | Matches() | Lacks() | Stop() | StopPattern():
+            case Choice() | Matches() | Begins() | Ends() | Lacks():
                 slot = known.setdefault(term, len(self._contents))  # equal atoms share a machine
                 if slot == len(self._contents):
-                    self._add(term, slot)
+                    self._contents.append(_machine(term))
                 self._slots[id(term)] = slot
-
-    def _add(self, atom: Choice | Matches | Lacks | AnyStop, slot: int) -> None:
-        match atom:
-            case Choice(options):
-                self._contents.append(Options(options))
-            case Matches(pattern, flags, _, span):
-                self._contents.append(Regex(pattern, flags, span))
-            case Lacks(phrases):
-                self._contents.append(Forbidden(phrases))
-            case Stop(phrase):
-                found: Phrase | Found = Phrase(phrase, sticky=False)
-                self._contents.append(found)
-                self.stops.append((atom, slot, found))
-            case StopPattern(pattern, flags, inclusive, span):
-                found = Found(pattern, flags, span, measured=not inclusive)
-                self._contents.append(found)
-                self.stops.append((atom, slot, found))
 
     def _find(self, flagged: dict[Term, list[int]]) -> Finder | None:
         """The machine of all atoms with flags; those that are wanted come first."""
@@ -180,7 +166,8 @@ class Watch:
 
     def judged(self, atoms: Atoms) -> Atoms:
         """What a value that ends here is judged by: how far a stop has come is not part of it."""
-        return tuple(0 if slot in self._of_stops else atom for slot, atom in enumerate(atoms))
+        many = len(self.stops.machines)
+        return (0,) * many + atoms[many:]
 
     # Judging -----------------------------------------------------------------------------------------------------
 
@@ -210,17 +197,18 @@ class Watch:
                 return Judgement(at_least <= value and (at_most is None or value <= at_most), False)
             case Contains() | Lacks() if id(term) in self._flags:
                 return Judgement(bool(flags & self._flags[id(term)]) == isinstance(term, Contains), False)
-            case Choice() | Matches() | Lacks():
+            case Choice() | Matches() | Begins() | Ends() | Lacks():
                 slot = self._slots[id(term)]
                 return Judgement(self._contents[slot].holds(atoms[slot]), False)
             case Stop() | StopPattern():
                 return Judgement(True, term == reached)
             case Not(part):
                 return Judgement(not self._judge_part(part, atoms, values, flags, reached).holds, False)
-            case And(terms):
-                parts = [self._judge_part(part, atoms, values, flags, reached) for part in terms]
+            case And():
+                others, stops = self._conjuncts[id(term)]
+                parts = [self._judge_part(part, atoms, values, flags, reached) for part in others]
                 holds = all(part.holds for part in parts)
-                return Judgement(holds, holds and any(part.fires for part in parts))
+                return Judgement(holds, holds and (reached in stops or any(part.fires for part in parts)))
             case Or(terms):
                 parts = [self._judge_part(part, atoms, values, flags, reached) for part in terms]
                 return Judgement(any(part.holds for part in parts), any(part.fires for part in parts))
@@ -268,13 +256,13 @@ class Watch:
                 return (self._always._replace(wanted=self._flags[id(term)]),)
             case Lacks() if id(term) in self._flags:
                 return (self._always._replace(unwanted=self._flags[id(term)]),)
-            case Choice() | Matches() | Lacks():
+            case Choice() | Matches() | Begins() | Ends() | Lacks():
                 slot = self._slots[id(term)]
                 need = self._contents[slot].need(atoms[slot])
                 return (Way(*need, self._always.bounds),) if need.num_bytes < NEVER else ()
-            case And(terms):
+            case And():
                 ways: tuple[Way, ...] = (self._always,)
-                for part in terms:
+                for part in self._conjuncts[id(term)][0]:
                     ways = possible(both(a, b) for a in ways for b in self._ways_of(part, atoms))
                 return ways
             case Or(terms):
@@ -372,7 +360,7 @@ class Watch:
     def _has_only_phrases(self) -> bool:
         """Whether nothing else takes part, and what is demanded can be said without saying anything that is counted."""
         units = all(unit == "characters" or isinstance(unit, Occurrences) for unit in self.counts.units)
-        plain = len(self._contents) == len(self._of_stops) and not self.cutting
+        plain = len(self._contents) == len(self.stops.machines) and not self.stops.cutting
         ways = self._ways_of(self.term, ()) if units and plain else ()
         return (
             bool(ways)
@@ -404,9 +392,18 @@ def _atoms(term: Term) -> Iterator[Term]:
             yield term
 
 
-def _longest(stop: AnyStop) -> int:
-    """The most characters that a stop cuts off."""
-    return characters(stop.phrase) if isinstance(stop, Stop) else LONGEST_CUT
+def _machine(atom: Choice | Matches | Begins | Ends | Lacks) -> Content:
+    match atom:
+        case Choice(options):
+            return Options(options)
+        case Matches(pattern, flags, _, span):
+            return Regex(pattern, flags, span)
+        case Begins(phrases):
+            return Beginnings(phrases)
+        case Ends(phrases):
+            return Endings(phrases)
+        case Lacks(phrases):
+            return Forbidden(phrases)
 
 
 def _lengths(term: Term) -> list[Length]:

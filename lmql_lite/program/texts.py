@@ -8,9 +8,8 @@ from numbers import Real
 from types import CodeType
 
 from lmql_lite.constraints import shapes
-from lmql_lite.constraints.pattern import SIZE_BUDGET
 from lmql_lite.constraints.spellings import ANYTHING, Case, Inexact, containing, ending, spellings, starting
-from lmql_lite.constraints.terms import And, Constant, Contains, Length, Matches, Not, Or, Term
+from lmql_lite.constraints.terms import And, Begins, Constant, Contains, Ends, Length, Matches, Not, Or, Term
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.numbers import Kind, NumberIn
 from lmql_lite.program.values import Evaluate, encode, followed, wrong
@@ -133,19 +132,10 @@ class Edge:
             encode(self.span, option)
         texts, tidied = tuple(sorted(set(options))), self.tidied
         if tidied == Tidied():
-            return self._edges(texts)
+            return (Begins if self.at_start else Ends)(tuple(text.encode() for text in texts), self.span)
         found = starting if self.at_start else ending
         patterns = [found(text, self.span, case=tidied.case, left=tidied.left, right=tidied.right) for text in texts]
         return _matching(patterns, self.span)
-
-    def _edges(self, texts: tuple[str, ...]) -> Term:
-        try:
-            return followed((shapes.begins if self.at_start else shapes.ends)(texts, self.span))
-        except ConstraintError:
-            edge, many = "begin" if self.at_start else "end", f"{len(texts):,} text{'s' * (len(texts) > 1)}"
-            sentence = f"what a hole can {edge} with takes at most {SIZE_BUDGET:,} steps, and {many} here take more"
-            hint = "list fewer or shorter ones: a step is about one character"
-            raise ConstraintError(sentence, span=self.span, hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)

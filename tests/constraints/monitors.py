@@ -15,9 +15,11 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from lmql_lite.constraints.terms import (
     And,
+    Begins,
     Choice,
     Constant,
     Contains,
+    Ends,
     Lacks,
     Length,
     Matches,
@@ -126,6 +128,13 @@ class OneOf(Monitor):
         return [is_one_of(character) for character in set("".join(self.options))]
 
 
+class Beginning(OneOf):
+    """The same, and the first option that it is for good."""
+
+    def step(self, state: str | None, character: str) -> str | None:
+        return state if self.holds(state) else super().step(state, character)
+
+
 class Pattern(Monitor):
     def __init__(self, expression: Expression) -> None:
         self.start = expression
@@ -224,6 +233,10 @@ def monitor(atom: Term) -> Monitor | None:
             return Pattern(Reader(pattern).read())
         case Contains(phrase):
             return Phrases([phrase.decode()], sticky=True)
+        case Begins(phrases):
+            return Beginning([phrase.decode() for phrase in phrases])
+        case Ends(phrases):
+            return Phrases([phrase.decode() for phrase in phrases], sticky=False)
         case Lacks(phrases):
             return Absent([phrase.decode() for phrase in phrases], sticky=True)
         case Stop(phrase, True):

@@ -13,7 +13,20 @@ import re
 from collections import deque
 from functools import lru_cache
 
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Matches, Not, Or, Stop, Term
+from lmql_lite.constraints.terms import (
+    And,
+    Begins,
+    Choice,
+    Constant,
+    Contains,
+    Ends,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    Term,
+)
 
 ALPHABET = b"abz\xc3\xa9\xaa\xab"
 """Bytes of the characters a, b, z (which no phrase of the tests has unless it says so), é, ê and ë."""
@@ -60,6 +73,10 @@ def satisfied(term: Term, value: bytes) -> bool:
             return bool(re.compile(pattern, flags).fullmatch(text))
         case Contains(phrase):
             return phrase.decode() in text
+        case Begins(phrases):
+            return any(text.startswith(phrase.decode()) for phrase in phrases)
+        case Ends(phrases):
+            return any(text.endswith(phrase.decode()) for phrase in phrases)
         case Stop():
             return True
         case Not(part):
@@ -109,13 +126,16 @@ class Oracle:
         parts = atoms(term)
         self.stops = [part for part in parts if isinstance(part, Stop)]
         phrases = [part.phrase for part in parts if isinstance(part, Stop | Contains)]
+        phrases += [phrase for part in parts if isinstance(part, Ends) for phrase in part.phrases]
         self.patterns = [part.pattern for part in parts if isinstance(part, Matches)]
+        self.begun = [part.phrases for part in parts if isinstance(part, Begins)]
         self.contained = [part.phrase for part in parts if isinstance(part, Contains)]
         reach = max(map(len, phrases), default=0)
         # a value may be cut back by a phrase: then what stood before the phrase matters too
         self.back = reach if any(not stop.inclusive for stop in self.stops) else 0
         self.tail = reach + self.back + 1
         self.options = [option for part in parts if isinstance(part, Choice) for option in part.options]
+        self.options += [phrase for phrases in self.begun for phrase in phrases]
         bounds = [bound for part in parts if isinstance(part, Length) for bound in (part.at_least, part.at_most or 0)]
         self.longest_length = max(bounds, default=-1)
         self.distances: dict[Sight, int] = {}
@@ -130,6 +150,7 @@ class Oracle:
         return (
             text[max(len(text) - self.tail, 0) :],
             tuple(phrase in settled for phrase in self.contained),
+            tuple(text.startswith(phrases) for phrases in self.begun),
             min(length, self.longest_length + self.back + 1),
             text if len(text) <= max(map(len, self.options), default=-1) + self.back else None,
             tuple(

@@ -58,7 +58,7 @@ def test_masks_ends_and_values_are_those_of_the_monitors(seed: int) -> None:
         campaign.try_one(engine)
     shares = {what: number / TREES for what, number in campaign.seen.items()}
     assert campaign.seen["masks"] >= MASKS
-    assert shares["long"] >= 0.6 and shares["two counts or an equality"] >= 0.3, shares
+    assert shares["long"] >= 0.6 and shares["two counts or an equality"] >= 0.25, shares
 
 
 class Campaign:

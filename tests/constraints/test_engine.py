@@ -12,7 +12,20 @@ from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import NOWHERE, Automaton
 from lmql_lite.constraints.by_token import in_tokens
 from lmql_lite.constraints.hole import Engine, HoleMatcher
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Matches, Not, Or, Stop, Term
+from lmql_lite.constraints.terms import (
+    And,
+    Begins,
+    Choice,
+    Constant,
+    Contains,
+    Ends,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    Term,
+)
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from tests.constraints.oracle import ALPHABET, Oracle, atoms, is_whole, satisfied
@@ -41,6 +54,9 @@ STOPS = st.builds(Stop, PHRASES, st.booleans())
 LENGTHS = st.builds(
     lambda low, more: Length(low, None if more > 4 else low + more), st.integers(0, 4), st.integers(0, 6)
 )
+EDGES = st.builds(
+    lambda kind, phrases: kind(tuple(phrases)), st.sampled_from([Begins, Ends]), st.lists(PHRASES, max_size=4)
+)
 CHOICES = st.builds(lambda options: Choice(tuple(options)), st.lists(OPTIONS, max_size=4))
 PATTERNS = st.recursive(
     st.sampled_from(["a", "b", "é", "ab", "(?s:.)", "[ab]", "[^a]", "[éê]", "[^bê]", "[a-bê]"]),
@@ -57,7 +73,7 @@ COUNTED = st.builds(
 """`z` and `ë` stand for all characters that no pattern names."""
 MATCHES = st.builds(Matches, PATTERNS | COUNTED, st.just(0), st.booleans())
 PLAIN = st.recursive(
-    LENGTHS | CHOICES | MATCHES | st.builds(Contains, PHRASES) | st.builds(Constant, st.booleans()),
+    LENGTHS | CHOICES | EDGES | MATCHES | st.builds(Contains, PHRASES) | st.builds(Constant, st.booleans()),
     lambda terms: st.builds(Not, terms) | groups(terms),
     max_leaves=3,
 )

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -310,6 +310,40 @@ def test_a_way_to_the_end_is_found_from_everywhere() -> None:
             assert way is not None
             assert json.loads((matcher.text + way).decode()) and matcher.advance(way).may_end
             matcher = matcher.advance(rng.choice(sorted(token for token in allowed(matcher) if token)))
+
+
+def test_a_way_behind_a_text_is_the_one_from_where_it_leads() -> None:
+    rng = random.Random(12)
+    for _ in range(10):
+        matcher = start(NESTED)
+        texts = matcher.frame.texts
+        while matcher.ending is None and len(matcher.text) < 60:
+            quotes = Quotes().after(matcher.text)
+            for text in matcher.frame.vocabulary.texts:
+                if matcher.longest_valid(text) < len(text):
+                    assert way_to_end(matcher.parser, texts, quotes, text) is None
+                else:
+                    there = way_to_end(matcher.advance(text).parser, texts, quotes.after(text))
+                    assert way_to_end(matcher.parser, texts, quotes, text) == there
+            matcher = matcher.advance(rng.choice(sorted(token for token in allowed(matcher) if token)))
+
+
+def test_a_mask_near_a_limit_copies_no_parser_for_each_token() -> None:
+    class Counted:
+        def __init__(self, parser: Any) -> None:
+            self.parser, self.copies = parser, 0
+
+        def __getattr__(self, name: str) -> Any:
+            self.copies += name == "deep_copy"
+            return getattr(self.parser, name)
+
+    for text in (b"[", b"[[", b"[[1", b"[[1, 22", b"[[1, 22]"):
+        matcher = start({"type": "array", "items": {"type": "array", "items": {"type": "number"}}}).advance(text)
+        counted = Counted(matcher.parser)
+        near = replace(matcher, parser=cast(Any, counted))
+        for left in (2, 3, 4, 6):
+            assert allowed(near, left=left) == allowed(matcher, left=left)
+        assert counted.copies <= 12
 
 
 @pytest.mark.parametrize("limit", [24, 40, 70])

@@ -11,9 +11,11 @@ import pytest
 
 from lmql_lite.constraints.terms import (
     And,
+    Begins,
     Choice,
     Constant,
     Contains,
+    Ends,
     Lacks,
     Length,
     Matches,
@@ -54,6 +56,10 @@ def plainly(term: Term, text: str, tokens: int) -> bool:
             return re.compile(pattern, flags).fullmatch(text) is not None
         case Contains(phrase):
             return phrase.decode() in text
+        case Begins(phrases):
+            return text.encode().startswith(phrases)
+        case Ends(phrases):
+            return text.encode().endswith(phrases)
         case Lacks(phrases):
             return all(phrase.decode() not in text for phrase in phrases)
         case Not(part):

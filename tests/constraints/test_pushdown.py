@@ -117,7 +117,7 @@ def test_a_language_has_the_texts_that_the_matchers_take(seed: int) -> None:
                     assert found.language.accepts(text) == (how is not None), (parts_of(matchers), text)
                 elif how is not None and not bounded(matchers, how):
                     assert found.language.accepts(text), (parts_of(matchers), text)
-    assert taken > 10 * SEGMENTS and loosened > SEGMENTS
+    assert taken > 10 * SEGMENTS and loosened >= SEGMENTS
 
 
 def whole_texts_only(endings: list[str] | None) -> bool:

@@ -13,7 +13,7 @@ from lmql_lite.constraints import shapes
 from lmql_lite.constraints.charset import every_character
 from lmql_lite.constraints.pattern import program
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import Matches, Term
+from lmql_lite.constraints.terms import Begins, Ends, Matches, Term
 from lmql_lite.errors import Span
 
 HERE = Span("test.lq", "X", 0, 1)
@@ -96,9 +96,10 @@ def test_methods_of_str_are_those_of_python(name: str) -> None:
 
 
 def test_beginnings_and_ends() -> None:
-    begins, ends = shapes.begins(("a.", "é\n"), HERE), shapes.ends(("a.", "é\n"), HERE)
+    phrases = (b"a.", "é\n".encode())
+    begins, ends = Begins(phrases), Ends(phrases)
     for text in ("", "a", "a.", "ab", "a.\nb", "é\n", "é\né\n", "xa.", "xa.\n", "aé"):
         assert accepts(begins, text) == text.startswith(("a.", "é\n")), text
         assert accepts(ends, text) == text.endswith(("a.", "é\n")), text
-    assert accepts(shapes.begins(("",), HERE), "x") and accepts(shapes.ends(("",), HERE), "")
-    assert not accepts(shapes.begins((), HERE), "") and not accepts(shapes.ends((), HERE), "x")
+    assert accepts(Begins((b"",)), "x") and accepts(Ends((b"",)), "")
+    assert not accepts(Begins(()), "") and not accepts(Ends(()), "x")

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from lmql_lite.constraints.terms import (
     And,
+    Begins,
     Choice,
     Constant,
     Contains,
+    Ends,
     Lacks,
     Length,
     Matches,
@@ -36,6 +38,8 @@ UNITS: dict[Unit, int] = {"characters": 9, "words": 4, "sentences": 3, "tokens":
 KINDS = {
     "length": 13,
     "contains": 2,
+    "begins": 1,
+    "ends": 2,
     "lacks": 3,
     "occurs": 2,
     "choice": 1,
@@ -87,6 +91,10 @@ class Trees:
                 return self.length()
             case "contains":
                 return Contains(self.phrase(3))
+            case "begins":
+                return Begins(tuple(self.phrase(4) for _ in range(dice.randint(1, 6))))
+            case "ends":
+                return Ends(tuple(self.phrase(4) for _ in range(dice.randint(1, 6))))
             case "lacks":
                 banned = tuple(self.phrase(2) for _ in range(dice.randint(1, 3)))
                 return Lacks(banned) if dice.random() < 0.5 else Not(Contains(banned[0]))

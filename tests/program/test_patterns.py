@@ -158,7 +158,6 @@ def test_a_pattern_that_is_written_out_is_tried_before_anything_runs(text: str, 
     [
         ("REGEX(X, v)", "(?=a)", "ahead or behind"),
         ("REGEX(X, v)", re.compile("a{30000}"), "20,000 steps"),
-        ("X.endswith(v)", "a" * 30_000, "20,000 steps"),
         ("int(X) < v", 10**400, "120 digits"),
         ("int(X) in v", [3, -(10**400)], "120 digits"),
         ("int(X) in v", range(10**400), "120 digits"),
