@@ -400,7 +400,8 @@ class Automaton:
     def distances(self, states: IntArray, values: IntArray, flags: IntArray) -> Distances:
         """For many configurations, where there are `only_phrases`: a row of `values` and a column of `flags` each."""
         places = [self._places[state] for state in states.tolist()]
-        atoms = np.array([place.atoms for place in places], dtype=np.intp).reshape(states.size, -1)
+        width = len(self._places[self.start].atoms)
+        atoms = np.array([place.atoms for place in places], dtype=np.intp).reshape(states.size, width)
         found = self._watch.distances(self._ahead[self.start], atoms, values, flags)
         unfinished = np.array([UNFINISHED[place.utf8] for place in places], dtype=np.intp)
         least = np.where(states == NOWHERE, NEVER, np.minimum(found.least + unfinished, NEVER))

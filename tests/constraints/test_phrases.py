@@ -9,6 +9,7 @@ import string
 import numpy as np
 import pytest
 
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole import Engine, HoleMatcher
 from lmql_lite.constraints.superstrings import Superstrings
 from lmql_lite.constraints.terms import And, Choice, Contains, Length, Not, Occurrences, Or, Stop, Term
@@ -138,3 +139,13 @@ def test_a_text_longer_than_max_tokens_is_possible_where_tokens_are_long() -> No
         opened(Length(6145, None))
     with pytest.raises(ConstraintError):
         opened(Length(31, None), Length(0, 5, "tokens"))
+
+
+def test_a_state_that_no_token_leads_on_from_was_an_error() -> None:
+    automaton = Automaton(And(has("ab", "ba")))
+    counts, none = automaton.counts, np.zeros(0, dtype=np.intp)
+    lanes = len(counts.flag_lanes(0))
+    found = automaton.distances(
+        none, np.zeros((0, len(counts.units)), dtype=np.intp), np.zeros((lanes, 0), dtype=np.intp)
+    )
+    assert found.least.size == found.room.size == 0
