@@ -399,9 +399,10 @@ class Automaton:
 
     def distances(self, states: IntArray, values: IntArray, flags: IntArray) -> Distances:
         """For many configurations, where there are `only_phrases`: a row of `values` and a column of `flags` each."""
+        if not states.size:
+            return Distances(states, states)
         places = [self._places[state] for state in states.tolist()]
-        width = len(self._places[self.start].atoms)
-        atoms = np.array([place.atoms for place in places], dtype=np.intp).reshape(states.size, width)
+        atoms = np.array([place.atoms for place in places], dtype=np.intp).reshape(states.size, -1)
         found = self._watch.distances(self._ahead[self.start], atoms, values, flags)
         unfinished = np.array([UNFINISHED[place.utf8] for place in places], dtype=np.intp)
         least = np.where(states == NOWHERE, NEVER, np.minimum(found.least + unfinished, NEVER))

@@ -142,10 +142,6 @@ def test_a_text_longer_than_max_tokens_is_possible_where_tokens_are_long() -> No
 
 
 def test_a_state_that_no_token_leads_on_from_was_an_error() -> None:
-    automaton = Automaton(And(has("ab", "ba")))
-    counts, none = automaton.counts, np.zeros(0, dtype=np.intp)
-    lanes = len(counts.flag_lanes(0))
-    found = automaton.distances(
-        none, np.zeros((0, len(counts.units)), dtype=np.intp), np.zeros((lanes, 0), dtype=np.intp)
-    )
+    automaton, none = Automaton(And(has("ab", "ba"))), np.zeros(0, dtype=np.intp)
+    found = automaton.distances(none, none.reshape(0, len(automaton.counts.units)), none[None])
     assert found.least.size == found.room.size == 0
