@@ -118,10 +118,10 @@ def adapted(annotation: Any, name: str, span: Span) -> TypeAdapter[Any]:
 def schema_of(adapter: TypeAdapter[Any], annotation: Any, name: str, span: Span) -> dict[str, Any]:
     from pydantic.errors import PydanticUserError
 
-    from lmql_lite.program.generated import Generated
+    from lmql_lite.program.generated import generator
 
     try:
-        return adapter.json_schema(schema_generator=Generated)
+        return adapter.json_schema(schema_generator=generator())
     except PydanticUserError as error:
         raise _no_type(annotation, name, span, error) from error
 

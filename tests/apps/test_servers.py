@@ -322,4 +322,4 @@ def test_the_last_word_is_kept_where_the_server_was_left_before_the_next_one(she
         first = shell("run", "q.lq", *at(server), "--cache", "x.tokens")
         again = shell("run", "q.lq", *at(server), "--cache", "x.tokens", "--cache-mode", "replay")
         assert (again.code, again.out) == (0, first.out) == (0, "Say: hi\n")
-    assert '" hi"  9 bytes, 4 heads' in shell("cache", "inspect", "x.tokens").out
+    assert '" hi"  9 bytes, 4 top-k entries' in shell("cache", "inspect", "x.tokens").out
