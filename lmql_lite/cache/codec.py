@@ -317,7 +317,7 @@ class _Pieces:
             put(bytes(size * counts[counted]))
 
     def _goals_of(self, shape: _Shape) -> tuple[Pieces, Pieces, Pieces]:
-        """Where the pieces of payloads of this shape go; the third are zeros for what only others have."""
+        """Places of the pieces of payloads of this shape; the third are zeros for what only others have."""
         soft: Pieces = [
             (counted, 1, self._planes[column][plane - _COLUMNS[column][1]].append)
             for counted, column, plane in shape.soft

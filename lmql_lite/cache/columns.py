@@ -1,4 +1,4 @@
-"""What a record says, as columns: how its nodes hang together and what is known at each, checked (D19).
+"""A record as columns: how its nodes hang together and what is known at each, checked (D19).
 
 Their bytes are made and read in `codec.py`.
 """

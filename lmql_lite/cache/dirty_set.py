@@ -64,7 +64,7 @@ class DirtySet:
         self._answers = {asked: answer for asked, answer in self._answers.items() if asked[0] not in nodes}
 
     def replace(self, nodes: Set[Node]) -> None:
-        """What is added to these nodes from now on supersedes all that was known of them."""
+        """Lets whatever is added to these nodes from now on supersede all that was known of them."""
         self.forget(nodes)
         self.replaced.update(map(self._hold, nodes))
 

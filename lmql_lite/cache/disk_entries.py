@@ -91,12 +91,12 @@ class DiskEntries:
         return answers.find(node, key)
 
     def has(self, node: Node) -> bool:
-        """Whether anything is known of a node."""
+        """True where anything is known of a node."""
         has_topk = node < len(self._numbers) and self._numbers[node] >= 0
         return has_topk or self._greedy.has(node) or self._sampled.has(node)
 
     def is_fresh(self, node: Node, question: Question | None = None) -> bool:
-        """Whether the log that is read now has scores of this node, or answers the question."""
+        """True where the log that is read now has scores of this node, or answers the question."""
         if question is None:
             return node < len(self._numbers) and self._numbers[node] >= self._stale
         answers, key = self._asked(question)
@@ -127,7 +127,7 @@ class DiskEntries:
         self._sampled.mark_stale()
 
     def _asked(self, question: Question) -> tuple[_Answers, bytes]:
-        """Where it is answered, and by which key."""
+        """Place of the answer, and its key."""
         if isinstance(question, bytes):
             return self._greedy, question
         digest, seed, index = question
@@ -251,7 +251,7 @@ class _Answers:
         return node < len(self._last) and self._last[node] >= 0
 
     def is_fresh(self, node: Node, key: bytes) -> bool:
-        """Whether the log that is read now gives one."""
+        """True where the log that is read now gives one."""
         return self._row(node, key) >= self._stale
 
     def written(self, node: Node) -> int | None:

@@ -105,7 +105,7 @@ class Damage:
 
 @dataclass(frozen=True, eq=False)
 class FileContents:
-    """What can be read of a file, and where it is damaged. `frames` counts those that can be read."""
+    """Readable contents of a file, and places of damage. `frames` counts those that can be read."""
 
     bytes: int
     frames: int
