@@ -36,10 +36,22 @@ from trained import END_OF_TEXT, LARGE, SMALL, default_cache, tokenizer
 
 import lmql_lite.constraints
 from lmql_lite.cache.scores import Scores
-from lmql_lite.constraints import shapes
 from lmql_lite.constraints.hole import Engine
 from lmql_lite.constraints.shapes import SHAPES
-from lmql_lite.constraints.terms import And, Choice, Contains, Length, Matches, Not, Occurrences, Or, Stop, Term
+from lmql_lite.constraints.terms import (
+    And,
+    Begins,
+    Choice,
+    Contains,
+    Ends,
+    Length,
+    Matches,
+    Not,
+    Occurrences,
+    Or,
+    Stop,
+    Term,
+)
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.models.tokenizer import HFTokenizer
@@ -161,14 +173,14 @@ def phrases_and_counts() -> Iterator[Case]:
     endings = tuple(f"{word} {number}." for word in PHRASES for number in range(5))
     yield Case(
         "500 endings",
-        shapes.ends(endings, WHERE),
+        Ends(tuple(map(str.encode, endings))),
         (PARAGRAPH,),
         f"start: /(?s:.*)({'|'.join(re.escape(each) for each in endings)})/",
     )
     beginnings = tuple(sorted(f"{word} {number} " for word in PHRASES for number in range(100)))
     yield Case(
         "10,000 prefixes",
-        shapes.begins(beginnings, WHERE),
+        Begins(tuple(map(str.encode, beginnings))),
         (beginnings[7] + PARAGRAPH,),
         f"start: /({'|'.join(beginnings)})(?s:.*)/",
     )
