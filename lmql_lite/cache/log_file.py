@@ -47,7 +47,7 @@ class LogFile:
         self._is_other = False
         """The unseen frames are those of another file than was read before."""
         self._position = self._end = 0
-        """What is read, and where the holder of the lock may write."""
+        """Bytes that were read, and the offset at which the holder of the lock may write."""
         self._last_head: tuple[int, bytes] = (0, b"")
 
     def open(self) -> None:

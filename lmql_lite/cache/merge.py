@@ -24,7 +24,7 @@ Kind = Literal["top-k entry", "greedy answer", "sampled answer"]
 
 @dataclass(frozen=True, slots=True)
 class FileAnswer:
-    """What one file answers: of a top-k entry its best token, None where none is."""
+    """Answer of one file: the best token of a top-k entry, None where there is none."""
 
     source: int
     token: int | None
@@ -143,7 +143,7 @@ def _compared(known: ModelEntries) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def _alike(entries: Entries, left: NDArray[np.int64], right: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether entries of the same kind say the same, pair by pair."""
+    """True, pair by pair, where entries of the same kind are equal."""
     tokens, logprobs = _answers(entries)
     alike: NDArray[np.bool_] = (tokens[left] == tokens[right]) & (logprobs[left] == logprobs[right])
     are_topks = np.flatnonzero(alike & (right < len(entries.topks.nodes)))

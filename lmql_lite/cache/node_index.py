@@ -1,4 +1,4 @@
-"""Where the nodes of one tree stand in a log: in which record, and which of its nodes they are.
+"""Places of the nodes of one tree in a log: the record, and the node within it.
 
 Records hang on one another by address (D19). The numbers here are a reader's own: nobody else has to agree on them.
 """
@@ -41,11 +41,11 @@ class NodeIndex:
         return len(self._nodes)
 
     def has(self, node: Node) -> bool:
-        """Whether a record may hang on this node."""
+        """True where a record may hang on this node."""
         return node == self._root or (node < len(self._numbers) and self._numbers[node] > 0)
 
     def knows_all(self, records: Iterable[tuple[bytes, Sequence[bytes]]]) -> bool:
-        """Whether records, given by address and parents, hang on known ones and on one another."""
+        """True where records, given by address and parents, hang on known ones and on one another."""
         new: set[bytes] = set()
         for address, parents in records:
             if any(each not in self._range_of and each not in new for each in parents):
@@ -73,7 +73,7 @@ class NodeIndex:
         return np.array(self._nodes[begin:], np.int32)
 
     def anchors(self, nodes: Sequence[Node]) -> tuple[tuple[bytes, ...], NDArray[np.int64], NDArray[np.int64]]:
-        """Where nodes stand that a record hangs on: its `parents`, `anchor_records` and `anchor_nodes`."""
+        """Places of the nodes that a record hangs on: its `parents`, `anchor_records` and `anchor_nodes`."""
         numbers = np.array([self._numbers[node] if node != self._root else 0 for node in nodes], np.int64)
         records = np.searchsorted(self._begins, numbers, side="right") - 1
         offsets = numbers - np.array(self._begins, np.int64)[records]
@@ -82,7 +82,7 @@ class NodeIndex:
         return parents, which.reshape(-1)[1:].astype(np.int64), offsets
 
     def resolved(self, whole: Record, counts: NDArray[np.int64], addresses: Sequence[bytes]) -> NDArray[np.int64]:
-        """What each place of these records stands for: a node, or `~i` for the i-th of all their own nodes.
+        """Meaning of each place of these records: a node, or `~i` for the i-th of all their own nodes.
 
         `addresses` are theirs; they may hang on one another. FrameError where an anchor is not there.
         """
