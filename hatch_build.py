@@ -1,7 +1,8 @@
-"""The page's bundle is built where npm is there; a wheel and an sdist then hold it, so that nobody else needs npm.
+"""Build hook that puts the page of the playground into wheels and sdists.
 
-Without npm they hold the page's own modules, which work by themselves. With LMQL_LITE_RELEASE=1 the bundle is built
-anew, and a build without it fails.
+A build takes the bundle in `playground/dist` if it is newer than its sources, else the page's own modules, which work
+by themselves. It never runs npm and never writes into the checkout, except with LMQL_LITE_RELEASE=1: a release makes
+its bundle, and fails without one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NEEDED = ("index.html", "THIRD_PARTY_NOTICES.txt")
+NEEDED = ("index.html", "lq-view.js", "THIRD_PARTY_NOTICES.txt")
 NOT_SOURCES = ("dist", "node_modules")
 SOURCES = {".html", ".css", ".js", ".mjs", ".json"}
 
@@ -30,11 +31,8 @@ class Bundle(BuildHookInterface):
         root = Path(self.root)
         page, dist = root / "playground", root / "playground" / "dist"
         is_release = os.environ.get("LMQL_LITE_RELEASE") == "1"
-        problem = None if is_built(page) and not is_release else built(page)
-        if problem is not None:
-            if is_release:
-                raise RuntimeError(f"a release needs the bundle of the page: {problem}")
-            self.app.display_warning(f"the page comes without its bundle: {problem}")
+        if is_release and (problem := bundle(page)):
+            raise RuntimeError(f"a release needs the bundle of the page: {problem}")
         files = [dist] if is_built(page) else list(own_files(page))
         into = "" if self.target_name == "sdist" else "lmql_lite/"
         if self.target_name == "sdist":
@@ -46,14 +44,14 @@ class Bundle(BuildHookInterface):
 
 
 def own_files(page: Path) -> Iterator[Path]:
-    """What a browser loads where there is no bundle."""
+    """Files that a browser loads without a bundle."""
     yield page / "index.html"
     yield from sorted(page.glob("*.css"))
     yield page / "src"
 
 
 def is_built(page: Path) -> bool:
-    """And not before its sources were last changed."""
+    """True if the bundle is complete and newer than its sources."""
     dist = page / "dist"
     if not all((dist / name).is_file() for name in NEEDED):
         return False
@@ -63,8 +61,8 @@ def is_built(page: Path) -> bool:
     )
 
 
-def built(page: Path) -> str | None:
-    """Builds it. Gives what went wrong."""
+def bundle(page: Path) -> str | None:
+    """Makes the bundle. Returns the reason why it could not, None if it could."""
     npm = shutil.which("npm")
     if npm is None:
         return "there is no npm"

@@ -17,19 +17,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import lmql_lite as lq
-from lmql_lite.cache.tree import Node
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.entry import Node
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.engine.branch import Branch
+from lmql_lite.engine.environment import environment_of
+from lmql_lite.engine.frame import Frame, own
+from lmql_lite.engine.generate.local import LocalGenerator, LocalModel
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.settings import Settings
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
+from lmql_lite.options import Sampling
 from lmql_lite.program.compiler import compile as compile_program
-from lmql_lite.runtime.backends import TokenBackend
-from lmql_lite.runtime.environment import environment_of
-from lmql_lite.runtime.frames import Frame, own
-from lmql_lite.runtime.hypothesis import Hypothesis
-from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.settings import Settings
-from lmql_lite.runtime.steps import Steps
-from lmql_lite.tokens import Sampling
 
 TOKENS = 2000
 STATEMENTS = 3000
@@ -74,7 +73,7 @@ class Row:
 def rows() -> list[Row]:
     session = lq.Session()
     model = lq.ScriptedModel("go:" + "x" * 2 * TOKENS)
-    first = hypothesis(model)
+    first = fresh(model)
     (forked,) = forks(first, 1)
     shared = [value for name, value in forked.frames[0].environment.items() if name != "items"]
     free = lq.compile('"go:[A]"')
@@ -96,18 +95,19 @@ def rows() -> list[Row]:
     ]
 
 
-def hypothesis(model: lq.ScriptedModel) -> Hypothesis:
+def fresh(model: lq.ScriptedModel) -> Branch:
     """One with a list of dicts among its variables."""
     program = lq.compile('"go"').program
     environment = environment_of(program, {}) | {"items": [{"n": at} for at in range(ITEMS)]}
-    desk = TokenBackend(model).desk(Trie(), speculate=False, replay=False)
-    writer = desk.writer(Ledger(1), Sampling(), isolated=False)
-    return Hypothesis(Frame(program, environment, Settings(), Sampling()), writer, Steps())
+    local = LocalModel(model)
+    scheduler = local.scheduler(TokenTree(), speculate=False, replay=False)
+    generator = LocalGenerator(local, scheduler, Ledger(1), Sampling(), isolated=False)
+    return Branch(Frame(program, environment, Settings({}), Sampling()), generator)
 
 
-def forks(hypothesis: Hypothesis, many: int) -> list[Hypothesis]:
-    found = [hypothesis.fork() for _ in range(many)]
-    items = hypothesis.frames[0].environment["items"]
+def forks(branch: Branch, many: int) -> list[Branch]:
+    found = [branch.fork() for _ in range(many)]
+    items = branch.frames[0].environment["items"]
     assert all(fork.frames[0].environment["items"] is items for fork in found), "nothing is copied"
     return found
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.models.openai.endpoint import OpenAIModel
+from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.models.scripted import Script, ScriptedModel
 from tests.servers.kinds import Config
 from tests.servers.stub import serving

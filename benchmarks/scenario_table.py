@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from benchmarks.scenario_lmql import Lmql
 from benchmarks.scenario_servers import Counts
 
+DEAF = 1.3
+"""Times as much that a server may bill which does not notice closed connections."""
+
 
 @dataclass
 class Table:
@@ -29,10 +32,12 @@ class Table:
         requests: int | None = None,
         tokens: int | None = None,
         saving: float | None = None,
+        deaf: Sequence[Counts] | None = None,
     ) -> None:
         """One line: medians, how many times fewer tokens than with the cache off, and what they are held to.
 
-        `saving` is the least share of the tokens of `off`.
+        `saving` is the least share of the tokens of `off`. `deaf` are the same runs with a server that bills answers to
+        their ends, whoever reads them.
         """
         parts = ((run.requests, run.prompt_tokens, run.completion_tokens, run.tokens) for run in runs)
         asked, prompt, said, total = (statistics.median(part) for part in zip(*parts, strict=True))
@@ -47,6 +52,10 @@ class Table:
         if saving is not None:
             share = 1 - total / before
             line += f"  {share:.0%} saved >= {saving:.0%} {self._met(name, share >= saving)}"
+        if deaf is not None:
+            billed = statistics.median(run.tokens for run in deaf)
+            many = statistics.median(run.requests for run in deaf)
+            line += f"  deaf {many:g} · {billed:g} <= {DEAF:g}x {self._met(f'{name}, deaf', billed <= DEAF * total)}"
         print(line.rstrip())
 
     def reported(self, name: str, requests: int, tokens: int) -> None:

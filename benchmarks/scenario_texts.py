@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.scenario_servers import Served, words
-from lmql_lite.runtime.texts.frontier import GO_ON
+from lmql_lite.engine.generate.remote_scheduler import GO_ON
 from tests.servers.kinds import Config
 
 
@@ -83,7 +83,8 @@ OVER_BORDERS = words(LIST + ITEMS, *CUT, "\n-")
 
 
 def packing(config: Config, tokens: tuple[bytes, ...] = ALIGNED) -> Served:
-    return Served(config, (Transcript((LIST + ITEMS).encode()),), tokens)
+    items = ITEMS if config.text else ITEMS.lstrip()  # answers of a chat begin without a blank
+    return Served(config, (Transcript((LIST + items).encode()),), tokens)
 
 
 # Long options ---------------------------------------------------------------------------------------------------------

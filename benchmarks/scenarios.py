@@ -66,7 +66,7 @@ def play(near: Near, source: str, runs: int, *modes: str) -> dict[str, list[Play
     """Each mode so many times: each time nothing is known, and then all. What the server can do is known before."""
     played: dict[str, list[Played]] = {mode: [] for mode in modes or MODES}
     query, model = lq.compile(source), model_at(near)
-    asyncio.run(model.meet())
+    asyncio.run(model.probe())
     for _ in range(runs):
         session = lq.Session()
         for mode, runs_of_mode in played.items():
@@ -77,6 +77,13 @@ def play(near: Near, source: str, runs: int, *modes: str) -> dict[str, list[Play
     return played
 
 
+def fresh_run(near: Near, source: str) -> Counts:
+    """Cost of the first run of a process, finding out about the server included."""
+    before = near.counts()
+    lq.compile(source).run_sync(model=model_at(near), session=lq.Session())
+    return near.counts().since(before)
+
+
 def costs(runs: Sequence[Played]) -> list[Counts]:
     return [run.counts for run in runs]
 
@@ -85,9 +92,13 @@ def compare(table: Table, house: House, kind: str, served: Served, source: str, 
     """Off, cold and warm on one server; the lines are about the cold run."""
     with house.serving(served) as near:
         played = play(near, source, runs)
+    deaf: dict[str, list[Counts] | None] = {"off": None, "cold": None}
+    if served.config.text and served.config.kind == "openai":  # others notice; an answer of a chat is not cut
+        with house.serving(replace(served, config=replace(served.config, deaf=True))) as near:
+            deaf = {mode: costs(found) for mode, found in play(near, source, runs, *deaf).items()}
     off = costs(played["off"])
-    table.costs(f"{kind}, cache off", off)
-    table.costs(f"{kind}, cold", costs(played["cold"]), off, **lines)
+    table.costs(f"{kind}, cache off", off, deaf=deaf["off"])
+    table.costs(f"{kind}, cold", costs(played["cold"]), off, deaf=deaf["cold"], **lines)
     table.costs(f"{kind}, warm", costs(played["warm"]), off, requests=0)
     prompts = {run.prompt for mode in MODES for run in played[mode]}
     if len(prompts) > 1:
@@ -125,6 +136,16 @@ def template(table: Table, house: House, runs: int) -> None:
     compare(table, house, "log-probabilities", packing(TELLING), TEMPLATE, runs, requests=1, tokens=47)
     compare(table, house, "only streams", packing(STREAMING), TEMPLATE, runs, requests=1, tokens=47)
     compare(table, house, "chat", packing(CHAT), TEMPLATE, runs, requests=1, tokens=47)
+    table.title("The same in a new process, which has never met the server")
+    # a server that reports no log-probabilities refuses one request, which costs nothing
+    for kind, config, at_most in (
+        ("grammar", GRAMMAR, 1),
+        ("log-probabilities", TELLING, 2),
+        ("only streams", STREAMING, 3),
+    ):
+        with house.serving(packing(config)) as near:
+            fresh = [fresh_run(near, TEMPLATE) for _ in range(runs)]
+        table.costs(kind, fresh, requests=at_most, tokens=47 + 8)
     table.title('The same where "\\n-" is one token of the model')
     beside(table, house, "as it is", packing(TELLING, OVER_BORDERS), lmql.template(), runs)
     compare(table, house, "grammar", packing(GRAMMAR, OVER_BORDERS), TEMPLATE, runs, requests=1, tokens=41)
@@ -168,7 +189,7 @@ def joke(table: Table, house: House, runs: int) -> None:
     for kind, config in (("grammar", GRAMMAR), ("log-probabilities", TELLING)):
         served = Served(config, (script,), words(text))
         with house.serving(served) as near, tempfile.TemporaryDirectory() as folder:
-            asyncio.run(model_at(near).meet())
+            asyncio.run(model_at(near).probe())
             met = near.counts()  # a process that is new to a server of OpenAI's kind asks what it can do
             off = costs(play(near, example.read_text(), 1, "off")["off"])
             first, second = told(near, example, folder), told(near, example, folder)

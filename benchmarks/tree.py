@@ -31,14 +31,13 @@ from numpy.typing import NDArray
 
 import lmql_lite as lq
 from lmql_lite.cache.columns import Entries, Model, TopKs
-from lmql_lite.cache.head import Head
-from lmql_lite.cache.node_index import NodeIndex
-from lmql_lite.cache.nodes import ROOT, Nodes
-from lmql_lite.cache.persistent_tree import SavedTrees
-from lmql_lite.cache.record_writer import payloads
+from lmql_lite.cache.log_file import LogFile
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.node_table import ROOT, NodeTable
+from lmql_lite.cache.record_io import NodeIndex, payloads
 from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.tokens_file import TokensFile
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.top_k import TopK
 from lmql_lite.models.demo import DemoModel
 
 VOCABULARY = 4096
@@ -124,7 +123,7 @@ def rows() -> list[Scores]:
     random = np.random.default_rng(1)
     made = [Scores(np.log(random.dirichlet(np.full(VOCABULARY, 0.01)) + 1e-9).astype(np.float32)) for _ in range(64)]
     for row in made:
-        row.head()
+        row.top_k()
     return made
 
 
@@ -141,7 +140,7 @@ def in_memory(table: Table, tree: Shape, part: Shape, rows: list[Scores]) -> Non
     many, few = len(tree.tokens), len(part.tokens)
     entries = list(zip(part.parents.tolist(), part.tokens.tolist(), strict=True))
 
-    def append(trie: Trie, scored: bool) -> None:
+    def append(trie: TokenTree, scored: bool) -> None:
         nodes: list[int] = []
         for parent, token in entries:
             node = trie.extend(nodes[~parent] if parent < 0 else parent, token)
@@ -150,19 +149,19 @@ def in_memory(table: Table, tree: Shape, part: Shape, rows: list[Scores]) -> Non
                 trie.add_scores(node, rows[node & 63], run=1)
 
     with table.time("tree: append a token", few):
-        append(Trie(NEVER), scored=False)
+        append(TokenTree(NEVER), scored=False)
     with table.time("tree: append a token and its row", few, at_most=5):
-        append(Trie(NEVER), scored=True)
+        append(TokenTree(NEVER), scored=True)
     with table.time("tree: the same with room for 1,000 rows, others evicted", few):
-        append(Trie(1000 * VOCABULARY * 4), scored=True)
+        append(TokenTree(1000 * VOCABULARY * 4), scored=True)
 
-    trie = Trie(NEVER)
+    trie = TokenTree(NEVER)
     with table.time(f"tree: load {many:,} nodes", many, "s", at_most=1):
         nodes = trie.extend_many(tree.parents, tree.tokens, logged=True)
     entries = Entries(topks_of(nodes))
     with table.time(f"tree: attach {many:,} top-k entries as columns", many, "s"):
         trie.attach(entries, np.zeros(many, np.int64), VOCABULARY)
-    trie.guess(int(nodes[-1]), 1, skip=False)  # the table for guesses is made when the first one is wanted
+    trie.draft(int(nodes[-1]), 1, skip=False)  # the table for guesses is made when the first one is wanted
     table.add("tree: structure", trie.structure_nbytes / len(trie), "bytes/node", at_most=48)
     with table.time(f"tree: load the same {many:,} nodes again", many, "s"):
         trie.extend_many(tree.parents, tree.tokens, logged=True)
@@ -251,12 +250,12 @@ async def tokens_file(table: Table, tree: Shape) -> None:
     many = len(tree.tokens)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tree.tokens"
-        saved = SavedTrees(await TokensFile.open(path))
+        saved = await ModelTrees.open(path)
         trie = saved.tree("model")
         nodes = trie.extend_many(tree.parents, tree.tokens)
         topks = topks_of(nodes)
         ids, logprobs = topks.ids.reshape(-1, HEAD), topks.logprobs.reshape(-1, HEAD)
-        heads = [Head(ids[place], logprobs[place], 1e-3, VOCABULARY) for place in range(many)]
+        heads = [TopK(ids[place], logprobs[place], 1e-3, VOCABULARY) for place in range(many)]
         for node, head in zip(nodes.tolist(), heads, strict=True):
             trie.add_scores(node, head, run=1)
         with table.time(".tokens: save nodes and top-k entries", many):
@@ -271,7 +270,7 @@ async def tokens_file(table: Table, tree: Shape) -> None:
         pickled = len(pickle.dumps(written, protocol=pickle.HIGHEST_PROTOCOL)) / many
         table.add(".tokens: size, of that of the same pickled", size / pickled, "", at_most=0.5)
         del saved, trie, written, heads
-        saved = SavedTrees(await TokensFile.open(path))
+        saved = await ModelTrees.open(path)
         with table.time(f".tokens: load {many:,} nodes and top-k entries", many, "s", at_most=1):
             await saved.follow()
         assert len(saved.tree("model")) == len(set(nodes.tolist())) + 1, saved.notices
@@ -280,7 +279,7 @@ async def tokens_file(table: Table, tree: Shape) -> None:
 
 def small_records(tree: Shape) -> Generator[bytes, None, None]:
     """The tree as short runs write it one after the other."""
-    nodes = Nodes()
+    nodes = NodeTable()
     topks = topks_of(nodes.extend_many(tree.parents, tree.tokens))
     index, model = NodeIndex(ROOT), Model("model", "model", VOCABULARY)
     for begin in range(0, len(tree.tokens), SMALL):
@@ -294,11 +293,13 @@ async def small_frames(table: Table, tree: Shape) -> None:
     many = len(tree.tokens)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.tokens"
-        async with await TokensFile.open(path) as file:
-            assert await file.append(lambda *_: True, lambda: small_records(tree))
+        file = LogFile(path, durable=False)
+        file.open()
+        assert file.append(lambda *_: True, lambda: small_records(tree))
+        file.close()
         table.add(f".tokens: size in frames of {SMALL} nodes", path.stat().st_size / many, "bytes/node")
         gc.collect()
-        saved = SavedTrees(await TokensFile.open(path))
+        saved = await ModelTrees.open(path)
         with table.time(f".tokens: load {many:,} in frames of {SMALL} nodes", many, "s", at_most=1):
             await saved.follow()
         assert len(saved.tree("model")) > many // 2, saved.notices

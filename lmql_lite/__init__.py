@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.errors import (
+    AuthenticationError,
     BudgetError,
     CacheError,
     ConstraintError,
@@ -21,61 +22,99 @@ from lmql_lite.errors import (
     LmqlLiteError,
     ModelError,
     QueryError,
+    RateLimitError,
     Span,
 )
 
 if TYPE_CHECKING:
+    from lmql_lite.api import Options, Query, compile, model, run, run_sync
+    from lmql_lite.cache.kv.block_policy import BlockPolicy, CBlock, block
+    from lmql_lite.cache.responses.cache_policy import CachePolicy
+    from lmql_lite.cache.responses.jsonl_cache import CachingModel, JsonlCache
+    from lmql_lite.cache.responses.request import Reply, Request
+    from lmql_lite.cache.responses.response_cache import ResponseCache
     from lmql_lite.cache.token_cache import TokenCache
-    from lmql_lite.functions import QueryFunction, query
+    from lmql_lite.data.request_model import RequestModel
+    from lmql_lite.decorators import QueryFunction, query
+    from lmql_lite.engine import events
+    from lmql_lite.engine.decorated import Decorator
+    from lmql_lite.engine.result import OptionScores, Result, Usage
+    from lmql_lite.engine.rows import FinishedRow
+    from lmql_lite.engine.session import Session, configure
+    from lmql_lite.engine.tools.toolbox import describe
+    from lmql_lite.media import Media, audio, image, video
     from lmql_lite.models.scripted import ScriptedModel
-    from lmql_lite.questions import generate, generate_sync, score, score_sync
-    from lmql_lite.runtime import events
-    from lmql_lite.runtime.decorated import Decorator
-    from lmql_lite.runtime.result import OptionScores, Result, Usage
-    from lmql_lite.runtime.session import Session
-    from lmql_lite.runtime.tools.offered import describe
+    from lmql_lite.prompts import generate, generate_sync, score, score_sync
     from lmql_lite.tokens import Token
-    from lmql_lite.verbs import Options, Query, compile, model, run, run_sync
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Decorator": "lmql_lite.runtime.decorated",
-    "OptionScores": "lmql_lite.runtime.result",
-    "Options": "lmql_lite.verbs",
-    "Query": "lmql_lite.verbs",
-    "QueryFunction": "lmql_lite.functions",
-    "Result": "lmql_lite.runtime.result",
+    "BlockPolicy": "lmql_lite.cache.kv.block_policy",
+    "CBlock": "lmql_lite.cache.kv.block_policy",
+    "block": "lmql_lite.cache.kv.block_policy",
+    "CachePolicy": "lmql_lite.cache.responses.cache_policy",
+    "CachingModel": "lmql_lite.cache.responses.jsonl_cache",
+    "Decorator": "lmql_lite.engine.decorated",
+    "FinishedRow": "lmql_lite.engine.rows",
+    "JsonlCache": "lmql_lite.cache.responses.jsonl_cache",
+    "Media": "lmql_lite.media",
+    "OptionScores": "lmql_lite.engine.result",
+    "Options": "lmql_lite.api",
+    "Query": "lmql_lite.api",
+    "QueryFunction": "lmql_lite.decorators",
+    "Reply": "lmql_lite.cache.responses.request",
+    "Request": "lmql_lite.cache.responses.request",
+    "RequestModel": "lmql_lite.data.request_model",
+    "ResponseCache": "lmql_lite.cache.responses.response_cache",
+    "Result": "lmql_lite.engine.result",
     "ScriptedModel": "lmql_lite.models.scripted",
-    "Session": "lmql_lite.runtime.session",
+    "Session": "lmql_lite.engine.session",
     "Token": "lmql_lite.tokens",
     "TokenCache": "lmql_lite.cache.token_cache",
-    "Usage": "lmql_lite.runtime.result",
-    "compile": "lmql_lite.verbs",
-    "describe": "lmql_lite.runtime.tools.offered",
-    "generate": "lmql_lite.questions",
-    "generate_sync": "lmql_lite.questions",
-    "model": "lmql_lite.verbs",
-    "query": "lmql_lite.functions",
-    "run": "lmql_lite.verbs",
-    "run_sync": "lmql_lite.verbs",
-    "score": "lmql_lite.questions",
-    "score_sync": "lmql_lite.questions",
+    "Usage": "lmql_lite.engine.result",
+    "audio": "lmql_lite.media",
+    "compile": "lmql_lite.api",
+    "configure": "lmql_lite.engine.session",
+    "describe": "lmql_lite.engine.tools.toolbox",
+    "generate": "lmql_lite.prompts",
+    "generate_sync": "lmql_lite.prompts",
+    "image": "lmql_lite.media",
+    "model": "lmql_lite.api",
+    "query": "lmql_lite.decorators",
+    "run": "lmql_lite.api",
+    "run_sync": "lmql_lite.api",
+    "score": "lmql_lite.prompts",
+    "score_sync": "lmql_lite.prompts",
+    "video": "lmql_lite.media",
 }
 
 __all__ = [
+    "AuthenticationError",
+    "BlockPolicy",
     "BudgetError",
+    "CBlock",
     "CacheError",
+    "CachePolicy",
+    "CachingModel",
     "ConstraintError",
     "Decorator",
+    "FinishedRow",
     "InputError",
+    "JsonlCache",
     "LmqlLiteError",
+    "Media",
     "ModelError",
     "OptionScores",
     "Options",
     "Query",
     "QueryError",
     "QueryFunction",
+    "RateLimitError",
+    "Reply",
+    "Request",
+    "RequestModel",
+    "ResponseCache",
     "Result",
     "ScriptedModel",
     "Session",
@@ -83,17 +122,22 @@ __all__ = [
     "Token",
     "TokenCache",
     "Usage",
+    "audio",
+    "block",
     "compile",
+    "configure",
     "describe",
     "events",
     "generate",
     "generate_sync",
+    "image",
     "model",
     "query",
     "run",
     "run_sync",
     "score",
     "score_sync",
+    "video",
 ]
 
 
@@ -105,7 +149,6 @@ _INSTEAD = {
     "ScoringResult": "score() gives OptionScores",
     "algorithms": "a query has map()",
     "certificate": 'a run takes trace="run.json"',
-    "decorators": "any function decorates a hole: [@f X]; Decorator(pre=..., stream=..., post=...) has all stages",
     "headless": "stream() gives every event of a run",
     "inline_use": "a hole calls functions: [argmax(tools=[f, g]) X]",
     "inprocess": "model('local:NAME') runs in this process",
@@ -114,19 +157,25 @@ _INSTEAD = {
     "printing": "stream() gives every event of a run",
     "run_file": "run(Path(...)) takes a file",
     "serve": "model('openai/NAME', base_url=...) talks to any compatible server",
-    "set_default_model": "a run, @query and Session take model=",
+    "set_default_model": "configure(model=...) names the model of all runs that name none",
     "silent": "nothing is printed; stream() gives every event of a run",
     "static_prompt": "compile(...) takes any text",
     "stream": "a query has stream(), which gives every event of a run",
     "tokenizer": "len(TOKENS(X)) counts tokens in `where`, and result.tokens has each",
     "traced": 'a run takes trace="run.json"',
 }
-"""What LMQL has under these names."""
+"""Names of LMQL, and what to write instead."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "events":
-        return import_module("lmql_lite.runtime.events")
+        return import_module("lmql_lite.engine.events")
+    if name in ("lib", "http"):  # of LMQL
+        return import_module("lmql_lite.integrations.from_lmql").module(name)
+    if name == "decorators":
+        return import_module("lmql_lite.decorators")
+    if name == "load_ipython_extension":
+        return import_module("lmql_lite.apps.editors.notebook").load_ipython_extension
     home = _HOMES.get(name)
     if home is None:
         instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""

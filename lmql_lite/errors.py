@@ -5,6 +5,8 @@
     ├─ InputError        a missing, unknown or unreadable input: wrong usage
     ├─ ConstraintError   the `where` of a hole cannot be met, found before the run or in it
     ├─ ModelError        a model is unknown, cannot be loaded, or failed while it was asked
+    │  ├─ AuthenticationError   a server refused the key, or none was given
+    │  └─ RateLimitError        a server refused for now: too many requests
     ├─ CacheError        a cache file is corrupt, locked or of another format
     └─ BudgetError       a limit on requests, tokens or money was reached
 
@@ -14,10 +16,13 @@ A Python exception raised by the query's own code is the user's: it is never wra
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+MACHINERY = ("/lmql_lite/", "/asyncio/", "/concurrent/", "/IPython/", "/ipykernel/")
+"""Folders whose frames a notebook does not show."""
 
 LONGEST_EXCERPT = 160
 """Characters of a source line that is shown whole."""
@@ -31,6 +36,9 @@ class Span:
 
     `first_line` is the number of the text's first line in the file called `name`: above 1 when the text is a
     docstring inside a Python module.
+
+    >>> lq.Span("q.lq", "[X] [Y]", 4, 7).column
+    5
     """
 
     name: str
@@ -90,15 +98,24 @@ def _columns(text: str) -> int:
 
 def did_you_mean(name: str, names: Iterable[str]) -> str | None:
     """A hint that names the closest of `names`, also when only its case differs; None where none is close."""
+    import difflib
+
     candidates = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), candidates, n=1, cutoff=0.6)
     return f"did you mean {candidates[close[0]]}?" if close else None
+
+
+def _is_callers(file: str) -> bool:
+    return not any(folder in file.replace("\\", "/") for folder in MACHINERY)
 
 
 class LmqlLiteError(Exception):
     """The root. `message` is one sentence, `span` where it happened, `hint` what would help.
 
     `others` are further problems of the same query, where the compiler found more than one.
+
+    >>> issubclass(lq.QueryError, lq.LmqlLiteError)
+    True
     """
 
     def __init__(
@@ -114,6 +131,24 @@ class LmqlLiteError(Exception):
         self.span = span
         self.hint = hint
         self.others = others
+        self._notes: list[str] = []
+
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        """Lines that Python writes below an uncaught exception: source line, hint, further problems, notes."""
+        own = self.report().removeprefix(str(self)).lstrip("\n")
+        return [*([own] if own else []), *self._notes]
+
+    def add_note(self, note: str) -> None:
+        self._notes.append(note)
+
+    def _render_traceback_(self) -> list[str]:
+        """Lines that IPython shows in a notebook: the caller's own frames without the package's, and the report."""
+        import traceback
+
+        frames = [frame for frame in traceback.extract_tb(self.__traceback__) if _is_callers(frame.filename)]
+        places = [f"{frame.filename}:{frame.lineno}\n    {frame.line}" for frame in frames[-2:]]
+        return [*places, f"{type(self).__name__}: {self.report()}", *self._notes]
 
     @property
     def problems(self) -> tuple[LmqlLiteError, ...]:
@@ -136,19 +171,59 @@ class LmqlLiteError(Exception):
 
 
 class QueryError(LmqlLiteError):
-    """The query does not compile."""
+    """The query does not compile.
+
+    >>> lq.compile('"[1X]"')
+    Traceback (most recent call last):
+    lmql_lite.errors.QueryError: <query>:1:3: '1X' cannot name a hole
+    """
 
 
 class InputError(LmqlLiteError):
-    """An input of the query is missing, unknown or unreadable."""
+    """An input of the query is missing, unknown or unreadable.
+
+    >>> lq.run_sync('"Hi {name}"', {"nam": "Ada"})
+    Traceback (most recent call last):
+    lmql_lite.errors.InputError: the query reads no input 'nam'
+    """
 
 
 class ConstraintError(LmqlLiteError):
-    """The `where` of a hole cannot be met, found when the query is compiled or when it runs. No result violates it."""
+    """The `where` of a hole cannot be met, found when the query is compiled or when it runs. No result violates it.
+
+    >>> lq.run_sync('"[X]" where len(X) < n', {"n": 0}, model=lq.ScriptedModel(""))
+    Traceback (most recent call last):
+    lmql_lite.errors.ConstraintError: ...
+    """
 
 
 class ModelError(LmqlLiteError):
-    """A model is unknown, cannot be loaded, or failed while it was asked."""
+    """A model is unknown, cannot be loaded, or failed while it was asked.
+
+    >>> lq.run_sync('"Hi"', model="gpt-9")
+    Traceback (most recent call last):
+    lmql_lite.errors.ModelError: no model is called 'gpt-9'
+    """
+
+
+class AuthenticationError(ModelError):
+    """A server refused the key, or none was given.
+
+    >>> issubclass(lq.AuthenticationError, lq.ModelError)
+    True
+    """
+
+
+class RateLimitError(ModelError):
+    """A server refused for now, after all retries. `retry_after`: seconds until it may answer, None if it did not say.
+
+    >>> lq.RateLimitError("too many requests", retry_after=2.0).retry_after
+    2.0
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None, **about: Any) -> None:
+        super().__init__(message, **about)
+        self.retry_after = retry_after
 
 
 class BrokenOff(ModelError):
@@ -156,11 +231,36 @@ class BrokenOff(ModelError):
 
 
 class CacheError(LmqlLiteError):
-    """A cache file is corrupt, locked or of another format."""
+    """A cache file is corrupt, locked or of another format.
+
+    >>> lq.run_sync('"Hi"', cache="nowhere/x.tokens", cache_mode="ro")
+    Traceback (most recent call last):
+    lmql_lite.errors.CacheError: ...
+    """
 
 
 class BudgetError(LmqlLiteError):
-    """A limit on requests, tokens or money was reached."""
+    """A limit on requests, tokens or money was reached.
+
+    `option` is the name of the limit, `limit` its value, and `spent` how much it came to, or would have with the
+    next request. `partial` is the run so far: its text and values; None where several branches were open.
+
+    >>> try:
+    ...     lq.run_sync('while True: pass', step_budget=100)
+    ... except lq.BudgetError as error:
+    ...     print(error.option, error.limit)
+    step_budget 100
+    """
+
+    option: str | None = None
+    limit: float | None = None
+    spent: float | None = None
+    partial: Any = None
+
+    def of(self, option: str, limit: float, spent: float) -> BudgetError:
+        """This error, with its limit."""
+        self.option, self.limit, self.spent = option, limit, spent
+        return self
 
 
 def joined(problems: Sequence[QueryError | ConstraintError]) -> QueryError | ConstraintError:

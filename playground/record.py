@@ -14,10 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import lmql_lite as lq
-from lmql_lite.apps.playground.answers import query_of
-from lmql_lite.apps.playground.journal import Journal
-from lmql_lite.apps.playground.keys import Scrub
-from lmql_lite.apps.playground.told import told
+from lmql_lite.apps.playground.checks import query_of
+from lmql_lite.apps.playground.runs import Journal, Scrub
+from lmql_lite.apps.playground.worker import line_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECORDED = EXAMPLES / "recorded"
@@ -39,8 +38,9 @@ async def recorded(example: Path) -> bytes:
     inputs = {**INPUTS.get(example.stem, {}), **({"input": lambda _: next(typed)} if example.stem in TYPED else {})}
     query = query_of({"name": example.name, "text": example.read_text("utf-8")})
     with TemporaryDirectory() as folder:  # one example names a file, where an earlier run may have left something
-        async for event in query.stream(inputs, session=lq.Session(), seed=SEED, cache=str(Path(folder, "new.tokens"))):
-            journal.add(told(event))
+        place = str(Path(folder, "new.tokens"))
+        async for event in query.stream(inputs, model="demo", session=lq.Session(), seed=SEED, cache=place):
+            journal.add(line_of(event) | ({"date": ""} if isinstance(event, lq.events.Started) else {}))
     return b"".join(journal.lines)
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -154,3 +159,57 @@ def test_a_docstring_without_a_file_says_that_its_escapes_are_gone() -> None:
     with pytest.raises(lq.QueryError, match="no file holds this function") as caught:
         lq.query(names["f"])  # type: ignore[call-overload]
     assert caught.value.hint and caught.value.hint.startswith("write r before the docstring")
+
+
+SCRIPT = """import lmql_lite as lq
+
+def ask():
+    return lq.run_sync('"[X]" where lenn(Y) > 3')
+
+{call}
+"""
+
+
+def test_an_uncaught_error_shows_caret_and_hint_and_the_callers_frames_alone(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    for call in ("ask()", "import asyncio\nasyncio.run(lq.run('\"[X] {Y}\"'))"):
+        file.write_text(SCRIPT.replace("{call}", call), "utf-8")
+        done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, check=False)
+        assert "hint: " in done.stderr
+        assert done.stderr.count("engine/session.py") + done.stderr.count("engine/run.py") == 0, done.stderr
+    assert len(re.findall("^  File", done.stderr, re.MULTILINE)) < 12
+    file.write_text(SCRIPT.replace("{call}", "lq.compile('\"[X] {X!y}\" where lenn(X) > 3')"), "utf-8")
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, check=False)
+    assert "^^^" in done.stderr
+
+
+def test_notes_are_kept_beside_what_the_error_says_itself() -> None:
+    with pytest.raises(lq.QueryError) as caught:
+        lq.compile('"[X]" where ANSWR in ["a"]\n"{ANSWER}"')
+    caught.value.add_note("in rows[3] of a map")
+    first, last = caught.value.__notes__
+    assert first == caught.value.report().partition("\n")[2] and last == "in rows[3] of a map"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.__notes__, again.report()) == (caught.value.__notes__, caught.value.report())
+
+
+@pytest.mark.parametrize("cell", ["lq.run_sync('\"{name}\"', {'nam': 1})", "lq.compile('\"[X]\" where len(Y) > 3')"])
+def test_an_error_in_a_notebook_is_shorter_than_ten_lines(cell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shells = pytest.importorskip("IPython.core.interactiveshell")
+    shell = shells.InteractiveShell()
+    shell.run_cell("import lmql_lite as lq")
+    capsys.readouterr()
+    shell.run_cell(cell)
+    said = capsys.readouterr()
+    lines = (said.out + said.err).strip().splitlines()
+    assert 2 < len(lines) < 10 and any("hint: " in line for line in lines), lines
+    assert not [line for line in lines if "lmql_lite/" in line]
+
+
+def test_a_budget_error_has_its_limit_and_the_run_so_far() -> None:
+    model = lq.ScriptedModel("Say: hi")
+    with pytest.raises(lq.BudgetError) as caught:
+        lq.run_sync('"Say:[X]"\nwhile True: pass', model=model, step_budget=500)
+    error = caught.value
+    assert (error.option, error.limit, error.spent) == ("step_budget", 500, 501)
+    assert error.partial["X"] == " hi" and error.partial.prompt == "Say: hi"

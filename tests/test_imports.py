@@ -14,7 +14,7 @@ import lmql_lite
 
 PACKAGE = Path(__file__).parent.parent / "lmql_lite"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("grammar", "demo"))
-RUNS_QUERIES = PACKAGE / "runtime" / "environment.py"
+RUNS_QUERIES = PACKAGE / "engine" / "environment.py"
 """The one place where Python text is run: the query's own."""
 
 ALONE = """
@@ -30,7 +30,11 @@ WITHOUT_OPTIONAL = """
 import importlib, pkgutil, sys
 from importlib.machinery import PathFinder
 
-OPTIONAL = {"torch", "transformers", "huggingface_hub", "redis", "ray", "openai", "pydantic", "llguidance"}
+OPTIONAL = {
+    "torch", "transformers", "huggingface_hub", "redis", "ray", "pyarrow", "openai", "pydantic", "llguidance",
+    "pygls", "lsprotocol", "PIL", "llama_cpp", "lm_eval", "opentelemetry",
+}
+HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.")  # imported by their hosts, or with their extra
 
 class Absent(PathFinder):
     @classmethod
@@ -43,7 +47,7 @@ import lmql_lite
 names = [module.name for module in pkgutil.walk_packages(lmql_lite.__path__, "lmql_lite.")]
 assert "lmql_lite.models.transformers" in names and len(names) > 20, names
 for name in names:
-    if not name.endswith("__main__"):
+    if not name.endswith("__main__") and not name.startswith(HOSTED):
         importlib.import_module(name)
 assert not OPTIONAL & set(sys.modules)
 

@@ -27,7 +27,7 @@ EXAMPLES = ROOT / "examples" / "lmql"
 PAGE = ROOT / "docs" / "coming-from-lmql.md"
 QUERIES = sorted(EXAMPLES.glob("*.lmql"))
 HOSTS = sorted(EXAMPLES.glob("*.py"))
-ROWS = {"L": 24, "D": 9, "O": 15, "C": 19, "E": 17}
+ROWS = {"L": 24, "A": 9, "O": 15, "C": 19, "E": 17}
 """How many rows the page has of the language, decoders, options, constraints, and what stands around them."""
 
 TALKS: dict[str, tuple[Config, str]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.runtime.rows import each, seed_of_row
+from lmql_lite.engine.rows import DataRow, finished_rows, numbered
 
 SHOUT = lq.compile("return await shout(word) if aloud else word")
 DICE = lq.compile('sample(seed=7)\n    "[X]"\nwhere len(X) == 4')
@@ -39,15 +39,29 @@ def test_a_row_that_is_no_mapping_is_the_only_input() -> None:
     assert [result.value for result in WORD.map_sync(["a", {"word": "b"}])] == ["A", "B"]
     with pytest.raises(lq.InputError, match="a row names its inputs") as caught:
         SHOUT.map_sync(["a"])
-    assert caught.value.__notes__ == ["in rows[0] of a map"]
+    assert caught.value.__notes__[-1] == "in rows[0]"
     with pytest.raises(lq.InputError, match="reads no input 'wrod'"):
-        WORD.map_sync([{"wrod": 1}])
+        WORD.map_sync([{"wrod": 1}], columns="strict")
+
+
+def test_columns_that_the_query_does_not_read_are_carried_along() -> None:
+    async def main() -> list[lq.FinishedRow]:
+        rows = [{"word": "a", "target": "A"}, {"word": "b", "re": 1}]
+        return [finished async for finished in WORD.rows(rows, concurrency=1)]
+
+    first, second = asyncio.run(main())
+    assert (first.result.value, first.row["target"]) == ("A", "A")
+    assert (second.result.value, second.row["re"]) == ("B", 1)
+    with pytest.raises(lq.InputError, match="the row has no column 'word'") as caught:
+        WORD.map_sync([{"wrod": 1, "target": 2}])
+    assert caught.value.hint == "did you mean wrod?"
 
 
 def test_rows_of_a_function_are_calls() -> None:
     assert [result.value for result in shouted.map_sync(["a", {"word": "b", "times": 2}])] == ["A", "BB"]
     with pytest.raises(TypeError, match="unexpected keyword argument 'wrod'"):
-        shouted.map_sync([{"word": "a", "wrod": "a"}])
+        shouted.map_sync([{"word": "a", "wrod": "a"}], columns="strict")
+    assert shouted.map_sync([{"word": "a", "wrod": "a"}])[0].value == "A"
 
 
 def test_no_more_rows_are_taken_than_run_at_once() -> None:
@@ -60,19 +74,39 @@ def test_no_more_rows_are_taken_than_run_at_once() -> None:
             assert taken <= number + 1
             yield str(number)
 
-    async def work(number: int, row: str) -> str:
+    async def work(row: DataRow) -> Any:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        assert taken <= number + 3
+        assert taken <= row.number + 3
         await asyncio.sleep(0)
         running -= 1
-        return row
+        return row.value
 
-    told: list[tuple[int, int | None]] = []
-    answers = asyncio.run(each(rows(), work, 3, lambda done, total: told.append((done, total)), "raise"))
-    assert answers == [str(number) for number in range(20)] and most == 3
-    assert told == [(done, None) for done in range(1, 21)]
+    async def main() -> list[Any]:
+        return [each.answer async for each in finished_rows(numbered(rows(), 1, None), work, 3, "raise")]
+
+    assert sorted(asyncio.run(main()), key=int) == [str(number) for number in range(20)] and most == 3
+
+
+def test_rows_that_the_caller_has_not_asked_for_are_held_and_no_more_begin() -> None:
+    taken = 0
+
+    def rows() -> Iterator[str]:
+        nonlocal taken
+        for number in range(20):
+            taken += 1
+            yield str(number)
+
+    async def main() -> None:
+        seen = 0
+        async for _ in WORD.rows(rows(), concurrency=3):
+            await asyncio.sleep(0.001)
+            assert taken <= seen + 4
+            seen += 1
+
+    asyncio.run(main())
+    assert taken == 20
 
 
 def test_async_rows_are_taken_one_after_the_other_and_a_list_says_how_many_there_are() -> None:
@@ -92,7 +126,7 @@ def test_an_error_stands_in_the_place_of_its_result_where_it_is_kept() -> None:
     query = lq.compile("return 6 // number")
     first, second, third = query.map_sync([1, 0, 3], on_error="keep")
     assert (first.value, third.value) == (6, 2)
-    assert isinstance(second, ZeroDivisionError) and second.__notes__ == ["in rows[1] of a map"]
+    assert isinstance(second, ZeroDivisionError) and second.__notes__ == ["in rows[1]"]
 
 
 def test_the_first_error_ends_all_other_runs_and_their_clean_up_has_run() -> None:
@@ -114,7 +148,7 @@ def test_the_first_error_ends_all_other_runs_and_their_clean_up_has_run() -> Non
     query = lq.compile("return await wait(number)")
     with pytest.raises(KeyError) as caught:
         query.map_sync([{"number": number, "wait": wait} for number in range(20)], concurrency=4)
-    assert caught.value.__notes__ == ["in rows[3] of a map"]
+    assert caught.value.__notes__ == ["in rows[3]"]
     assert ended == ["cleaned up"] * 3
 
 
@@ -153,11 +187,39 @@ def test_a_map_that_is_cancelled_leaves_nothing_under_way() -> None:
 def test_equal_rows_draw_differently_and_the_whole_map_is_repeatable(said: Any) -> None:
     results = DICE.map_sync([{}] * 5, model=RANDOM, session=lq.Session(), **said)
     assert len({result["X"] for result in results}) == 5
-    assert [result.seed for result in results] == [seed_of_row(7, number) for number in range(5)]
     again = DICE.map_sync([{}] * 5, model=RANDOM, session=lq.Session(), concurrency=1, **said)
     assert [result.prompt for result in again] == [result.prompt for result in results]
     alone = DICE.run_sync(model=RANDOM, seed=results[3].seed)
     assert alone["X"] == results[3]["X"]
+
+
+def test_a_seed_is_of_the_id_and_not_of_the_place() -> None:
+    rows = [{"id": name, "n": name} for name in "abcd"]
+    query = lq.compile('sample(seed=7)\n    "{n}[X]"\nwhere len(X) == 4')
+    whole = query.map_sync(rows, model=RANDOM, session=lq.Session())
+    other = query.map_sync([{"id": "new", "n": "x"}, rows[3], rows[1]], model=RANDOM, session=lq.Session())
+    assert [result.prompt for result in other[1:]] == [whole[3].prompt, whole[1].prompt]
+
+    async def main() -> dict[tuple[str, int], str]:
+        streamed = query.rows(rows[:2], repeat=2, model=RANDOM, session=lq.Session())
+        return {(each.id, each.repeat): each.result.prompt async for each in streamed}
+
+    found = asyncio.run(main())
+    assert found["a", 0] == whole[0].prompt and len(set(found.values())) == 4
+
+
+def test_more_rows_at_a_time_than_a_model_here_keeps_change_nothing() -> None:
+    running, most = 0, 0
+
+    async def busy() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    lq.compile("await busy()").map_sync([{"busy": busy}] * 30, concurrency=64, model="demo")
+    assert most <= lq.model("demo").sequences  # type: ignore[union-attr]
 
 
 def test_rows_share_the_tree_so_that_equal_rows_are_asked_once() -> None:
@@ -190,8 +252,9 @@ def test_each_row_has_a_trace_of_its_own(tmp_path: Path) -> None:
         ({"concurrency": 0}, "concurrency is a whole number"),
         ({"concurrency": True}, "concurrency is a whole number"),
         ({"on_error": "kepe"}, "on_error is 'raise' or 'keep'"),
+        ({"columns": "all"}, "columns is 'carry' or 'strict'"),
     ],
-    ids=["none", "bool", "on_error"],
+    ids=["none", "bool", "on_error", "columns"],
 )
 def test_wrong_options_are_refused(options: Any, sentence: str) -> None:
     with pytest.raises(lq.InputError, match=sentence):

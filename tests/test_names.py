@@ -1,13 +1,19 @@
-"""Names and citations that can be checked: every rule, law and decision that is cited is written down."""
+"""Names and citations that can be checked: what is cited is written down, and a name means one thing."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import FAST, ROOT
+
+MODULES = sorted(path for path in (ROOT / "lmql_lite").rglob("*.py") if path.name != "__init__.py")
+CIRCLING = ("What", "Who", "Which", "Where", "Whether", "How")
+"""First words of a docstring that circles its thing (words.md, rule 1)."""
 
 CITING = [
     path
@@ -31,3 +37,46 @@ def test_every_rule_that_is_cited_is_in_the_semantics(citation: str, heading: st
     written = set(re.findall(heading, (ROOT / "docs" / "semantics.md").read_text(), re.MULTILINE))
     dangling = {number: path for number, path in cited(citation).items() if number not in written}
     assert not dangling
+
+
+def test_every_decision_that_is_cited_has_a_page_and_a_line_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = {str(int(path.name[:3])): path.name for path in folder.glob("[0-9]*.md")}
+    index = dict(re.findall(r"^\* \[D(\d+)\]\(([^)]+)\)", (folder / "README.md").read_text(), re.MULTILINE))
+    assert index == pages
+    assert not {number: path for number, path in cited(r"\bD(\d{1,2})\b(?!\d)").items() if number not in pages}
+
+
+def test_no_two_modules_share_a_name() -> None:
+    places = defaultdict(list)
+    for path in MODULES:
+        places[path.stem].append(path.relative_to(ROOT))
+    assert not [found for found in places.values() if len(found) > 1]
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places = defaultdict(list)
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.relative_to(ROOT))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_a_docstring_names_its_thing_first() -> None:
+    circling = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                first = (ast.get_docstring(node) or "-").split()[0]
+                if first in CIRCLING:
+                    circling.append(f"{path.relative_to(ROOT)}: {getattr(node, 'name', 'module')}")
+    assert not circling
+
+
+def test_the_architecture_fits_on_150_lines() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150
+
+
+def test_the_fast_loop_names_files_that_there_are() -> None:
+    assert [name for name in FAST if not (ROOT / "tests" / name).exists()] == []

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import lmql_lite as lq
 from lmql_lite.apps.cli import lq as command
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 README = PAGES[0].read_text("utf-8")
 TEXTS = "\n".join(page.read_text("utf-8") for page in PAGES)
 
@@ -22,19 +30,87 @@ def fences(language: str, text: str = README) -> list[str]:
     return [inside for kind, inside in found if kind == language]
 
 
+INPUTS = {"animal": "trout", "place": "Rome", "weather": "rainy"}
+"""Inputs of the queries on the pages."""
+
+
+def with_outputs(text: str) -> list[tuple[str, str, str]]:
+    """Code of a page whose next fence is its output: kind, code and output."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    pairs = pairwise(found)
+    return [(kind, code, output) for (kind, code), (other, output) in pairs if kind in CODE and other == "text"]
+
+
+CODE = ("lq", "python")
+OUTPUTS = [(page.name, *each) for page in PAGES for each in with_outputs(page.read_text("utf-8"))]
+
+
 @pytest.mark.parametrize(
     "source", dict.fromkeys(fences("lq", TEXTS)), ids=lambda source: source.splitlines()[0].removeprefix("# ")
 )
 def test_every_query_runs_on_the_demo_model(source: str) -> None:
     query = lq.compile(source)
-    found = query.run_sync({"weather": "rainy"} if "weather" in query.inputs else {})
+    found = query.run_sync({name: INPUTS[name] for name in query.inputs})
     assert all(result.prompt for result in (found if isinstance(found, list) else [found]))
+
+
+@pytest.mark.parametrize(("page", "kind", "code", "output"), OUTPUTS, ids=lambda part: part.splitlines()[0][:30])
+def test_what_stands_under_code_is_its_output(
+    page: str, kind: str, code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"page.{'py' if kind == 'python' else 'lq'}"
+    file.write_text(code, "utf-8")
+    if kind == "python":
+        with redirect_stdout(StringIO()) as out:
+            exec(compile(code, str(file), "exec"), {"__name__": "page"})
+        assert out.getvalue() == output
+    else:
+        inputs = [f"--var={name}={INPUTS[name]}" for name in lq.compile(code).inputs]
+        ended = CliRunner().invoke(command, ["run", str(file), "--model", "demo", *inputs])
+        assert ended.stdout == output, ended.stderr
+
+
+def test_the_pages_have_outputs() -> None:
+    assert len(OUTPUTS) > 5 and {kind for _, kind, _, _ in OUTPUTS} == set(CODE)
+
+
+def test_the_first_command_prints_what_stands_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    ended = CliRunner().invoke(command, ["run", "examples/01_packing_list.lq", "--model", "demo"])
+    assert "".join(f"    {line}\n" for line in ended.stdout.splitlines()) in README
+
+
+def test_the_mistake_is_reported_as_it_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [source] = [each for each in fences("lq") if each.startswith("# choose.lq")]
+    Path("choose.lq").write_text(source.replace("where KIND", "where KIN"), "utf-8")
+    report = CliRunner().invoke(command, ["check", "choose.lq"]).stdout
+    assert "".join(f"    {line}\n" for line in report.splitlines()) in README
+
+
+KINDS = {
+    "fish": ("trout", "shark", "salmon"),
+    "bird": ("eagle", "sparrow"),
+    "mammal": ("dog", "cow", "blue whale"),
+}
+
+
+@pytest.mark.parametrize(("kind", "animal"), [(kind, animal) for kind, animals in KINDS.items() for animal in animals])
+def test_a_readers_own_variation_of_the_first_query_with_an_input_is_answered_right(kind: str, animal: str) -> None:
+    [source] = [each for each in fences("lq") if each.startswith("# choose.lq")]
+    assert lq.run_sync(source, {"animal": animal}, model="demo")["KIND"] == f" {kind}"
+
+
+def test_a_real_model_is_named_within_the_first_thirty_lines() -> None:
+    assert "ollama/" in "\n".join(README.splitlines()[:30])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    own = [link for link in links if not link.startswith("https://")]
+    assert [link for link in own if not (page.parent / link).exists()] == []
 
 
 def test_the_first_query_is_the_first_example() -> None:
@@ -42,18 +118,43 @@ def test_the_first_query_is_the_first_example() -> None:
     assert fences("lq")[0].splitlines()[1:] == example.splitlines()[1:]
 
 
-def test_the_python_runs_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for number, text in enumerate(fences("python")):
-        file = tmp_path / f"readme_{number}.py"
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/fastapi.md"])
+def test_the_python_runs_as_it_stands(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if page == "docs/fastapi.md":
+        pytest.importorskip("fastapi", reason="needs fastapi")
+    for number, text in enumerate(fences("python", (ROOT / page).read_text("utf-8"))):
+        file = tmp_path / f"page_{number}.py"
         file.write_text(text, "utf-8")  # a file: @query reads its query from the source
-        exec(compile(text, str(file), "exec"), {"__name__": f"readme_{number}"})
-    assert "this is a test" in capsys.readouterr().out.lower()
+        exec(compile(text, str(file), "exec"), {"__name__": f"page_{number}"})
+
+
+def test_the_web_application_answers_streams_and_takes_text_literally(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="needs fastapi")
+    testing = pytest.importorskip("starlette.testclient", reason="needs httpx")
+    [text] = fences("python", (ROOT / "docs" / "fastapi.md").read_text("utf-8"))
+    file = tmp_path / "app.py"
+    file.write_text(text, "utf-8")
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(compile(text, str(file), "exec"), names)
+    try:
+        with testing.TestClient(names["app"]) as client:
+            assert client.get("/kind/trout").json() == {"kind": "fish"}
+            assert client.get("/stream/Rome").text == "Things to pack for Rome:\n- Passport\n"
+            assert client.get("/stream/[X] {{:system}}").text.startswith("Things to pack for [X] {{:system}}:\n-")
+    finally:
+        lq.configure(model=None)
+
+
+COMMAND_LINE = (ROOT / "docs" / "command-line.md").read_text("utf-8")
 
 
 def test_every_option_of_the_command_line_is_named() -> None:
     assert isinstance(command, click.Group)
-    run = command.commands["run"]
+    context = click.Context(command)
+    run = command.get_command(context, "run")
+    assert run is not None
     for parameter in run.params:
         if isinstance(parameter, click.Option):
-            assert any(option in README for option in parameter.opts), parameter.opts
-    assert set(command.commands) == set(re.findall(r"^lq (\w+)", README, re.MULTILINE))
+            assert any(option in COMMAND_LINE for option in parameter.opts), parameter.opts
+    assert set(command.list_commands(context)) == set(re.findall(r"^lq (\w+)", COMMAND_LINE, re.MULTILINE))

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from lmql_lite.apps.cache_views import MODEL, explain, inspect, vocabulary_of
-from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, counted, note, reporting, tell, write, write_object
+from lmql_lite.apps.cache_inspect import MODEL, explain, inspect
+from lmql_lite.apps.kv_commands import audit, kv, write_totals
+from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, counted, note, reporting, write, write_error, write_object
 from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
     from lmql_lite.cache.compaction import Rewritten
-    from lmql_lite.cache.merge import Conflict, FileAnswer, Merged
 
-LISTED = 10
-"""Conflicts that are shown one by one."""
 LINES_AT_ONCE = 500
 NAMES = {"topks": "top-k entries", "greedy": "greedy answers", "sampled": "sampled answers"}
 
@@ -32,23 +30,32 @@ JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def cache() -> None:
     """Look after .tokens files: what models said, kept for later runs.
 
-    Only compact and clear change a FILE, and no command overwrites another one.
+    Only compact and clear change a FILE, and no command overwrites another one. Commands that only read take the URL
+    of a stream (redis://host:port/name) in the place of a FILE.
     """
 
 
 cache.add_command(inspect)
 cache.add_command(explain)
+cache.add_command(audit)
+cache.add_command(kv)
 
 
 @cache.command()
 @click.argument("file")
 @JSON
 def stats(file: str, as_json: bool) -> None:
-    """What FILE holds."""
+    """Numbers of entries in FILE, by model.
+
+    Of a folder: pages of attention keys and values, and entries of the encoder cache.
+    """
     from lmql_lite.cache.file_contents import fingerprint_shown, read_file
-    from lmql_lite.cache.spelling import size_shown, visible
+    from lmql_lite.cache.token_text import size_shown, visible
 
     with reporting(as_json):
+        if Path(file).is_dir():
+            write_totals(file, as_json)
+            return
         found = read_file(file)
         numbers = {what: getattr(found, what) for what in ("nodes", "topks", "greedy", "sampled", "frames", "bytes")}
         if as_json:
@@ -61,7 +68,7 @@ def stats(file: str, as_json: bool) -> None:
         for what, number in numbers.items():
             write(f"{NAMES.get(what, what):<16} {number:,}")
         if not found.is_sound:
-            tell(f"damaged in {counted(len(found.damage), 'place')}; see lq cache verify {file}")
+            write_error(f"damaged in {counted(len(found.damage), 'place')}; see lq cache verify {file}")
 
 
 @cache.command()
@@ -72,7 +79,7 @@ def verify(file: str) -> None:
     Exit code 6 where some of it is damaged: that is asked for again, and lq cache compact leaves it out.
     """
     from lmql_lite.cache.file_contents import read_file
-    from lmql_lite.cache.spelling import visible
+    from lmql_lite.cache.token_text import visible
 
     with reporting(as_json=False):
         found, name = read_file(file), visible(file)
@@ -133,7 +140,7 @@ def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
     """
     from lmql_lite.cache.compaction import cleared
     from lmql_lite.cache.file_contents import chosen, model_shown, read_file
-    from lmql_lite.cache.spelling import visible
+    from lmql_lite.cache.token_text import visible
 
     with reporting(as_json):
         contents = read_file(file)
@@ -143,7 +150,7 @@ def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
                 raise click.UsageError("this drops entries for good and cannot ask here: add --yes")
             question = f"Drop all that {names} said from {visible(file)} ({contents.bytes:,} bytes)?"
             if not click.confirm(question, err=True):
-                tell("nothing was changed")
+                write_error("nothing was changed")
                 sys.exit(INTERRUPTED)
         done = cleared(file, model=model)
         if as_json:
@@ -166,64 +173,26 @@ def _note_damage(done: Rewritten) -> None:
 @click.option(
     "--prefer",
     type=click.Choice(["first", "last"]),
-    help="Whose answer counts where FILES contradict each other: that of the file named first, or last.",
+    default="first",
+    help="Whose answer counts where FILES answer the same question: that of the file named first (default), or last.",
 )
 @JSON
-def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"] | None, as_json: bool) -> None:
-    """Join FILES into a new one that knows what any of them knows. FILES stay as they are.
-
-    Two files that answer the same question of the same model differently are a conflict. The first ten are listed, and
-    without --prefer nothing is written (exit code 6).
-    """
-    from lmql_lite.cache.merge import merged, write_new
-    from lmql_lite.cache.spelling import visible
+def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"], as_json: bool) -> None:
+    """Join FILES into a new one that knows what any of them knows. FILES stay as they are."""
+    from lmql_lite.cache.compaction import merged, write_new
+    from lmql_lite.cache.token_text import visible
 
     with reporting(as_json):
         if os.path.lexists(output):
             raise CacheError(f"{output} exists, and is never overwritten", hint="name another file, or remove it")
-        done = merged(files, prefer or "first", listed=LISTED)
-        conflicts = done.conflicts
+        done = merged(files, prefer)
         for file in done.damaged:
             note(f"{visible(file)} is damaged; what cannot be read is left out (lq cache verify says where)")
-        if conflicts.count:
-            tell("\n".join(_conflict_lines(done, files)))
-            if prefer is None:
-                raise CacheError(
-                    f"the files contradict each other, so that {output} was not written",
-                    hint="--prefer first keeps what the file named first says, --prefer last the last one",
-                )
         write_new(output, done.payloads)
         if as_json:
-            sizes = {"models": done.models, "nodes": done.nodes, "entries": done.entries, "shared": done.shared}
-            write_object({"file": output, "conflicts": conflicts.count} | sizes)
+            write_object({"file": output, "models": done.models, "nodes": done.nodes, "entries": done.entries})
             return
         write(f"{visible(output)}: {counted(done.models, 'model')}, {counted(done.entries, 'entry')}")
-        if done.shared:
-            write(f"{counted(done.shared, 'entry')} stood in more than one of the files")
-
-
-def _conflict_lines(done: Merged, files: tuple[str, ...]) -> Iterable[str]:
-    from lmql_lite.cache.file_contents import model_shown
-    from lmql_lite.cache.spelling import spelled, visible
-
-    conflicts = done.conflicts
-    vocabularies = {one.model.fingerprint: vocabulary_of(one.model) for one in conflicts.some}
-
-    def told(answer: FileAnswer, conflict: Conflict) -> str:
-        token = "none" if answer.token is None else spelled([answer.token], vocabularies[conflict.model.fingerprint])
-        return f"{visible(files[answer.source])} says {token} ({answer.logprob:.4f})"
-
-    for one in conflicts.some:
-        before = spelled(one.path, vocabularies[one.model.fingerprint])
-        before = before if len(before) <= 40 else f"…{before[-40:]}"
-        yield f"{model_shown(one.model)}, {one.kind} at token {len(one.path) + 1}, after {before}:"
-        yield f"  {told(one.first, one)}, {told(one.other, one)}"
-    if conflicts.count > len(conflicts.some):
-        yield f"… {conflicts.count - len(conflicts.some):,} more"
-    same = conflicts.count - conflicts.other_token
-    yield f"{counted(conflicts.count, 'conflict')}: {conflicts.other_token:,} with another token" + (
-        f", {same:,} with the same token and other scores (at most {conflicts.apart:.2g} apart)" if same else ""
-    )
 
 
 @cache.command()
@@ -247,8 +216,7 @@ def export(file: str, model: str | None, output: str | None) -> None:
     null stands for a number that is not there: minus infinity, no token, an unknown time. Of a model behind an API all
     tokens are bytes; logprob 1 then says that a byte goes on with the server's token before it.
     """
-    from lmql_lite.cache.export import exported
-    from lmql_lite.cache.file_contents import chosen, read_file
+    from lmql_lite.cache.file_contents import chosen, exported, read_file
 
     with reporting(as_json=False):
         found = read_file(file)
@@ -275,7 +243,7 @@ def _write_lines(lines: Iterable[str]) -> None:
 
 
 def _write_file(path: Path, lines: Iterable[str]) -> None:
-    """All lines, or no file."""
+    """Writes all lines, or no file."""
     try:
         with path.open("x", encoding="ascii", newline="\n") as file:
             try:

@@ -1,33 +1,135 @@
-"""A run that never asks its model: which part of it a `.tokens` file knows, and why the next part is not known."""
+"""Explanation of a miss: a run that never asks its model, as far as a `.tokens` file knows it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.api import Query
 from lmql_lite.apps.terminal import counted
-from lmql_lite.apps.unasked import Unasked, UnaskedSession
-from lmql_lite.cache.explain import Difference, difference
+from lmql_lite.cache.byte_tree import TURNS
 from lmql_lite.cache.file_contents import ModelEntries, fingerprint_shown, model_shown, read_file
-from lmql_lite.cache.nodes import ROOT
-from lmql_lite.cache.spelling import Vocabulary, size_shown
-from lmql_lite.cache.texts import TURNS
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.node_table import ROOT
+from lmql_lite.cache.token_text import BYTES, Difference, Vocabulary, difference, size_shown
+from lmql_lite.engine import events
+from lmql_lite.engine.generate.remote_scheduler import GO_ON
+from lmql_lite.engine.session import Session
+from lmql_lite.engine.settings import Settings
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import Model
-from lmql_lite.runtime import events
-from lmql_lite.verbs import Query
+from lmql_lite.models.base import (
+    Capabilities,
+    Completer,
+    CompletionRequest,
+    Model,
+    Prompt,
+    PromptTurn,
+    Scored,
+    Scorer,
+    ScoreRequest,
+    StreamPiece,
+)
+from lmql_lite.tokens import Source
+
+
+class Unasked:
+    """A model that is never asked: it fails, and keeps the `path` at which it would have been.
+
+    `unit` is what a node of its tree stands for.
+    """
+
+    def __init__(self, name: str, fingerprint: str, vocabulary: Vocabulary, unit: str) -> None:
+        self.name = name
+        self.fingerprint = fingerprint
+        self.vocabulary = vocabulary
+        self.unit = unit
+        self.path: tuple[int, ...] | None = None
+
+    def fail(self, path: tuple[int, ...]) -> NoReturn:
+        if self.path is None:
+            self.path = path
+        raise ModelError(f"{self.name} is not asked")
+
+
+class UnaskedScorer(Unasked):
+    def __init__(self, scorer: Scorer) -> None:
+        super().__init__(scorer.name, scorer.fingerprint, scorer.tokenizer.vocabulary, "token")
+        self.tokenizer = scorer.tokenizer
+        self.context_length = scorer.context_length
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
+        first = requests[0]
+        self.fail((first.prefix + first.new_ids)[: len(first.prefix) + first.positions[0]])
+
+
+class UnaskedServer(Unasked):
+    """A server that is probed for its capabilities, and no more."""
+
+    def __init__(self, completer: Completer) -> None:
+        super().__init__(completer.name, "", BYTES, "byte")
+        self._completer = completer
+
+    @property
+    def place(self) -> str:
+        return self._completer.place
+
+    async def probe(self, known: Capabilities | None = None) -> Capabilities:
+        endpoint = await self._completer.probe(known)
+        self.fingerprint = endpoint.fingerprint
+        return endpoint
+
+    async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
+        self.fail(_path(prompt))
+        yield StreamPiece(b"")
+
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
+        self.fail(_path(prompt))
+
+
+def _path(prompt: Prompt) -> tuple[int, ...]:
+    """A prompt as a path of the tree that it was made from."""
+    if len(prompt) > 1 and prompt[-1] == PromptTurn("user", GO_ON):
+        prompt = prompt[:-1]
+    path: list[int] = []
+    for turn in prompt:
+        path += [TURNS[turn.role]] if turn.role is not None else []
+        path += turn.text.encode()
+    if prompt[-1].role == "user":  # the answer is about to begin
+        path.append(TURNS["assistant"])
+    return tuple(path)
+
+
+class UnaskedSession(Session):
+    """For one run."""
+
+    unasked: UnaskedScorer | UnaskedServer | None = None
+    trees: ModelTrees | None = None
+
+    async def _trees(self, settings: Settings) -> ModelTrees:
+        self.trees = await super()._trees(settings)
+        return self.trees
+
+    def written(self, node: int) -> int:
+        """The time at which the entry that the run read at a node was written: unix seconds, 0 if it is not known."""
+        assert self.trees is not None and self.unasked is not None, "a run has begun"
+        return self.trees.tree(self.unasked.fingerprint).written(node) or 0
+
+    def model(self, model: str | Model | None) -> Model:
+        if self.unasked is None:
+            found = super().model(model)
+            self.unasked = UnaskedServer(found) if isinstance(found, Completer) else UnaskedScorer(found)
+        return self.unasked
 
 
 @dataclass(slots=True)
 class Filled:
-    """A hole as far as it was filled: tokens that the file knows and tokens that conditions force.
+    """A hole: numbers of tokens that the file knows and that conditions force; `is_whole`: it has its value.
 
-    `oldest`, `newest`: unix seconds at which the entries that were used were written; 0 is not known. `is_whole` says
-    whether the hole got its value.
+    `oldest` and `newest`: times at which the entries that were read were written (S4): unix seconds, 0 if not known.
     """
 
     name: str
@@ -38,13 +140,21 @@ class Filled:
     newest: int = 0
     is_whole: bool = False
 
+    def take(self, source: Source, written: int) -> None:
+        """Counts a token, whose entry was written at that time."""
+        self.forced += source == "forced"
+        if source == "cache":
+            self.oldest = min(self.oldest, written) if self.known else written
+            self.newest = max(self.newest, written)
+            self.known += 1
+
 
 @dataclass(frozen=True, slots=True)
-class Miss:
-    """What the file does not know, and why. `difference` is where the path leaves what it does know.
+class FirstMiss:
+    """The first thing that the file does not know. `difference` is where the path leaves what it knows.
 
     `model`: it knows nothing of this model. `prefix`: another text came before. `question`: the place is known, and was
-    asked otherwise.
+    asked under other conditions, sampling or seed.
     """
 
     reason: Literal["model", "prefix", "question"]
@@ -53,119 +163,64 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """`miss` is None where the file knows all that the run asks."""
+class RunExplanation:
+    """A run as far as the file knows it. `miss` is None if that is all of it."""
 
     model: str
     fingerprint: str
     seed: int
     is_sampled: bool
     holes: tuple[Filled, ...]
-    miss: Miss | None
+    miss: FirstMiss | None
     vocabulary: Vocabulary
 
 
 async def explained(
     query: Query, inputs: Mapping[str, Any], file: str, *, model: str | Model | None, seed: int | None
-) -> Explanation:
-    """Runs the query until the file does not know on. Raises what a run raises, and CacheError as `read_file`."""
-    known = read_file(file).by_model
-    session, walk = UnaskedSession(), _Walk(known)
+) -> RunExplanation:
+    """Runs the query up to the first thing that the file does not know. Raises what a run raises, and CacheError as
+    `read_file`."""
+    known, session = read_file(file).by_model, UnaskedSession()
+    holes: dict[str, list[Filled]] = {}
+    order: list[Filled] = []
+    started: events.Started | None = None
     stream = query.stream(inputs, model=model, cache=file, cache_mode="ro", seed=seed, speculate=False, session=session)
     try:
         async for event in stream:
-            walk.see(event, session.unasked)
+            match event:
+                case events.Started():
+                    started = event
+                case events.HoleOpened(name, span):
+                    order.append(Filled(name, span.line))
+                    holes.setdefault(name, []).append(order[-1])
+                case events.HoleClosed(name):
+                    holes[name][-1].is_whole = True
+                case events.TokenMoved(token, _, parent) if token.fate == "kept" and token.hole in holes:
+                    holes[token.hole][-1].take(token.source, session.written(parent))
     except ModelError:
         if session.unasked is None or session.unasked.path is None:
             raise
-    unasked, started = session.unasked, walk.started
+    unasked = session.unasked
     assert unasked is not None and started is not None, "a run begins with Started"
     miss = None if unasked.path is None else _miss(known, unasked, unasked.path, started, file)
-    return Explanation(
-        model=unasked.name,
-        fingerprint=unasked.fingerprint,
-        seed=started.seed,
-        is_sampled=started.decoder == "sample",
-        holes=tuple(walk.holes),
-        miss=miss,
-        vocabulary=unasked.vocabulary,
+    sampled = started.decoder == "sample"
+    return RunExplanation(
+        unasked.name, unasked.fingerprint, started.seed, sampled, tuple(order), miss, unasked.vocabulary
     )
-
-
-class _Walk:
-    """Follows a run by its events, in the tree of the file: the run's own nodes are numbered otherwise."""
-
-    def __init__(self, known: Mapping[str, ModelEntries]) -> None:
-        self.started: events.Started | None = None
-        self.holes: list[Filled] = []
-        self._known = known
-        self._entries: ModelEntries | None = None
-        self._written: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._nodes: dict[int, int] = {}
-        self._last = ROOT
-
-    def see(self, event: events.Event, unasked: Unasked | None) -> None:
-        match event:
-            case events.Started() if unasked is not None:
-                self.started = event
-                self._entries = self._known.get(unasked.fingerprint)
-                self._written = np.zeros(0, np.int64) if self._entries is None else _written(self._entries)
-            case events.HoleOpened(name, span):
-                self.holes.append(Filled(name, span.line))
-            case events.HoleClosed(name):
-                for hole in self._of(name):
-                    hole.is_whole = True
-            case events.TokenMoved(token, node, parent) if token.fate == "kept" and unasked is not None:
-                place = self._place(parent, unasked)
-                self._nodes[node] = self._last = self._step(place, unasked.ids(token))
-                for hole in self._of(token.hole):
-                    hole.forced += token.source == "forced"
-                    if token.source == "cache":
-                        self._use(hole, place)
-
-    def _place(self, parent: int, unasked: Unasked) -> int:
-        """A node of the run in the tree of the file. What no token led to is where a text or an answer begins."""
-        if parent not in self._nodes:
-            begins = unasked.start if not self._nodes else (TURNS["assistant"],)
-            self._nodes[parent] = self._step(self._last, begins)
-        return self._nodes[parent]
-
-    def _of(self, name: str | None) -> list[Filled]:
-        """The last hole of that name, if there is one."""
-        return [hole for hole in self.holes if hole.name == name][-1:]
-
-    def _step(self, place: int, tokens: tuple[int, ...]) -> int:
-        """-1 where the file has no such node."""
-        if place < ROOT or self._entries is None:
-            return -1
-        node, many = self._entries.tree.walk(place, tokens)
-        return node if many == len(tokens) else -1
-
-    def _use(self, hole: Filled, place: int) -> None:
-        hole.known += 1
-        written = int(self._written[place]) if place >= ROOT else 0
-        hole.newest = max(hole.newest, written)
-        hole.oldest = written if hole.known == 1 else min(hole.oldest, written)
-
-
-def _written(known: ModelEntries) -> NDArray[np.int64]:
-    """Shape (nodes,): when the oldest entry of each node was written; 0 is not known, or there is none."""
-    latest = np.iinfo(np.int64).max
-    written = np.full(len(known.tree), latest)
-    np.minimum.at(written, known.entries.nodes, known.written)
-    return np.where(written == latest, 0, written)
 
 
 def _miss(
     known: Mapping[str, ModelEntries], unasked: Unasked, path: tuple[int, ...], started: events.Started, file: str
-) -> Miss:
+) -> FirstMiss:
     mine, vocabulary = known.get(unasked.fingerprint), unasked.vocabulary
     if mine is None or not len(mine):
-        return Miss("model", Difference((), path[0] if path else None, ()), tuple(_other_models(known, unasked, file)))
+        return FirstMiss(
+            "model", Difference((), path[0] if path else None, ()), tuple(_other_models(known, unasked, file))
+        )
     found = difference(mine.tree.children, path)
     node, entries = mine.tree.walk(ROOT, path)[0], mine.entries
     if found.asked is not None or not (entries.nodes == node).any():
-        return Miss("prefix", found, (found.told(vocabulary, unasked.unit),))
+        return FirstMiss("prefix", found, (found.describe(vocabulary, unasked.unit),))
     greedy, sampled = entries.greedy.nodes == node, entries.sampled.nodes == node
     sizes = entries.topks.sizes[entries.topks.nodes == node].tolist()
     seeds = sorted(set(entries.sampled.seeds[sampled].tolist()))
@@ -178,7 +233,7 @@ def _miss(
     wanted = f"the conditions and seed {started.seed}" if started.decoder == "sample" else "the conditions"
     place = found.place(vocabulary, unasked.unit)
     sentence = f"{place}: stored {' and '.join(stored)}, and that does not decide {wanted} of this hole"
-    return Miss("question", found, (sentence,))
+    return FirstMiss("question", found, (sentence,))
 
 
 def _other_models(known: Mapping[str, ModelEntries], unasked: Unasked, file: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`lq run --dry-run`: a plan for people, and as one JSON object."""
+"""Plan of a run (`lq run --dry-run`), for people and as one JSON object."""
 
 from __future__ import annotations
 
@@ -7,61 +7,52 @@ from dataclasses import asdict
 from typing import Any
 
 from lmql_lite.apps.terminal import counted, money
-from lmql_lite.runtime.plan import Plan, PlannedHole, PlannedLoop, Spending
+from lmql_lite.engine.plan import Plan, PlannedHole, Way
 
-HOW = {
+HOW: dict[Way, str] = {
     "masks": "token by token, under a mask",
-    "grammar": "held to a grammar; a token that runs past a stop and does not fit cannot be said",
+    "grammar": "held to a grammar; a token that runs past a stop and does not fit cannot be generated",
     "schema": "held to its JSON Schema",
-    "stops": "until the server has said a stop",
+    "stops": "until the server meets a stop string",
     "freely": "freely; what does not fit is asked for again",
+    "told": "by a sentence in the prompt that tells what may be answered (tell_answers=False leaves it out)",
     "scores": "by the scores of its options",
-    "later": "as its conditions allow, once what they depend on is known",
+    "later": "as its conditions allow, once their values are known",
 }
+LATER = "  (depends on the run)"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    limit = "a number of tokens that only a run finds out" if plan.max_tokens is None else f"{plan.max_tokens:,} tokens"
+    limit = "a number of tokens that depends on the run" if plan.max_tokens is None else f"{plan.max_tokens:,} tokens"
     yield f"{plan.model}, {plan.decoder}; a hole has at most {limit}"
     for hole in plan.holes:
         yield ""
         yield from _hole_lines(plan, hole)
     yield ""
     yield from _spending_lines(plan)
-    for loop in plan.loops:
-        if loop.passes is None:
-            yield _loop_line(loop)
+    yield from (f"the loop in line {loop.line} may have any number of passes" for loop in plan.loops)
     if plan.missing:
-        yield f"not given, so that what depends on it is not known: {', '.join(plan.missing)}"
+        yield f"inputs that are not given: {', '.join(plan.missing)}"
     if plan.unknown:
-        yield f"only a run finds out what the header says of {', '.join(plan.unknown)}"
-    if plan.met is not None:
-        yield f"what the server can do was found out with {counted(plan.met.requests, 'request')}"
+        yield f"options of the header that depend on the run: {', '.join(plan.unknown)}"
+    if not plan.is_met:
+        yield "Only a paid probe can tell what this server supports: the plan assumes one that supports little."
     yield from (f"this would end the run: {problem}" for problem in plan.problems)
 
 
 def _hole_lines(plan: Plan, hole: PlannedHole) -> Iterator[str]:
-    yield f"[{hole.name}]  line {hole.span.line}{_filled(hole)}"
+    times = "any number of times" if hole.times is None else f"at most {counted(hole.times, 'time')}"
+    yield f"[{hole.name}]  line {hole.span.line}{'' if hole.times == 1 else f', filled {times}'}"
     later = set(hole.later)
     for number, clause in enumerate(hole.conditions):
-        unknown = "  (not known yet)" if clause in later else ""
-        yield f"    {'where' if not number else '':<6} {_line(clause)}{unknown}"
-    for clause in hole.judged:
-        yield f"    judged {_line(clause)}  (by Python, when the value is complete)"
-    for clause in sorted(later.difference(hole.conditions)):
-        yield f"    later  {_line(clause)}  (not known yet)"
+        yield f"    {'where' if not number else '':<6} {_line(clause)}{LATER if clause in later else ''}"
+    yield from (f"    judged {_line(clause)}  (by Python, when the value is complete)" for clause in hole.judged)
+    yield from (f"    later  {_line(clause)}{LATER}" for clause in sorted(later.difference(hole.conditions)))
     bound = "" if hole.most_tokens is None else f"; at most {counted(hole.most_tokens, 'token')}"
     yield f"    ends   {', or '.join(hole.ends)}{bound}"
-    together = [other.name for other in plan.holes if other.segment == hole.segment and other is not hole]
-    with_others = f", in one segment with {', '.join(f'[{name}]' for name in together)}" if together else ""
-    yield f"    asked  {HOW[hole.way]}{with_others}"
-
-
-def _filled(hole: PlannedHole) -> str:
-    if hole.always and hole.times == 1:
-        return ""
-    most = "any number of times" if hole.times is None else f"at most {counted(hole.times, 'time')}"
-    return f", filled {most}, {'and at least once' if hole.always else 'and perhaps never'}"
+    together = [f"[{other.name}]" for other in plan.holes if other.segment == hole.segment and other is not hole]
+    others = f", in one segment with {', '.join(together)}" if together else ""
+    yield f"    asked  {HOW[hole.way]}{others}"
 
 
 def _line(clause: str) -> str:
@@ -69,63 +60,27 @@ def _line(clause: str) -> str:
 
 
 def _spending_lines(plan: Plan) -> Iterator[str]:
-    columns = (plan.usual, plan.most)
-    unbounded = "unbounded" if any(loop.passes is None for loop in plan.loops) else "not known"
-
-    def row(name: str, *cells: str) -> str:
-        return f"{name:<12}" + "".join(f"{cell:>18}" for cell in cells)
-
-    def number(count: int | None) -> str:
-        return unbounded if count is None else f"{count:,}"
-
-    yield row("", "if what it says fits", "at most") if plan.on_server else row("", "if all is accepted", "at most")
+    amounts = {"tokens in": plan.spending.prompt_tokens, "tokens out": plan.spending.completion_tokens}
     if plan.on_server:
-        yield row("requests", *(number(each.requests) for each in columns))
-    yield row("tokens in", *(number(each.prompt_tokens) for each in columns))
-    yield row("tokens out", *(number(each.completion_tokens) for each in columns))
+        amounts = {"requests": plan.spending.requests, **amounts}
+    yield "if all that the model generates fits, at most"
+    for name, amount in amounts.items():
+        yield f"{name:<12}{'no bound' if amount is None else f'{amount:,}':>18}"
     if plan.on_server and plan.budget.prices is not None:
-        costs = (plan.cost(each) for each in columns)
-        yield row("cost", *(unbounded if cost is None else money(cost) for cost in costs))
+        yield f"{'cost':<12}{'no bound' if plan.cost is None else money(plan.cost):>18}"
     limits = {"requests": plan.budget.max_requests, "tokens": plan.budget.max_total_tokens}
-    told = [f"{limit:,} {what}" for what, limit in limits.items() if limit is not None]
-    told += [] if plan.budget.max_cost is None else [f"a cost of {money(plan.budget.max_cost)}"]
-    if told:
-        yield f"the run ends before it passes {' or '.join(told)}"
-
-
-def _loop_line(loop: PlannedLoop) -> str:
-    each = loop.each
-    parts = [
-        None if each.requests in (None, 0) else counted(each.requests or 0, "request"),
-        None if each.completion_tokens is None else f"{each.completion_tokens:,} tokens out",
-    ]
-    told = " and ".join(part for part in parts if part)
-    first = f"; its first one comes to {told}, if what it says fits" if told else ""
-    return f"unbounded: the loop in line {loop.span.line} may have any number of passes{first}"
+    bounds = [f"{limit:,} {unit}" for unit, limit in limits.items() if limit is not None]
+    bounds += [] if plan.budget.max_cost is None else [f"a cost of {money(plan.budget.max_cost)}"]
+    if bounds:
+        yield f"the run ends before it passes {' or '.join(bounds)}"
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:
-    """Null is no bound, or not known."""
-    holes = [asdict(hole) | {"span": None, "line": hole.span.line, "column": hole.span.column} for hole in plan.holes]
-    for hole in holes:
+    """The plan as JSON data. Null is no bound, or not known."""
+    places = ({"line": span.line, "column": span.column} for span in (hole.span for hole in plan.holes))
+    found = asdict(plan)
+    for hole, place in zip(found["holes"], places, strict=True):
         del hole["span"]
-    return {
-        "model": plan.model,
-        "decoder": plan.decoder,
-        "max_tokens": plan.max_tokens,
-        "holes": holes,
-        "loops": [
-            {"line": loop.span.line, "passes": loop.passes, "first_pass": asdict(loop.each)} for loop in plan.loops
-        ],
-        "usual": _spending_object(plan, plan.usual),
-        "most": _spending_object(plan, plan.most),
-        "budget": asdict(plan.budget),
-        "missing": plan.missing,
-        "unknown": plan.unknown,
-        "problems": plan.problems,
-        "met": None if plan.met is None else asdict(plan.met),
-    }
-
-
-def _spending_object(plan: Plan, spending: Spending) -> dict[str, Any]:
-    return asdict(spending) | {"cost": plan.cost(spending) if plan.on_server else None}
+        hole |= place
+    loops = [{"line": loop.line, "column": loop.column} for loop in plan.loops]
+    return {**found, "loops": loops, "spending": {**found["spending"], "cost": plan.cost}}

@@ -1,4 +1,4 @@
-"""What a run has found, and what it cost, for people and for programs."""
+"""Results and events of a run on a terminal: as text, as JSON, as lines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.apps.terminal import counted, money
-from lmql_lite.runtime.shown.plain import plain
+from lmql_lite.engine.plain import plain
 
 if TYPE_CHECKING:
-    from lmql_lite.runtime.events import Finished
-    from lmql_lite.runtime.result import Result
+    from lmql_lite.engine.events import Finished
+    from lmql_lite.engine.result import Result
 
 
 def with_distributions(result: Result) -> str:
@@ -28,8 +28,8 @@ def as_text(value: Any) -> str:
 
 
 def as_object(finished: Finished) -> dict[str, Any]:
-    """What the last event line of a run says: of its result, and where there are several of all."""
-    from lmql_lite.runtime.shown.wire import as_object as line_of
+    """The last event line of a run as an object, with all results if there are several."""
+    from lmql_lite.observe.lines import as_object as line_of
 
     found = line_of(finished)
     del found["type"]
@@ -37,7 +37,7 @@ def as_object(finished: Finished) -> dict[str, Any]:
 
 
 def as_shown(finished: Finished, *, returns: bool) -> str:
-    """What the query returns, or its text; of several results all, best first."""
+    """The returned value, or the text of the run; of several results all, best first."""
     results = finished.results or (finished.result,)
     if returns:
         return as_text(finished.result.value if len(results) == 1 else [result.value for result in results])
@@ -45,7 +45,7 @@ def as_shown(finished: Finished, *, returns: bool) -> str:
 
 
 def _ended(text: str, ends: bool) -> str:
-    """With its last line ended, where it has to be."""
+    """The text with its last line ended, if anything follows it."""
     return text if not ends or text.endswith("\n") else f"{text}\n"
 
 
@@ -61,14 +61,14 @@ def usage_line(result: Result, seconds: float) -> str:
     ]
     kept = (usage.completion_tokens or 0) - (usage.wasted_tokens or 0)
     wasted = f" + {usage.wasted_tokens} wasted" if usage.wasted_tokens else ""
-    return (
-        f"tokens in {usage.prompt_tokens} out {kept} ({', '.join(out)}){wasted}"
-        f" · {usage.requests} requests · {usage.forward_passes} forward passes · {seconds:.1f} s"
-    )
+    passes = f"{usage.forward_passes} forward pass{'es' * (usage.forward_passes != 1)}"
+    requests = counted(usage.requests or 0, "request")
+    tokens = f"tokens in {usage.prompt_tokens} out {kept} ({', '.join(out)}){wasted}"
+    return f"{tokens} · {requests} · {passes} · {seconds:.1f} s"
 
 
 def _server_usage_line(result: Result, seconds: float) -> str:
-    """In the server's own tokens, as far as it tells. Counted here is what arrived, and what became of it."""
+    """Usage in the server's own tokens, as far as it reports them, and the tokens received and kept."""
     usage = result.usage
     told = {name: "?" if count is None else f"{count}" for name, count in usage.as_dict().items()}
     kept = ", ".join(
@@ -82,7 +82,8 @@ def _server_usage_line(result: Result, seconds: float) -> str:
     parts = [
         counted(usage.requests or 0, "request"),
         f"tokens in {told['prompt_tokens']} ({told['provider_cached_tokens']} cached by the server)"
-        f" out {told['completion_tokens']}",
+        f" out {told['completion_tokens']}"
+        + (f" ({told['reasoning_tokens']} thoughts)" if usage.reasoning_tokens else ""),
         f"received {told['received_tokens']} ({told['wasted_tokens']} wasted)",
         f"kept {kept}",
     ]

@@ -1,81 +1,92 @@
-"""`lq run`."""
+"""`lq run` and `lq replay`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import aclosing, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from lmql_lite.apps.progress import streaming, watching
 from lmql_lite.apps.results import as_object, as_shown, usage_line
 from lmql_lite.apps.terminal import (
-    BASE_URL,
-    RUN_MODEL,
+    ACCESS,
+    EXIT_CODES,
+    INTERRUPTED,
     QueryCommand,
+    counted,
     load,
     model_named,
+    model_options,
     note,
     read_inputs,
     reporting,
     write,
+    write_error,
     write_object,
 )
-from lmql_lite.errors import InputError
+from lmql_lite.errors import InputError, LmqlLiteError
+from lmql_lite.options import OPTIONS, option_problem
 
 if TYPE_CHECKING:
-    from lmql_lite.apps.watcher import Seen
-    from lmql_lite.runtime.events import Finished
-    from lmql_lite.verbs import Options, Query
+    from lmql_lite.api import Options, Query
+    from lmql_lite.apps.progress import Watcher
+    from lmql_lite.engine.events import Failed, Finished
 
 
-def two_prices(context: click.Context, option: click.Parameter, given: str | None) -> tuple[float, float] | None:
-    """`0.15,0.60`: of a million tokens of prompts, and of answers."""
+Command = Callable[..., None]
+
+
+def option_flags(command: Command) -> Command:
+    """Adds the flags of the table of options."""
+    for name, row in reversed(tuple(OPTIONS.items())):
+        flag = f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
+        if row.flag == "":
+            off = f"Switches off {row.help[0].lower()}{row.help[1:]}"
+            command = click.option(flag.replace("--", "--no-"), name, is_flag=True, default=None, help=off)(command)
+        elif row.flag is not None:
+            kind = row.type if row.type in (int, float) else None
+            reads = {"cache": _cache, "prices": two_prices}.get(name)
+            help = row.help
+            command = click.option(flag, name, type=kind, metavar=row.flag, callback=reads, help=help)(command)
+    return command
+
+
+def _cache(context: click.Context, option: click.Parameter, given: str | None) -> str | bool | None:
+    return {"on": True, "off": False}.get(given, given) if given else None
+
+
+def two_prices(context: click.Context, option: click.Parameter, given: str | None) -> tuple[float, ...] | None:
+    """`0.15,0.60`, or `0.15,0.60,0.075` with the price of cached prompts."""
     if given is None:
         return None
     try:
-        prompts, answers = map(float, given.split(","))
+        prompts, answers, *cached = map(float, given.split(","))
     except ValueError:
         problem = f"{given!r} is not two numbers with a comma between them, such as 0.15,0.60"
         raise click.BadParameter(problem, context, option) from None
-    return prompts, answers
+    return prompts, answers, *cached
 
 
 @click.command(cls=QueryCommand, short_help="Run a query: what it says is printed.")
-@click.argument("file")
+@click.argument("file", required=False, type=click.Path(allow_dash=True))
+@click.option("-e", "text", metavar="QUERY", help="The query itself, in place of FILE.")
 @click.option(
     "--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input; NAME=@FILE reads the text of a file."
 )
 @click.option(
     "--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is no text: a number, a list..."
 )
-@RUN_MODEL
-@BASE_URL
-@click.option("--cache", metavar="on|off|FILE", help="off asks the model anew; FILE keeps what it says (x.tokens).")
-@click.option(
-    "--cache-mode",
-    metavar="MODE",
-    help="rw (unless told), ro: FILE is only read, refresh: all is asked anew and replaces what FILE knows, replay: "
-    "the model is never asked, or off.",
-)
-@click.option("--seed", type=int, metavar="N", help="Makes sampling repeatable; every result names its seed.")
-@click.option("--max-tokens", type=int, metavar="N", help="The most tokens of one hole (1024 unless told).")
-@click.option(
-    "--max-requests", type=int, metavar="N", help="Ends a run with exit code 7 before it asks a server more often."
-)
-@click.option("--max-total-tokens", type=int, metavar="N", help="The same for tokens of prompts and answers together.")
-@click.option("--max-cost", type=float, metavar="SUM", help="The same for what they cost; needs --prices.")
-@click.option(
-    "--prices",
-    metavar="IN,OUT",
-    callback=two_prices,
-    help="Of a million tokens of prompts, and of answers: 0.15,0.60. -u then tells the cost.",
-)
-@click.option("--no-speculate", is_flag=True, help="The model writes nothing ahead of the run.")
+@click.option("--vars", "inputs_file", metavar="FILE", help="Inputs, as one JSON object.", type=click.Path())
+@model_options
+@option_flags
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Any option of a header, such as top_p=0.9.")
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -91,71 +102,57 @@ def two_prices(context: click.Context, option: click.Parameter, given: str | Non
     "happens, when it happens.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option(
-    "--trace",
-    metavar="FILE",
-    help="Writes what the run told to FILE.json (every call of the model), FILE.lqrun (for lq replay) or FILE.html (a "
-    "report).",
-)
 @click.option("-u", "--usage", is_flag=True, help="One line on stderr: where the tokens came from, and what they cost.")
 def run(
-    file: str,
+    file: str | None,
+    text: str | None,
     texts: tuple[str, ...],
     values: tuple[str, ...],
+    inputs_file: str | None,
     model: str | None,
-    base_url: str | None,
-    cache: str | None,
-    cache_mode: str | None,
-    seed: int | None,
-    max_tokens: int | None,
-    max_requests: int | None,
-    max_total_tokens: int | None,
-    max_cost: float | None,
-    prices: tuple[float, float] | None,
-    no_speculate: bool,
+    sets: tuple[str, ...],
     dry_run: bool,
     form: str,
     as_json: bool,
-    trace: str | None,
     usage: bool,
+    **flags: Any,
 ) -> None:
-    """Run the query in FILE (- reads it from stdin).
+    """Run the query in FILE (- reads it from stdin), or the one after -e.
 
     Prints what the query returns; one that returns nothing prints its whole text, and below it the probabilities of
     each hole with a distribution.
     """
+    if (file is None) == (text is None):
+        raise click.UsageError("name the FILE of a query, or give its text with -e QUERY, and not both")
     if form == "events" and (as_json or dry_run):
         raise click.UsageError("--format events is of a run, and not of --json or --dry-run")
-    if trace and dry_run:
+    if flags["trace"] and dry_run:
         raise click.UsageError("a dry run tells nothing that --trace could write down")
     as_json = as_json or form == "json"
-    with reporting(as_json), shown(form) as see:
-        query = load(file)
-        _refuse_cost_without_prices(query, max_cost, prices)
-        inputs = read_inputs(texts, values)
-        options: Options = {
-            "model": model_named(model, base_url),
-            "cache": {"on": True, "off": False}.get(cache, cache) if cache else None,
-            "cache_mode": cache_mode,
-            "seed": seed,
-            "max_tokens": max_tokens,
-            "max_requests": max_requests,
-            "max_total_tokens": max_total_tokens,
-            "max_cost": max_cost,
-            "prices": prices,
-            "speculate": False if no_speculate else None,
-            "trace": trace,
-        }
+    streams = form == "text" and not as_json and sys.stdout.isatty()
+    with reporting(as_json), streaming() if form == "events" else watching(streams=streams) as watcher:
+        query = load(file or "<-e>", text)
+        _refuse_cost_without_prices(query, flags["max_cost"], flags["prices"])
+        inputs = read_inputs(texts, values, inputs_file)
+        off = {name: False for name, given in flags.items() if given and name in OPTIONS and OPTIONS[name].flag == ""}
+        own = {name: given for name, given in flags.items() if name not in ACCESS}
+        options = cast("Options", {**own, **off, **set_options(sets), "model": model_named(model, flags)})
         if dry_run:
-            show_plan(query, inputs, options, as_json=as_json)
+            from lmql_lite.apps.plan_view import plan_lines, plan_object
+
+            plan = query.plan(inputs, **options)
+            write_object(plan_object(plan)) if as_json else write("\n".join(plan_lines(plan)))
             return
         began = time.monotonic()
         with redirect_stdout(sys.stderr) if as_json else nullcontext():
-            finished = asyncio.run(watched(query, inputs, options, see))
+            finished = interruptible(watched(query, inputs, options, watcher), watcher)
+        watcher.end()
         if as_json:
             write(json.dumps(as_object(finished), ensure_ascii=False))
         elif form == "text":
-            write(as_shown(finished, returns=query.returns))
+            rest = as_shown(finished, returns=query.returns)[len(watcher.written) :]
+            if rest or not watcher.written.endswith("\n"):
+                write(rest)
             if not query.returns and not finished.result.prompt:
                 note("the query has said nothing: only a string that stands alone is part of its prompt")
         if usage:
@@ -163,27 +160,53 @@ def run(
                 click.echo(usage_line(result, time.monotonic() - began), err=True)
 
 
-def shown(form: str) -> AbstractContextManager[Seen]:
-    """How a run is seen while it goes on."""
-    from lmql_lite.apps.watcher import telling, watching  # what they load is not needed to find mistakes in options
+def interruptible(run: Coroutine[Any, Any, Finished], watcher: Watcher) -> Finished:
+    """Runs to the end. Where Ctrl-C ends it, the files that keep what was answered are named."""
+    try:
+        return asyncio.run(run)
+    except KeyboardInterrupt:
+        from lmql_lite.engine.session import default_session
 
-    return telling() if form == "events" else watching()
+        if watcher.answered and (files := default_session().written_files):
+            kept = f"interrupted; {counted(watcher.answered, 'token')} kept in {', '.join(map(os.path.relpath, files))}"
+            watcher.close(failed=True)
+            write_error(kept)
+            sys.exit(INTERRUPTED)
+        raise
 
 
-async def watched(query: Query, inputs: Mapping[str, Any], options: Options, see: Seen) -> Finished:
+async def watched(query: Query, inputs: Mapping[str, Any], options: Options, watcher: Watcher) -> Finished:
     """Runs the query; gives its last event."""
-    from lmql_lite.runtime import events
+    from lmql_lite.engine import events
 
     async with aclosing(query.stream(inputs, **options)) as stream:
         async for event in stream:
-            see(event)
+            watcher.see(event)
             if isinstance(event, events.Finished):
                 return event
     raise AssertionError("a run ends with Finished or raises")
 
 
-def _refuse_cost_without_prices(query: Query, max_cost: float | None, prices: tuple[float, float] | None) -> None:
-    """Before anything is asked. The header of the query may have them."""
+def set_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Options of --set: a value is read as JSON where it is some, and else as text. Raises InputError."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set takes NAME=VALUE; this is {pair!r}", hint="for example --set top_p=0.9")
+        if problem := None if name in OPTIONS else option_problem(name, None):
+            raise InputError(problem.sentence, hint=problem.hint)
+        if OPTIONS[name].type is None and name != "decoder":
+            raise InputError(f"--set cannot say {name}", hint=f"--{name} can" if OPTIONS[name].flag else None)
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = {"True": True, "False": False}.get(value, value)
+    return found
+
+
+def _refuse_cost_without_prices(query: Query, max_cost: float | None, prices: tuple[float, ...] | None) -> None:
+    """Refusal before anything is asked. The header of the query may have the prices."""
     if max_cost is not None and prices is None and "prices" not in {option.name for option in query.program.options}:
         raise InputError(
             "--max-cost needs --prices: no server tells them",
@@ -191,11 +214,71 @@ def _refuse_cost_without_prices(query: Query, max_cost: float | None, prices: tu
         )
 
 
-def show_plan(query: Query, inputs: Mapping[str, Any], options: Options, *, as_json: bool) -> None:
-    from lmql_lite.apps.plan_view import plan_lines, plan_object
+KINDS = {kind.__name__: kind for each in EXIT_CODES for kind in (each, *each.__subclasses__())}
 
-    plan = query.plan(inputs, **options)
-    if as_json:
-        write_object(plan_object(plan))
-    else:
-        write("\n".join(plan_lines(plan)))
+
+@click.command(short_help="Show a recorded run again.")
+@click.argument("file", metavar="FILE.lqrun")
+def replay(file: str) -> None:
+    """Show a run that `lq run --trace FILE.lqrun` has recorded, and end as it did."""
+    with reporting(as_json=False):
+        ended, text, returns = read_recording(file)
+        from lmql_lite.engine import events
+
+        match ended:
+            case events.Finished(result):
+                write(as_shown(ended, returns=returns or result.value is not None))
+            case events.Failed():
+                sys.exit(report(ended))
+            case None:
+                note(f"{file} ends before its run did; this is the text so far")
+                write(text)
+
+
+def read_recording(file: str) -> tuple[Finished | Failed | None, str, bool]:
+    """The end of a recorded run, None where it is missing; its text; whether its query returns a value."""
+    from lmql_lite.engine import events
+    from lmql_lite.observe.lines import read
+
+    ended: Finished | Failed | None = None
+    said: list[str] = []
+    returns = False
+    try:
+        with open(file, "rb") as lines, watching() as watcher:
+            for told in read(lines, file):
+                record = told.record
+                if record is None:
+                    continue
+                watcher.see(record)
+                match record:
+                    case events.Started():
+                        returns = record.returns
+                    case events.Text(text, state=0):
+                        said.append(text)
+                    case events.Finished() | events.Failed():
+                        ended = record
+    except OSError as error:
+        hint = "lq run QUERY --trace x.lqrun records one" if isinstance(error, FileNotFoundError) else None
+        raise InputError(f"{file!r} cannot be read: {error.strerror or error}", hint=hint) from None
+    return ended, "".join(said), returns
+
+
+def report(failed: Failed) -> int:
+    """Writes the error of a recorded run to stderr; returns its exit code."""
+    from lmql_lite.observe.lines import STOPPED
+
+    if failed.kind == STOPPED:
+        write_error("interrupted")
+        return INTERRUPTED
+    if failed.kind in KINDS:
+        write_error(error_of(failed).report())
+        return next(code for kind, code in EXIT_CODES.items() if issubclass(KINDS[failed.kind], kind))
+    place = f"{failed.span.name}:{failed.span.line}: the query's own Python raised " if failed.span else ""
+    line = f"\n    {failed.span.source}" if failed.span else ""
+    write_error(f"{place}{failed.kind}{': ' if failed.message else ''}{failed.message}{line}")
+    return 4 if failed.kind == "AssertionError" else 1
+
+
+def error_of(failed: Failed) -> LmqlLiteError:
+    others = tuple(error_of(other) for other in failed.others)
+    return KINDS[failed.kind](failed.message, span=failed.span, hint=failed.hint, others=others)

@@ -1,16 +1,16 @@
-"""What the commands share: queries and inputs are read, results are written, failures become reports and exit codes."""
+"""Shared parts of the commands: reading queries and inputs, writing results, errors as reports and exit codes."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -23,10 +23,14 @@ from lmql_lite.errors import (
     ModelError,
     QueryError,
 )
+from lmql_lite.options import OptionRow
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from lmql_lite.api import Query
     from lmql_lite.models.base import Model
-    from lmql_lite.verbs import Query
 
 EXIT_CODES: Mapping[type[LmqlLiteError], int] = {
     InputError: 2,
@@ -39,14 +43,48 @@ EXIT_CODES: Mapping[type[LmqlLiteError], int] = {
 INTERRUPTED = 130
 
 RUN_MODEL = click.option(
-    "--model", metavar="ID", help="demo (unless told), local:NAME_OR_PATH, or openai/NAME for one behind an API."
+    "--model",
+    metavar="ID",
+    help="demo, smol, local:NAME_OR_PATH, llamacpp:FILE.gguf, openai/NAME for one behind an API; ollama/NAME, "
+    "vllm/NAME or llamacpp/NAME for a server on this machine. Default: the query's own, LQ_MODEL, that of "
+    "pyproject.toml, demo.",
 )
-BASE_URL = click.option(
-    "--base-url",
-    metavar="URL",
-    help="Where the server of openai/NAME is, such as http://localhost:8000/v1 (OPENAI_BASE_URL, or OpenAI itself, "
-    "unless told). Its key is read from OPENAI_API_KEY and nowhere else: all users of a machine see its command lines.",
-)
+
+
+ACCESS: Mapping[str, OptionRow] = {
+    name: replace(row, name=name)
+    for name, row in {
+        "base_url": OptionRow(
+            "Where the server of openai/NAME is, such as http://localhost:8000/v1. Default: LQ_BASE_URL, "
+            "OPENAI_BASE_URL, OpenAI itself. Its key is read from OPENAI_API_KEY and nowhere else: all users of a "
+            "machine see its command lines.",
+            "call",
+            flag="URL",
+        ),
+        "revision": OptionRow(
+            "Version of the model on the server: vouches that it is the same elsewhere and later.", "call", flag="NAME"
+        ),
+        "tokenizer": OptionRow(
+            "Folder with the tokenizer.json of the model on the server: prompts are sent as its tokens.",
+            "call",
+            flag="FOLDER",
+        ),
+        "timeout": OptionRow("Permitted silence of the server in seconds (300).", "call", flag="SECONDS", type=float),
+        "concurrency": OptionRow("Most simultaneous requests to the server (32).", "call", flag="N", type=int),
+    }.items()
+}
+"""Options of a model behind an API that have a flag; `models.registry.Access` has all of them, with their types."""
+
+
+BASE_URL = click.option("--base-url", metavar="URL", help=ACCESS["base_url"].help)
+
+
+def model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds `--model` and the flags of `ACCESS`."""
+    for name, row in reversed(tuple(ACCESS.items())):
+        flag = f"--{name.replace('_', '-')}"
+        command = click.option(flag, name, type=row.type, metavar=row.flag, help=row.help)(command)
+    return RUN_MODEL(command)
 
 
 class QueryCommand(click.Command):
@@ -56,12 +94,16 @@ class QueryCommand(click.Command):
         try:
             return super().parse_args(context, arguments)
         except click.NoSuchOption as error:
-            from lmql_lite.program.decoding import OPTIONS
+            from difflib import get_close_matches
+
+            from lmql_lite.options import IN_HEADER
 
             name = error.option_name.lstrip("-")
             own = [option.lstrip("-") for each in self.params for option in each.opts]
-            if (option := name.replace("-", "_")) in OPTIONS:
-                hint = f"It stands in the header of the query: sample({option}=...)"
+            if (option := name.replace("-", "_")) in IN_HEADER:
+                takes = any(each.name == "sets" for each in self.params)
+                hint = f"Add --set {option}=VALUE" if takes else "It stands in the header of the query: "
+                hint += "" if takes else f"sample({option}=...)"
             elif close := get_close_matches(name, own, n=1):
                 hint = f"Did you mean --{close[0]}?"
             else:
@@ -72,24 +114,28 @@ class QueryCommand(click.Command):
 # Reading ---------------------------------------------------------------------------------------------------------
 
 
-def tree_of(file: str) -> Any:
+def tree_of(file: str, text: str | None = None) -> Any:
+    """The syntax tree of a file, of stdin (`-`), or of a text that stands in the command line."""
     from lmql_lite.lang.parser import parse
     from lmql_lite.lang.source import Source
 
+    if text is not None:
+        return parse(Source(file, text))
     if file == "-":
         return parse(Source.from_bytes("<stdin>", sys.stdin.buffer.read()))
     return parse(Source.from_file(Path(file)))
 
 
-def load(file: str) -> Query:
+def load(file: str, text: str | None = None) -> Query:
+    from lmql_lite.api import Query
     from lmql_lite.program.compiler import compile as compile_program
-    from lmql_lite.verbs import Query
 
-    return Query(compile_program(tree_of(file)))
+    return Query(compile_program(tree_of(file, text)))
 
 
-def read_inputs(texts: tuple[str, ...], values: tuple[str, ...]) -> dict[str, Any]:
-    inputs: dict[str, Any] = {}
+def read_inputs(texts: tuple[str, ...], values: tuple[str, ...], file: str | None = None) -> dict[str, Any]:
+    """Inputs of --var, --var-json and --vars."""
+    inputs: dict[str, Any] = {} if file is None else _object_in(file)
     for option, pair in [*(("--var", text) for text in texts), *(("--var-json", value) for value in values)]:
         name, equals, given = pair.partition("=")
         if not equals or not name.isidentifier():
@@ -111,6 +157,18 @@ def _text(name: str, given: str) -> str:
         raise InputError(f"the input {name!r} cannot be read from {given[1:]!r}: it is not UTF-8 text") from None
 
 
+def _object_in(file: str) -> dict[str, Any]:
+    try:
+        found = json.loads(Path(file).read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"--vars {file!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"--vars {file!r} is not a JSON file: {error}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"--vars {file!r} does not hold a JSON object", hint='for example {"place": "Rome"}')
+    return found
+
+
 def _json(name: str, given: str) -> Any:
     try:
         return json.loads(given)
@@ -121,26 +179,57 @@ def _json(name: str, given: str) -> Any:
         ) from None
 
 
-def model_named(model: str | None, base_url: str | None) -> str | Model | None:
-    """The model of MODEL and BASE_URL; None where the query says it."""
-    if base_url is None:
+def model_named(model: str | None, given: Mapping[str, Any]) -> str | Model | None:
+    """The model of MODEL with the options of `ACCESS` that are given; None where the query names it, or LQ_MODEL, or
+    pyproject.toml."""
+    from lmql_lite.apps.configuration import read_configuration
+
+    read_configuration(Path.cwd())
+    access = {name: given[name] for name in ACCESS if given.get(name) is not None}
+    if not access:
         return model
     if model is None:
-        raise InputError("--base-url says where a model is, and none is named", hint="add --model openai/NAME")
+        named = next(iter(access)).replace("_", "-")
+        raise InputError(f"--{named} is of a model behind an API, and none is named", hint="add --model openai/NAME")
+    from lmql_lite.models.registry import Access
     from lmql_lite.models.registry import load as load_model
 
-    return load_model(model, base_url=base_url)
+    return load_model(model, **cast("Access", access))
 
 
 # Writing ---------------------------------------------------------------------------------------------------------
 
 
-def write(text: str) -> None:
-    """The result. A model's control characters never reach a terminal; a pipe gets every byte."""
+class Unwritable(click.ClickException):
+    """The result cannot be written: the disk is full, or the terminal is gone."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the result cannot be written: {error.strerror or error}")
+
+
+def put(text: str, out: TextIO | None = None) -> None:
+    """Writes to stdout, or to `out`, and at once. Raises Unwritable, and BrokenPipeError where the reader left."""
+    try:
+        click.echo(text, file=out, nl=False, color=True)  # color=False would strip what looks like a colour
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Python flushes it once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (out or sys.stdout).fileno())
+        raise Unwritable(error) from None
+
+
+def printable(text: str) -> str:
+    """A text for stdout: a model's control characters never reach a terminal, and a pipe gets every byte."""
     if sys.stdout.isatty():
         text = "".join(character for character in text if character.isprintable() or character in "\n\t")
-    text = text.encode(errors="backslashreplace").decode()  # half a character is none, but in JSON it may be spelled so
-    click.echo(text, nl=not text.endswith("\n"), color=True)  # color=False would strip what looks like a colour
+    return text.encode(errors="backslashreplace").decode()  # half a character is none, but in JSON it may be spelled so
+
+
+def write(text: str) -> None:
+    """The result, and a line's end where it has none."""
+    text = printable(text)
+    put(text if text.endswith("\n") else f"{text}\n")
 
 
 def write_object(found: Mapping[str, Any]) -> None:
@@ -148,14 +237,60 @@ def write_object(found: Mapping[str, Any]) -> None:
     write(json.dumps({"ok": True, **found, "schema": 1}))
 
 
-def tell(text: str) -> None:
-    """On stderr. What a terminal would act upon is shown instead: names of files and texts of models may hold it."""
+def write_error(text: str) -> None:
+    """Writes to stderr; control characters in names of files and texts of models are escaped. A report of an error is
+    in colours where there are any."""
     shown = (one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
-    click.echo("".join(shown), err=True)
+    text = "".join(shown)
+    if has_colour():
+        console().print(coloured(text), soft_wrap=True)
+    else:
+        click.echo(text, err=True)
+
+
+def has_colour() -> bool:
+    """True if stderr takes colours: `--color` decides, then NO_COLOR and the terminal."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.color is not None:
+        return context.color
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, force_terminal=True, highlight=False, no_color=not has_colour())
+
+
+def coloured(report: str) -> Text:
+    """A report with its places in bold, and carets and hints in colours."""
+    from rich.text import Text
+
+    text = Text(report)
+    text.highlight_regex(r"(?m)^\S[^\n]*?:\d+:(\d+:)?(?= )", "bold")
+    text.highlight_regex(r"(?m)^ +\^+$", "bold red")
+    text.highlight_regex(r"(?m)^ +hint:", "bold cyan")
+    text.highlight_regex(r"(?m)^(note|warning):", "bold yellow")
+    return text
+
+
+def colour_chosen(context: click.Context, option: click.Parameter, given: str) -> None:
+    context.color = {"always": True, "never": False}.get(given, context.color)
+
+
+COLOUR = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    expose_value=False,
+    is_eager=True,
+    callback=colour_chosen,
+    help="Colours of errors; auto: on a terminal, unless NO_COLOR is set.",
+)
 
 
 def note(sentence: str) -> None:
-    tell(f"note: {sentence}")
+    write_error(f"note: {sentence}")
 
 
 def counted(number: int, what: str) -> str:
@@ -196,16 +331,16 @@ def reporting(as_json: bool) -> Iterator[None]:
         yield
     except LmqlLiteError as error:
         if as_json:
-            click.echo(json.dumps({"ok": False, "error": error_object(error), "schema": 1}))
-        tell(error.report())
+            write(json.dumps({"ok": False, "error": error_object(error), "schema": 1}))
+        write_error(error.report())
         sys.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
     except (BrokenPipeError, click.Abort, click.ClickException):
         raise
     except Exception as error:
         if as_json:
             problem = {"code": type(error).__name__, "message": str(error)}
-            click.echo(json.dumps({"ok": False, "error": problem, "schema": 1}))
-        tell(own_report(error))
+            write(json.dumps({"ok": False, "error": problem, "schema": 1}))
+        write_error(own_report(error))
         sys.exit(4 if isinstance(error, AssertionError) else 1)
 
 
@@ -219,6 +354,8 @@ def error_object(error: LmqlLiteError) -> dict[str, Any]:
 
 def own_report(error: Exception) -> str:
     """An exception of the query's own Python: where in the query, and what. One of ours: everything."""
+    import traceback
+
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.endswith(".py") and not frame.filename.startswith("<frozen")]
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

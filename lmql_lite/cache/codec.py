@@ -1,5 +1,9 @@
 """Records as bytes: one payload for each, its columns cut into planes of bytes.
 
+A plane has one byte of every number. Bytes of one meaning deflate well when they stand together, a column of small
+numbers has few planes, and the planes of many columns make those of one long column when they are joined. Low bytes of
+columns that are noise are kept number by number.
+
 Nothing executable is ever read (law 5): lengths, ranges and order are checked before an array is made, and whatever is
 wrong is a `FrameError`.
 """
@@ -9,12 +13,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.byte_shuffle import bytes_of, column_of, pack, unpack, width_of
 from lmql_lite.cache.columns import (
     ANCHORS,
     GREEDY,
@@ -91,8 +95,9 @@ class _Shape:
         )
 
 
-def _shape(widths: bytes, counts: Sequence[int]) -> _Shape:
-    return _Shape((*widths, 4, 4, 4 * (counts[GREEDY] > 0), 4 * (counts[SAMPLED] > 0)))
+@lru_cache(256)  # thousands of small records, and files of them, have the same layout
+def _shape(widths: bytes, has_greedy: bool, has_sampled: bool) -> _Shape:
+    return _Shape((*widths, 4, 4, 4 * has_greedy, 4 * has_sampled))
 
 
 def encode(record: Record) -> bytes:
@@ -128,9 +133,9 @@ def encode(record: Record) -> bytes:
         anchors, nodes, len(topks.nodes), len(topks.ids), len(greedy.nodes), len(sampled.nodes), len(questions),
         len(record.parents),
     )  # fmt: skip
-    widths = bytes(map(width_of, integers))
-    shape = _shape(widths, counts)
-    columns = [bytes_of(column) for column in (*integers, *floats)]
+    widths = bytes(map(_width_of, integers))
+    shape = _shape(widths, counts[GREEDY] > 0, counts[SAMPLED] > 0)
+    columns = [_bytes_of(column) for column in (*integers, *floats)]
     packed = pack(b"".join([columns[column][:, plane].tobytes() for _, column, plane in shape.soft]))
     hard = [columns[column][:, :size].tobytes() for _, column, size in shape.hard]
     head = _HEAD.pack(*counts, len(packed), record.written, record.replaces, size, len(fingerprint), len(name), widths)
@@ -175,11 +180,10 @@ class Payload(NamedTuple):
 
 
 class Parser:
-    """Cuts payloads apart. Remembers models and layouts: thousands of small records have the same ones."""
+    """Cuts payloads apart. Remembers models: thousands of small records have the same ones."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[int, int, bytes], Model] = {}
-        self._shapes: dict[tuple[bytes, bool, bool], _Shape] = {}
 
     def parse(self, payload: bytes) -> Payload:
         """FrameError, and nothing else, for whatever bytes."""
@@ -191,10 +195,7 @@ class Parser:
                 raise FrameError("the record says that it holds more than a record may hold")
             if max(widths) > 8 or replaces > 1 or written >= MAX_TIME:
                 raise FrameError("the head of the record is out of range")
-            shape_key = (widths, counts[GREEDY] > 0, counts[SAMPLED] > 0)
-            shape = self._shapes.get(shape_key)
-            if shape is None:
-                shape = self._shapes[shape_key] = _shape(widths, counts)
+            shape = _shape(widths, counts[GREEDY] > 0, counts[SAMPLED] > 0)
             begin = _HEAD.size + fingerprint_bytes + name_bytes
             soft_bytes, hard_bytes = shape.sizes(counts)
             end = begin + packed_bytes
@@ -263,7 +264,9 @@ def join(payloads: Sequence[Payload]) -> tuple[Record, NDArray[np.int64]]:
             question(greedy_questions, GREEDY),
             _tokens(greedy_tokens, 1),
             greedy_logprobs,
-        ),
+        )
+        if totals[GREEDY]
+        else GreedyAnswers(),
         SampledAnswers(
             places(sampled_places, SAMPLED),
             question(sampled_questions, SAMPLED),
@@ -271,7 +274,9 @@ def join(payloads: Sequence[Payload]) -> tuple[Record, NDArray[np.int64]]:
             _below(indices, 2**32).astype(np.uint32),
             _tokens(sampled_tokens, 1),
             sampled_logprobs,
-        ),
+        )
+        if totals[SAMPLED]
+        else SampledAnswers(),
     )
     first = payloads[0]
     whole = Record(
@@ -332,7 +337,7 @@ class _Pieces:
         return soft, hard, blank
 
     def column(self, column: int, length: int) -> NDArray[Any]:
-        return column_of(b"".join(self._low[column]), _COLUMNS[column][1], self._planes[column], length)
+        return _column_of(b"".join(self._low[column]), _COLUMNS[column][1], self._planes[column], length)
 
 
 def _numbers(column: NDArray[Any]) -> NDArray[np.int64]:
@@ -348,3 +353,55 @@ def _below(column: NDArray[Any], bound: int) -> NDArray[Any]:
     if column.size and int(column.max()) >= bound:
         raise FrameError("a column has a number that is out of range")
     return column
+
+
+# columns as bytes
+
+
+_SMALL = 2**14
+"""Fewer bytes are packed with the fixed code of deflate, which is read twice as quickly where there is little."""
+
+
+def _width_of(column: NDArray[Any]) -> int:
+    """Bytes that the largest number of a column of numbers from 0 needs; 0 where all are 0."""
+    return (int(column.max()).bit_length() + 7) // 8 if column.size else 0
+
+
+def _bytes_of(column: NDArray[Any]) -> NDArray[np.uint8]:
+    """Shape (numbers, 4 or 8): the bytes of numbers from 0, the lowest first."""
+    wide = np.ascontiguousarray(column, "<u4" if _width_of(column) <= 4 else "<u8")
+    return wide.view(np.uint8).reshape(-1, wide.itemsize)
+
+
+def _column_of(low: bytes, noise: int, planes: Sequence[Sequence[bytes]], length: int) -> NDArray[Any]:
+    """The column of that length whose numbers have `noise` low bytes in `low`; `planes[i]` are the parts of the plane
+    of the byte after, i places on. uint32, or uint64 where there are more than four bytes."""
+    size = 4 if noise + len(planes) <= 4 else 8
+    if not length:
+        return np.zeros(0, f"=u{size}")
+    column = np.zeros((length, size), np.uint8)
+    if low:
+        column[:, :noise] = np.frombuffer(low, np.uint8).reshape(-1, noise)
+    for place, parts in enumerate(planes, start=noise):
+        column[:, place] = np.frombuffer(b"".join(parts), np.uint8)
+    return column.view(f"<u{size}").reshape(-1).astype(f"=u{size}", copy=False)
+
+
+def pack(plain: bytes) -> bytes:
+    """Deflated where that is shorter, else as it is: its length tells."""
+    strategy = zlib.Z_FIXED if len(plain) < _SMALL else zlib.Z_DEFAULT_STRATEGY
+    stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
+    deflated = stream.compress(plain) + stream.flush()
+    return deflated if len(deflated) < len(plain) else plain
+
+
+def unpack(packed: bytes, size: int) -> bytes | None:
+    """The `size` bytes that were packed; None where there are fewer or more. Never makes more than that.
+
+    Raises zlib.error for what is no stream.
+    """
+    if len(packed) == size:
+        return packed
+    stream = zlib.decompressobj()
+    plain = stream.decompress(packed, size + 1)
+    return plain if len(plain) == size and stream.eof and not stream.unused_data else None

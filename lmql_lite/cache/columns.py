@@ -201,8 +201,9 @@ def check_columns(record: Record, counts: NDArray[np.int64]) -> None:
     _require(record.above < own, "a node that hangs on a later one")
     for nodes, kind in ((topks.nodes, TOPKS), (greedy.nodes, GREEDY), (sampled.nodes, SAMPLED)):
         _within(nodes, begins, ends, counts[:, kind], "an entry at a node that is not there")
+    _require(record.tokens >= 0, "a token that is none")  # beyond the vocabulary are the marks of blocks
     bound = record.model.vocabulary_size or 2**31
-    for tokens, least in ((record.tokens, 0), (topks.ids, 0), (greedy.tokens, -1), (sampled.tokens, -1)):
+    for tokens, least in ((topks.ids, 0), (greedy.tokens, -1), (sampled.tokens, -1)):
         if tokens.size and (tokens.min() < least or tokens.max() >= bound):
             raise FrameError("the record has a token that is none")
     # a row without tokens would break the borders below, and says nothing
@@ -234,7 +235,7 @@ def _lengths(most: int, *columns: NDArray[Any]) -> None:
 
 
 def _require(holds: NDArray[np.bool_], problem: str) -> None:
-    if not holds.all():
+    if holds.size and not holds.all():
         raise FrameError(f"the record has {problem}")
 
 

@@ -1,7 +1,8 @@
-"""Whole files written anew: entries are selected, and few large records keep what a log must: order, ages, and where
-something was superseded. Compacting again changes nothing.
+"""Whole files written anew: compacted, cleared, or several merged into one. Entries are selected, and few large records
+keep what a log must: order, ages, and where something was superseded. Compacting again changes nothing.
 
-Under the file's lock and by rename: no process loses what it appends meanwhile, and a crash leaves the old file.
+A file is changed under its lock and by rename: no process loses what it appends meanwhile, and a crash leaves the old
+file.
 """
 
 from __future__ import annotations
@@ -9,21 +10,20 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lmql_lite.cache.columns import AGE_SECONDS, MAX_TOKENS
-from lmql_lite.cache.file_contents import Gathering, ModelEntries, chosen, read_file
-from lmql_lite.cache.framing import FRAME_BYTES, Frame
+from lmql_lite.cache.columns import AGE_SECONDS
+from lmql_lite.cache.file_contents import GatheredEntries, ModelEntries, chosen, read_file
+from lmql_lite.cache.framing import FRAME_BYTES, LogFrame
 from lmql_lite.cache.log_file import LogFile
-from lmql_lite.cache.node_index import NodeIndex
-from lmql_lite.cache.nodes import ROOT
-from lmql_lite.cache.record_reader import Lost
-from lmql_lite.cache.record_writer import ENTRIES_PER_RECORD, payloads
+from lmql_lite.cache.node_table import ROOT
+from lmql_lite.cache.record_io import Lost, NodeIndex, payloads, record_groups
+from lmql_lite.cache.redis_log import is_redis_url
 from lmql_lite.errors import CacheError
 
 DAY_SECONDS = 24 * 3600
@@ -32,8 +32,8 @@ STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """Of a file: what stands in it."""
+class FileSize:
+    """Bytes of a file, and what they hold."""
 
     bytes: int
     frames: int
@@ -45,12 +45,12 @@ class Size:
 class Rewritten:
     """A file before and after. `was_damaged`: what could not be read was left out."""
 
-    before: Size
-    after: Size
+    before: FileSize
+    after: FileSize
     was_damaged: bool
 
 
-Select = Callable[[dict[str, ModelEntries]], list[ModelEntries]]
+Select = Callable[[dict[str, ModelEntries]], Iterable[ModelEntries]]
 
 
 def compacted(
@@ -68,15 +68,13 @@ def compacted(
     rewritten, or cannot be made that small.
     """
 
-    def select(known: dict[str, ModelEntries]) -> list[ModelEntries]:
+    def select(known: dict[str, ModelEntries]) -> Iterable[ModelEntries]:
         kept = {fingerprint: entries.distinct() for fingerprint, entries in known.items()}
-        mine = {one.fingerprint for one in chosen([entries.model for entries in kept.values()], model)}
+        mine = [one.fingerprint for one in chosen([entries.model for entries in kept.values()], model)]
         if older_than_days is not None:
             oldest = clock() - older_than_days * DAY_SECONDS
             kept |= {each: kept[each].where(kept[each].written >= oldest) for each in mine}
-        if max_bytes is not None:
-            kept |= _fitting(kept, mine, max_bytes, path)
-        return list(kept.values())
+        return (kept if max_bytes is None else _fitting(kept, mine, max_bytes, path)).values()
 
     return _rewritten(path, select, must_know_all=True)
 
@@ -84,7 +82,7 @@ def compacted(
 def cleared(path: str | os.PathLike[str], *, model: str | None = None) -> Rewritten:
     """Without any entries, or without those of a model (see `chosen`). Blocking; errors as in `compacted`."""
 
-    def select(known: dict[str, ModelEntries]) -> list[ModelEntries]:
+    def select(known: dict[str, ModelEntries]) -> Iterable[ModelEntries]:
         if model is None:
             return []
         gone = {one.fingerprint for one in chosen([entries.model for entries in known.values()], model)}
@@ -94,64 +92,59 @@ def cleared(path: str | os.PathLike[str], *, model: str | None = None) -> Rewrit
 
 
 def _fitting(
-    known: dict[str, ModelEntries], mine: set[str], max_bytes: int, path: str | os.PathLike[str]
+    known: dict[str, ModelEntries], mine: Sequence[str], max_bytes: int, path: str | os.PathLike[str]
 ) -> dict[str, ModelEntries]:
-    """`known`, where of the entries of `mine` so many of the oldest are gone that the rest fits."""
-    droppable = sorted(mine)
+    """Drops so many of the oldest entries of the models `mine` that the file fits."""
+    hours = [known[each].written // AGE_SECONDS for each in mine]
+    order = np.argsort(np.concatenate([np.zeros(0, np.int64), *hours]), kind="stable")
     # the oldest first; those of unknown age are the oldest
-    ranks = {each: np.lexsort((known[each].batch, known[each].written // AGE_SECONDS)) for each in droppable}
-    hours = [known[each].written[ranks[each]] // AGE_SECONDS for each in droppable]
-    owners = np.repeat(np.arange(len(droppable)), [len(each) for each in hours])
-    owners = owners[np.argsort(np.concatenate([np.zeros(0, np.int64), *hours]), kind="stable")]
+    ranks = np.split(np.argsort(order, kind="stable"), np.cumsum([len(each) for each in hours]))
 
     def without(oldest: int) -> dict[str, ModelEntries]:
-        dropped = np.bincount(owners[:oldest], minlength=len(droppable)).tolist()
-        rest = dict(known)
-        for each, many in zip(droppable, dropped, strict=True):
-            keep = np.ones(len(known[each]), np.bool_)
-            keep[ranks[each][:many]] = False
-            rest[each] = known[each].where(keep)
-        return rest
+        return known | {each: known[each].where(rank >= oldest) for each, rank in zip(mine, ranks, strict=False)}
 
     def size(oldest: int) -> int:
         return file_bytes(packed(without(oldest).values())[0])
 
-    steps = range(0, len(owners), max(len(owners) // STEPS, 1))
+    steps = range(0, len(order), max(len(order) // STEPS, 1))
     step = bisect_left(steps, True, key=lambda oldest: size(oldest) <= max_bytes)
-    found = without(steps[step] if step < len(steps) else len(owners))
-    least = file_bytes(packed(found.values())[0])
-    if least > max_bytes:
+    oldest = steps[step] if step < len(steps) else len(order)
+    if (least := size(oldest)) > max_bytes:
         raise CacheError(
             f"{path} cannot be made smaller than {least:,} bytes: so much is known of other models",
             hint="nothing was changed",
         )
-    return found
+    return without(oldest)
 
 
 def _rewritten(path: str | os.PathLike[str], select: Select, *, must_know_all: bool) -> Rewritten:
+    if is_redis_url(path):
+        raise CacheError(
+            f"{path} is a stream on a server, which is not rewritten",
+            hint="lq cache merge URL -o x.tokens makes a file of it",
+        )
     if read_file(path).strange_frames and must_know_all:  # opening would make a file that is missing
         raise CacheError(
             f"{path} holds frames of a newer lmql-lite, which would be lost", hint="update lmql-lite and try again"
         )
     file = LogFile(Path(path), durable=True)
     file.open()
-    frames, sizes, lost = list[Frame](), list[Size](), list[Lost]()
+    frames, sizes, lost = list[LogFrame](), list[FileSize](), list[Lost]()
 
-    def admit(found: Sequence[Frame], is_other: bool) -> bool:
+    def admit(found: Sequence[LogFrame], is_other: bool) -> bool:
         frames.extend(found)
         return True
 
     def write() -> Generator[bytes, None, None]:
-        gathering = Gathering()
-        lost.extend(gathering.read(frames))
-        known = gathering.by_model()
-        nodes = sum(len(one.tree) - 1 for one in known.values())
-        entries = sum(map(len, known.values()))
-        sizes.append(Size(os.stat(path).st_size, len(frames) - len(lost), nodes, entries))
-        kept = select(known)
-        payloads_of_kept, nodes = packed(kept)
-        sizes.append(Size(file_bytes(payloads_of_kept), len(payloads_of_kept), nodes, sum(map(len, kept))))
-        yield from payloads_of_kept
+        gathered = GatheredEntries()
+        lost.extend(gathered.read(frames))
+        known = gathered.by_model()
+        nodes, entries = sum(len(one.tree) - 1 for one in known.values()), sum(map(len, known.values()))
+        sizes.append(FileSize(os.stat(path).st_size, len(frames) - len(lost), nodes, entries))
+        kept = list(select(known))
+        made, nodes = packed(kept)
+        sizes.append(FileSize(file_bytes(made), len(made), nodes, sum(map(len, kept))))
+        yield from made
 
     try:
         done = file.rewrite(admit, write)
@@ -169,8 +162,7 @@ def packed(known: Iterable[ModelEntries]) -> tuple[list[bytes], int]:
     nodes = 0
     for one in known:
         index = NodeIndex(ROOT)
-        for places, written, replaces in _grouped(one):
-            some = one.entries.pick(places)
+        for some, written, replaces in record_groups(one.entries, one.written, one.replaced[one.entries.nodes]):
             made += payloads(index, one.tree, one.model, some, written=written, replaces=replaces)
         nodes += index.end - 1
     return made, nodes
@@ -181,22 +173,58 @@ def file_bytes(written: Iterable[bytes]) -> int:
     return sum(FRAME_BYTES + len(payload) for payload in written)
 
 
-def _grouped(one: ModelEntries) -> Iterator[tuple[NDArray[np.intp], int, bool]]:
-    """Places of entries that one record can hold, when they were written, and whether it replaces; the oldest first.
+# merging
 
-    Two groups for every hour: the first one replaces, the second one (an odd number) does not. Of a node where
-    something was superseded, the first entry of all is in one that does: all others come later, and none is superseded.
-    """
-    groups = 2 * (one.written // AGE_SECONDS) + 1
-    nodes, order = one.entries.nodes, np.argsort(groups, kind="stable")
-    _, first = np.unique(nodes[order], return_index=True)
-    first = order[first]
-    groups[first[one.replaced[nodes[first]]]] -= 1
-    order = np.argsort(groups, kind="stable")
-    groups = groups[order]
-    within = np.arange(len(order)) - np.searchsorted(groups, groups)  # place among the entries of the group
-    most = min(ENTRIES_PER_RECORD, MAX_TOKENS // int(one.entries.topks.sizes.max(initial=1)))
-    begins = np.flatnonzero(within % most == 0).tolist()
-    for begin, end in zip(begins, [*begins[1:], len(order)], strict=False):
-        places = np.sort(order[begin:end])
-        yield places, int(one.written[places].min()), bool(groups[begin] % 2 == 0)
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Contents of several files together. `damaged` names those of which some cannot be read."""
+
+    payloads: tuple[bytes, ...]
+    models: int
+    nodes: int
+    entries: int
+    damaged: tuple[str, ...]
+
+
+def merged(paths: Sequence[str | os.PathLike[str]], prefer: Literal["first", "last"] = "first") -> Merged:
+    """Reads all files, changes none. Where they answer the same question, the file named first (or last) counts.
+    Blocking. CacheError where one cannot be read."""
+    gathered = GatheredEntries()
+    order = paths if prefer == "first" else paths[::-1]  # what is read first counts
+    damaged = [str(path) for path in order if not read_file(path, gathered).is_sound]
+    kept = [entries.distinct() for entries in gathered.by_model().values()]
+    payloads, nodes = packed(kept)
+    return Merged(tuple(payloads), sum(len(one) > 0 for one in kept), nodes, sum(map(len, kept)), tuple(damaged))
+
+
+def write_new(path: str | os.PathLike[str], payloads: Sequence[bytes]) -> None:
+    """A new file, which appears under its name when it is complete. Blocking. CacheError where the name is taken."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))  # so that nobody else takes it
+    except FileExistsError:
+        raise CacheError(f"{path} exists, and is never overwritten", hint="name another file, or remove it") from None
+    except OSError as error:
+        raise CacheError(f"{path} cannot be made ({error.strerror})", hint="does its folder exist?") from None
+    written, meanwhile = False, list[bytes]()
+
+    def admit(frames: Sequence[LogFrame], is_other: bool) -> bool:
+        """Keeps what a process appended since the file got its name."""
+        meanwhile.extend(frame.payload for frame in frames if frame.payload is not None)
+        return True
+
+    def all_payloads() -> Generator[bytes, None, None]:
+        yield from (*payloads, *meanwhile)
+
+    try:
+        file = LogFile(Path(path), durable=True)
+        file.open()
+        try:
+            written = file.rewrite(admit, all_payloads)
+        finally:
+            file.close()
+        if not written:
+            raise CacheError(f"{path} could not be written", hint="is the disk full? nothing was left behind")
+    finally:
+        if not written:
+            os.unlink(path)

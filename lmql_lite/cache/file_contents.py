@@ -1,26 +1,29 @@
-"""All that stands in `.tokens` files at one moment, as columns: for work on whole files, as compaction or a merge is.
+"""Contents of whole `.tokens` files as columns, for the tools that work on files.
 
-A `Trie` is for runs: bounded in bytes, and read one place at a time. Here nothing is left out, and a million entries
+A `TokenTree` is for runs: bounded in bytes, and read one place at a time. Here nothing is left out: a million entries
 are a few numpy arrays.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.cache.columns import Entries, Model, joined
-from lmql_lite.cache.framing import RECORD, Frame, check_format, scan
-from lmql_lite.cache.nodes import Nodes
-from lmql_lite.cache.record_reader import Added, Lost, RecordReader
-from lmql_lite.cache.spelling import visible
+from lmql_lite.cache.framing import RECORD, LogFrame, check_format, scan
+from lmql_lite.cache.node_table import ROOT, NodeTable
+from lmql_lite.cache.record_io import Added, Lost, RecordReader
+from lmql_lite.cache.redis_log import RedisLog, is_redis_url
+from lmql_lite.cache.token_text import visible
 from lmql_lite.errors import CacheError
 
 NO_FRAME = "no frame begins here"
@@ -28,21 +31,13 @@ NO_FRAME = "no frame begins here"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelEntries:
-    """Entries of one model, at nodes of `tree`.
-
-    The columns below have one value per entry, shape (entries,), int64: first those of top-k entries, then of greedy
-    answers, then of sampled answers, each in the order in which they were written.
-    """
+    """Entries of one model, at nodes of `tree`: each kind in the order in which they were written."""
 
     model: Model
-    tree: Nodes
+    tree: NodeTable
     entries: Entries
     written: NDArray[np.int64]
-    """Unix seconds; 0 where it is not known."""
-    batch: NDArray[np.int64]
-    """Number of the records that were read at once, over all files."""
-    source: NDArray[np.int64]
-    """Number of the file."""
+    """Shape (entries,): unix seconds; 0 where it is not known."""
     replaced: NDArray[np.bool_]
     """Shape (nodes,): where a record superseded what was known before. A reader may know that still."""
 
@@ -51,26 +46,17 @@ class ModelEntries:
 
     def where(self, keep: NDArray[np.bool_]) -> ModelEntries:
         """Some of the entries; `keep`, shape (entries,), says which."""
-        return replace(
-            self,
-            entries=self.entries.pick(np.flatnonzero(keep)),
-            written=self.written[keep],
-            batch=self.batch[keep],
-            source=self.source[keep],
-        )
-
-    def firsts(self) -> NDArray[np.int64]:
-        """Shape (entries,): for each entry the first one that answers the same, which may be itself."""
-        topks, greedy, sampled = self.entries.topks, self.entries.greedy, self.entries.sampled
-        first = len(topks.nodes)
-        second = first + len(greedy.nodes)
-        asked = _keys(greedy.nodes, greedy.questions)
-        drawn = _keys(sampled.nodes, sampled.questions, sampled.seeds, sampled.indices)
-        return np.concatenate([_first(topks.nodes), first + _first(asked), second + _first(drawn)])
+        return replace(self, entries=self.entries.pick(np.flatnonzero(keep)), written=self.written[keep])
 
     def distinct(self) -> ModelEntries:
-        """Without those that readers never see, since another one was there first."""
-        return self.where(self.firsts() == np.arange(len(self)))
+        """Without entries that readers never see, since an earlier one answers the same."""
+        topks, greedy, sampled = self.entries.topks, self.entries.greedy, self.entries.sampled
+        keys = (
+            topks.nodes,
+            _keys(greedy.nodes, greedy.questions),
+            _keys(sampled.nodes, sampled.questions, sampled.seeds, sampled.indices),
+        )
+        return self.where(np.concatenate([_is_first(each) for each in keys]))
 
 
 def _keys(nodes: NDArray[np.int64], *columns: NDArray[np.generic]) -> NDArray[np.void]:
@@ -84,14 +70,14 @@ def _keys(nodes: NDArray[np.int64], *columns: NDArray[np.generic]) -> NDArray[np
     return table.view(f"V{table.shape[1]}").reshape(-1)
 
 
-def _first(keys: NDArray[np.generic]) -> NDArray[np.int64]:
-    """For each key the place of the first one that equals it."""
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    places: NDArray[np.int64] = first.astype(np.int64)[which.reshape(-1)]
-    return places
+def _is_first(keys: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """True where no earlier key is equal."""
+    is_first = np.zeros(len(keys), np.bool_)
+    is_first[np.unique(keys, return_index=True)[1]] = True
+    return is_first
 
 
-# files
+# reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +100,12 @@ class FileContents:
     """The beginning of a frame at the end: a write that is going on, or was cut short. The next writer mends it."""
     strange_frames: int
     """Whole, but of a kind that this version does not know; they count as damage."""
-    gathering: Gathering
+    gathered: GatheredEntries
 
     @cached_property
     def by_model(self) -> dict[str, ModelEntries]:
         """By fingerprint. Entries that answer the same are all there (see `distinct`), but none that is superseded."""
-        return self.gathering.by_model()
+        return self.gathered.by_model()
 
     @property
     def is_sound(self) -> bool:
@@ -136,29 +122,26 @@ class FileContents:
 
     @property
     def topks(self) -> int:
-        return self._count("topks")
+        return sum(len(one.entries.topks.nodes) for one in self.by_model.values())
 
     @property
     def greedy(self) -> int:
-        return self._count("greedy")
+        return sum(len(one.entries.greedy.nodes) for one in self.by_model.values())
 
     @property
     def sampled(self) -> int:
-        return self._count("sampled")
-
-    def _count(self, kind: str) -> int:
-        return sum(len(getattr(one.entries, kind).nodes) for one in self.by_model.values())
+        return sum(len(one.entries.sampled.nodes) for one in self.by_model.values())
 
 
-def read_file(path: str | os.PathLike[str], gathering: Gathering | None = None) -> FileContents:
-    """Reads and checks a whole file, without a lock and without changing it; several into one `gathering`. Blocking.
-    CacheError where it cannot be read or is not a `.tokens` file."""
-    gathering = Gathering() if gathering is None else gathering
-    data = _bytes_of(Path(path))
+def read_file(path: str | os.PathLike[str], gathered: GatheredEntries | None = None) -> FileContents:
+    """Reads and checks a whole file, or the stream of a `redis://` URL, without a lock and without changing it; several
+    into one `gathered`. Blocking. CacheError where it cannot be read or is not a `.tokens` file."""
+    gathered = GatheredEntries() if gathered is None else gathered
+    data = _stream_of(str(path)) if is_redis_url(path) else _bytes_of(Path(path))
     check_format(io.BytesIO(data), path)
     found = scan(data, 0)
     frames = [place.frame for place in found.places]
-    lost = gathering.read(frames)
+    lost = gathered.read(frames)
     damage = [Damage(start, end, NO_FRAME) for start, end in found.gaps]
     damage += [Damage(found.places[one.frame].start, found.places[one.frame].end, one.why) for one in lost]
     if found.end < len(data) and not found.torn:
@@ -169,30 +152,31 @@ def read_file(path: str | os.PathLike[str], gathering: Gathering | None = None) 
         damage=tuple(sorted(damage, key=lambda one: one.start)),
         torn_bytes=len(data) - found.end if found.torn else 0,
         strange_frames=sum(frame.kind != RECORD for frame in frames),
-        gathering=gathering,
+        gathered=gathered,
     )
 
 
-class Gathering:
-    """Collects what logs say: one source after the other."""
+class GatheredEntries:
+    """Entries of logs, read one after the other. Of several logs the first one counts."""
 
     def __init__(self) -> None:
-        self._sources = 0
         self._models: dict[str, _Gathered] = {}
 
-    def read(self, frames: Sequence[Frame]) -> list[Lost]:
-        """All frames of one log. What cannot be used of them."""
+    def read(self, frames: Sequence[LogFrame]) -> list[Lost]:
+        """All frames of one log. Returns those that cannot be used."""
         lost: list[Lost] = []
+        new: dict[str, list[Added]] = {}
         for added in RecordReader(lambda model: self._of(model).tree.extend_many).read(frames):
             if isinstance(added, Lost):
                 lost.append(added)
             else:
-                self._of(added.model).add(added, self._sources)
-        self._sources += 1
+                new.setdefault(added.model.fingerprint, []).append(added)
+        for fingerprint, parts in new.items():
+            self._models[fingerprint].add(parts)
         return lost
 
     def by_model(self) -> dict[str, ModelEntries]:
-        """By fingerprint, in the order in which models came. Of several logs the first counts."""
+        """By fingerprint, in the order in which models came."""
         return {fingerprint: gathered.all() for fingerprint, gathered in self._models.items()}
 
     def _of(self, model: Model) -> _Gathered:
@@ -206,36 +190,41 @@ class _Gathered:
     """Entries of one model while logs are read."""
 
     models: dict[Model, None] = field(default_factory=dict)
-    tree: Nodes = field(default_factory=Nodes)
+    tree: NodeTable = field(default_factory=NodeTable)
     parts: list[Entries] = field(default_factory=lambda: [Entries()])
-    written: list[NDArray[np.int64]] = field(default_factory=list)
-    """Of the entries of each part, without the first one, which is empty."""
-    sources: list[int] = field(default_factory=lambda: [0])
-    replaces: list[bool] = field(default_factory=lambda: [False])
+    written: list[NDArray[np.int64]] = field(default_factory=lambda: [np.zeros(0, np.int64)])
+    """Shape (entries,) for each part."""
+    replaced: list[NDArray[np.int64]] = field(default_factory=list)
+    """Nodes where a record superseded what was known before."""
 
-    def add(self, added: Added, source: int) -> None:
-        self.parts.append(added.entries)
-        self.written.append(added.written)
-        self.sources.append(source)
-        self.replaces.append(added.replaces)
+    def add(self, parts: Sequence[Added]) -> None:
+        """Entries of one log, but none that a later record of it superseded."""
+        latest = np.zeros(len(self.tree), np.int64)
+        for number, part in enumerate(parts):
+            if part.replaces:
+                latest[part.entries.nodes] = number
+                self.replaced.append(part.entries.nodes)
+        for number, part in enumerate(parts):
+            keep = np.flatnonzero(latest[part.entries.nodes] <= number)
+            is_whole = len(keep) == len(part.written)
+            self.parts.append(part.entries if is_whole else part.entries.pick(keep))
+            self.written.append(part.written[keep])
 
     def all(self) -> ModelEntries:
-        counts = np.array([[len(kind.nodes) for kind in (one.topks, one.greedy, one.sampled)] for one in self.parts])
-        batch = np.concatenate([np.repeat(np.arange(len(self.parts)), column) for column in counts.T])
-        in_order = np.concatenate([np.zeros(0, np.int64), *self.written])
-        # from record by record to kind by kind
-        kinds = np.concatenate([np.repeat(np.arange(3), row) for row in counts])
-        written = in_order[np.argsort(kinds, kind="stable")]
         entries = Entries(
             joined([one.topks for one in self.parts]),
             joined([one.greedy for one in self.parts]),
             joined([one.sampled for one in self.parts]),
         )
-        source, replaces = np.array(self.sources)[batch], np.array(self.replaces)[batch]
+        by_kind = [
+            np.split(times, np.cumsum([len(part.topks.nodes), len(part.greedy.nodes)]))
+            for part, times in zip(self.parts, self.written, strict=True)
+        ]
+        written = np.concatenate([part[kind] for kind in range(3) for part in by_kind])
         replaced = np.zeros(len(self.tree), np.bool_)
-        replaced[entries.nodes[replaces]] = True
-        found = ModelEntries(self._model(entries), self.tree, entries, written, batch, source, replaced)
-        return found.where(~_superseded(found, replaces)) if replaced.any() else found
+        for nodes in self.replaced:
+            replaced[nodes] = True
+        return ModelEntries(self._model(entries), self.tree, entries, written, replaced)
 
     def _model(self, entries: Entries) -> Model:
         """As the first record declares it. The size of its vocabulary is not known where it cannot be right."""
@@ -245,16 +234,12 @@ class _Gathered:
         return replace(next(iter(self.models)), vocabulary_size=size if fits else 0)
 
 
-def _superseded(found: ModelEntries, replaces: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Shape (entries,): whether a later record of the same file took the place of what is known at the node."""
-    superseded = np.zeros(len(found), np.bool_)
-    nodes = found.entries.nodes
-    for source in np.unique(found.source):
-        own = found.source == source
-        latest = np.full(len(found.tree), -1)
-        np.maximum.at(latest, nodes[own & replaces], found.batch[own & replaces])
-        superseded |= own & (found.batch < latest[nodes])
-    return superseded
+def _stream_of(url: str) -> bytes:
+    log = RedisLog(url, durable=False)
+    try:
+        return log.read_all()
+    finally:
+        log.close()
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -270,6 +255,64 @@ def _bytes_of(path: Path) -> bytes:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: the name itself cannot be one
         raise CacheError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+# entries one by one
+
+
+def exported(known: ModelEntries) -> Iterator[dict[str, Any]]:
+    """Entries as plain values that JSON can hold, made one by one. None for minus infinity, no token, and no time."""
+    model = {"model": known.model.name, "fingerprint": known.model.fingerprint}
+    path = _NodePaths(known.tree).of
+    topks, greedy, sampled = known.entries.topks, known.entries.greedy, known.entries.sampled
+    ends = np.cumsum(topks.sizes).tolist()
+
+    def entry(kind: str, place: int, node: int) -> dict[str, Any]:
+        return model | {"kind": kind, "path": path(node), "written": int(known.written[place]) or None}
+
+    for row, node in enumerate(topks.nodes.tolist()):
+        places = slice(ends[row] - int(topks.sizes[row]), ends[row])
+        yield entry("top-k", row, node) | {
+            "ids": topks.ids[places].tolist(),
+            "logprobs": [_finite(logprob) for logprob in topks.logprobs[places].tolist()],
+            "rest": _finite(float(topks.rest[row])),
+        }
+    place = len(topks.nodes)
+    for kind, answers in (("greedy", greedy), ("sampled", sampled)):
+        for row, node in enumerate(answers.nodes.tolist()):
+            token = int(answers.tokens[row])
+            seeded = {}
+            if kind == "sampled":
+                seeded = {"seed": int(sampled.seeds[row]), "index": int(sampled.indices[row])}
+            yield (
+                entry(kind, place + row, node)
+                | seeded
+                | {
+                    "question": answers.questions[row].tobytes().hex(),
+                    "token": None if token < 0 else token,
+                    "logprob": _finite(float(answers.logprobs[row])),
+                }
+            )
+        place += len(answers.nodes)
+
+
+class _NodePaths:
+    """Token ids from the root to nodes, quickly where one node is the child of the last one."""
+
+    def __init__(self, tree: NodeTable) -> None:
+        self._tree = tree
+        self._last = ROOT
+        self._path: tuple[int, ...] = ()
+
+    def of(self, node: int) -> tuple[int, ...]:
+        follows = node != ROOT and self._tree.parent(node) == self._last
+        self._path = (*self._path, self._tree.token(node)) if follows else self._tree.path(node)
+        self._last = node
+        return self._path
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 # models

@@ -35,7 +35,7 @@ class FrameError(CacheError):
     """The bytes or the columns of a record are not what they should be."""
 
 
-class Frame(NamedTuple):
+class LogFrame(NamedTuple):
     """A record's address and bytes; `payload` is None where the bytes are damaged."""
 
     address: bytes
@@ -58,19 +58,19 @@ def frame_bytes(payload: bytes, kind: int = RECORD) -> bytes:
     return b"".join((head, _CHECKSUM.pack(crc32(head)), payload, MARK))
 
 
-class Place(NamedTuple):
+class FrameSpan(NamedTuple):
     """A frame and the bytes it takes in the file, `start` to `end`."""
 
     start: int
     end: int
-    frame: Frame
+    frame: LogFrame
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """Frames in a stretch of the file, damaged bytes between them, and where the tail begins."""
 
-    places: tuple[Place, ...]
+    places: tuple[FrameSpan, ...]
     gaps: tuple[tuple[int, int], ...]
     end: int
     torn: bool
@@ -79,7 +79,7 @@ class Scan:
 
 def scan(data: bytes, base: int) -> Scan:
     """Finds the frames in `data`, which starts at byte `base` of the file."""
-    places: list[Place] = []
+    places: list[FrameSpan] = []
     gaps: list[tuple[int, int]] = []
     at, torn = 0, False
     while at < len(data):
@@ -100,7 +100,7 @@ def scan(data: bytes, base: int) -> Scan:
     return Scan(tuple(places), tuple(gaps), base + at, torn)
 
 
-def _frame_at(data: bytes, at: int, base: int) -> Place | None:
+def _frame_at(data: bytes, at: int, base: int) -> FrameSpan | None:
     body = at + HEAD_BYTES
     if len(data) < body:
         return None
@@ -109,8 +109,8 @@ def _frame_at(data: bytes, at: int, base: int) -> Place | None:
     if mark != MARK or checksum != crc32(data[at : at + _HEAD.size]) or size > MAX_PAYLOAD_BYTES:
         return None
     payload = data[body : body + size]
-    frame = Frame(address, payload if address_of(payload) == address else None, kind)
-    return Place(base + at, base + body + size + len(MARK), frame)
+    frame = LogFrame(address, payload if address_of(payload) == address else None, kind)
+    return FrameSpan(base + at, base + body + size + len(MARK), frame)
 
 
 def _next_frame(data: bytes, at: int, base: int) -> int | None:

@@ -7,6 +7,7 @@ is left where it is and stepped over. And before a reader goes on it looks wheth
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -17,23 +18,36 @@ from io import FileIO
 from pathlib import Path
 from threading import Lock
 
-from lmql_lite.cache.file_access import open_file, reason, sync_folder
-from lmql_lite.cache.file_lock import try_lock, unlock
-from lmql_lite.cache.framing import HEAD_BYTES, Frame, FrameError, check_format, frame_bytes, scan
+from lmql_lite.cache.framing import HEAD_BYTES, FrameError, LogFrame, check_format, frame_bytes, scan
 from lmql_lite.errors import CacheError
+from lmql_lite.store.atomic_file import sync_folder
+from lmql_lite.store.file_lock import try_lock, unlock
 
-Admit = Callable[[Sequence[Frame], bool], bool]
+Admit = Callable[[Sequence[LogFrame], bool], bool]
 """Takes frames that others appended, and whether they are the beginning of another file than was read before. True
 where all of them can be used."""
 Payloads = Callable[[], Generator[bytes, None, None]]
 """Payloads to write: the next one is asked for when the one before is written."""
 
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 LOCK_SECONDS = 30.0
-"""So long a writer waits for the others before it goes on without keeping."""
+"""Seconds that a writer waits for the lock before it goes on without writing."""
 
 
 class LogFile:
-    """A reader's and writer's place in the file. Safe for threads: one call at a time, the others wait."""
+    """A reader's and writer's place in the file. Safe for threads: one call at a time, the others wait.
+
+    Refused with a CacheError, and left as they are: what is not a `.tokens` file, or one of a newer format; a
+    directory, device, pipe or socket; a link that leads nowhere; a path whose folder is missing; a file that may not be
+    read. A link to a file is followed. An empty file becomes a `.tokens` file with the first append.
+
+    With a notice and without keeping anything: a file or folder that may not be written (what is there is read), a full
+    disk, a file system without locks, a lock that another process holds for `LOCK_SECONDS`, a file that was replaced by
+    something else while it was open. With a notice and without what cannot be read: damage of any kind. A file that was
+    removed is made anew by the next append; one that was replaced is opened anew.
+
+    With `durable` each write is synced before it counts, so that all outlives a power cut (S34).
+    """
 
     def __init__(self, path: Path, *, durable: bool) -> None:
         self.notices: list[str] = []
@@ -43,7 +57,7 @@ class LogFile:
         self._guard = Lock()
         self._file: FileIO | None = None
         self._closed = False
-        self._unseen: list[Frame] = []
+        self._unseen: list[LogFrame] = []
         self._is_other = False
         """The unseen frames are those of another file than was read before."""
         self._position = self._end = 0
@@ -53,7 +67,7 @@ class LogFile:
     def open(self) -> None:
         """Opens or makes the file. Does nothing where it was closed before that.
 
-        CacheError where the file is not ours to use (see `TokensFile`).
+        CacheError where the file is not ours to use.
         """
         with self._guard:
             if self._closed:
@@ -127,10 +141,7 @@ class LogFile:
         return file
 
     def _is_current(self, *, create: bool) -> bool:
-        """Whether there is a file to read; first opens anew where another one took its place (or where none is).
-
-        Where none is any more, it is forgotten what stood where in it.
-        """
+        """True where there is a file to read. Opens anew where another one took its place, or where `create` asks."""
         if self._closed:
             raise ValueError("the tokens file is closed")
         try:
@@ -271,7 +282,7 @@ class LogFile:
                 frame = frame_bytes(payload)
                 self._put(frame, self._end)
                 if self._durable and not self._end:
-                    sync_folder(self._path)
+                    sync_folder(self._path.parent)
                 self._last_head = (self._end, frame[:HEAD_BYTES])
                 self._position = self._end = self._end + len(frame)
         except FrameError as error:
@@ -286,27 +297,84 @@ class LogFile:
         with closing(payloads()) as generated:
             made = list(generated)
         beside = self._path.with_name(f".{self._path.name}.rewrite")
-        fresh, is_there = LogFile(beside, durable=True), False
+        fresh, is_there, why = LogFile(beside, durable=True), False, ""
         try:
             beside.unlink(missing_ok=True)  # left by a crash: whoever makes one holds the lock
             fresh.open()
             if fresh.append(lambda *_: True, lambda: (payload for payload in made)):
                 os.chmod(beside, stat.S_IMODE(os.fstat(self._open_file.fileno()).st_mode))
-                os.replace(beside, self._path)
+                self._take_place_of(fresh, beside)
                 is_there = True
-        except (OSError, CacheError):
-            pass
+        except (OSError, CacheError) as error:
+            why = f" ({reason(error)})"
         finally:
             if not is_there:
                 fresh.close()
                 with suppress(OSError):
                     beside.unlink(missing_ok=True)
         if not is_there:
-            self._note("could not be rewritten beside itself, and stays as it is")
+            self._note(f"could not be rewritten beside itself{why}, and stays as it is")
             return False
-        sync_folder(self._path)
-        self._open_file.close()  # and so unlocked: whoever waits for it sees that the path names another one
-        self._file, self._position, self._end, self._last_head = (
-            fresh._file, fresh._position, fresh._end, fresh._last_head
-        )  # fmt: skip
+        sync_folder(self._path.parent)
         return True
+
+    def _take_place_of(self, fresh: LogFile, beside: Path) -> None:
+        """Renames `beside` to the path. Continues in it, or opens the path anew where Windows had both closed first.
+
+        Raises OSError where it cannot be renamed: on Windows also while another process has the file open.
+        """
+        try:
+            os.replace(beside, self._path)
+        except PermissionError:  # Windows renames no open file, and replaces none
+            fresh.close()
+            self._open_file.close()
+            self._file = None
+            self._start_over()
+            os.replace(beside, self._path)
+        else:
+            self._open_file.close()  # and so unlocked: whoever waits for it sees that the path names another one
+            self._file, self._position, self._end, self._last_head = (
+                fresh._file, fresh._position, fresh._end, fresh._last_head
+            )  # fmt: skip
+
+
+def open_file(path: Path, given: Path) -> tuple[FileIO | None, bool]:
+    """The file, made where it is missing, and whether it may be written; None where it is missing and cannot be made.
+
+    `given` is how its user calls it. CacheError for what is no file, and where it may not even be read.
+    """
+    if not path.parent.is_dir():
+        raise CacheError(f"{given}: its folder does not exist", hint=f"make it: mkdir -p {path.parent}")
+    if given.is_symlink() and not path.exists():
+        raise CacheError(f"{given} is a link that leads nowhere", hint="remove it, or name another file")
+    exists = path.exists()
+    if path.is_dir():
+        raise CacheError(f"{given} is a directory", hint=f"name a file in it: {given / 'cache.tokens'}")
+    if exists and not path.is_file():
+        raise CacheError(f"{given} is a device, pipe or socket", hint="name a file")
+    try:
+        return _regular(os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666), "r+", given), True
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise CacheError(f"{given} cannot be opened ({reason(error)})") from error
+    if not exists:
+        return None, False
+    try:
+        return _regular(os.open(path, os.O_RDONLY | _FLAGS), "r", given), False
+    except OSError as error:
+        raise CacheError(f"{given} may not be read", hint="ask its owner, or name another file") from error
+
+
+def _regular(descriptor: int, mode: str, given: Path) -> FileIO:
+    file = FileIO(descriptor, mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise CacheError(f"{given} is no file any more")
+    return file
+
+
+def reason(error: Exception) -> str:
+    """As the end of a sentence."""
+    if isinstance(error, CacheError):
+        return error.message
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

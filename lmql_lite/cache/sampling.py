@@ -1,20 +1,25 @@
-"""How a token is drawn: which of the best survive truncation, and the noise that decides among them (S2, S3)."""
+"""Sampling of a token: penalties for tokens that occurred before, which of the best survive truncation, and the noise
+that decides among them (S2, S3).
+
+Stored scores stay raw: a penalty is applied while reading, and is part of the question that an answer answers.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.tokens import Sampling
+from lmql_lite.options import Sampling
 
 Mask = NDArray[np.bool_]
-"""Which tokens are allowed, shape (vocabulary,)."""
+"""True for allowed tokens, shape (vocabulary,)."""
 
 REST = 2**40
-"""Stands for "some token outside the head" in a draw; no token id is that high."""
+"""Stands for "some token outside the top k" in a draw; no token id is that high."""
 
 COLDEST = 1e-30
 """Below this temperature float32 cannot hold a score divided by it, and a draw is an argmax long before."""
@@ -24,12 +29,33 @@ def is_greedy(sampling: Sampling) -> bool:
     return sampling.temperature < COLDEST
 
 
-def is_truncated(sampling: Sampling) -> bool:
-    return sampling.top_k is not None or sampling.top_p < 1 or sampling.min_p > 0
+def survivors(below: NDArray[np.float64], sampling: Sampling) -> slice:
+    """Place in the order, best first, of the tokens that survive truncation (S2), if these are all that compete.
+
+    `below`: tempered log-probabilities minus the best one, shape (n,).
+    """
+    count = beginning(below, sampling)
+    return typical(below[:count], sampling.typical_p) if sampling.typical_p < 1 else slice(count)
 
 
-def survivors(below: NDArray[np.float64], sampling: Sampling, total: float | None = None) -> int:
-    """How many of the best survive top_k, top_p and min_p (S2): each of the three keeps a beginning of the order.
+def typical(below: NDArray[np.float64], share: float) -> slice:
+    """Place of the tokens whose surprise is nearest to the entropy and which hold `share` (Meister et al. 2022).
+
+    Surprise is minus the log-probability among these tokens. Tokens as near as the last one needed stay as well. They
+    are neighbours, since surprise grows along the order. At least one.
+    """
+    held = below[below > -np.inf]
+    surprise = np.log(np.exp(held).sum()) - held
+    chances = np.exp(-surprise)
+    distance = np.abs(surprise - (chances * surprise).sum())
+    nearest = np.argsort(distance, kind="stable")
+    last = int(np.searchsorted(np.cumsum(chances[nearest]), share))
+    (places,) = np.nonzero(distance <= distance[nearest[min(last, held.size - 1)]])
+    return slice(int(places[0]), int(places[-1]) + 1)
+
+
+def beginning(below: NDArray[np.float64], sampling: Sampling, total: float | None = None) -> int:
+    """Number of the best that top_k, top_p and min_p keep: each keeps a beginning of the order.
 
     `below`: tempered log-probabilities minus the best one, shape (n,), best first. `total`: the sum of their
     exponentials, where more tokens than these compete; without it, that of those which top_k keeps. At least 1.
@@ -83,7 +109,7 @@ def mix(first: int, second: int) -> int:
 def seeds(seed: int, count: int) -> tuple[int, ...]:
     """The seeds of so many samples of one run: the run's own, and others made from it, all different.
 
-    Each is that of a whole run: a run with it alone says the same. They have 53 bits, so that JSON keeps them.
+    A run with one of them alone gives the same result. They have 53 bits, so that JSON keeps them.
     """
     found = {seed: None}
     number = 0
@@ -91,3 +117,68 @@ def seeds(seed: int, count: int) -> tuple[int, ...]:
         number += 1
         found[mix(seed & _WORD, number) >> 11] = None
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Penalties:
+    """At one place of a path: the score of a token is `logprob * factor - loss`, in float32; all others keep theirs.
+
+    `ids`: int32[n], ascending. `factors`, above 0, and `losses`: float32[n]. A score grows with its log-probability
+    whatever they are, so that a bound on log-probabilities gives one on scores.
+
+    On log-probabilities, since logits mean the same with any constant added to them.
+    """
+
+    ids: NDArray[np.int32]
+    factors: NDArray[np.float32]
+    losses: NDArray[np.float32]
+
+    def __bool__(self) -> bool:
+        return self.ids.size > 0
+
+    @staticmethod
+    def of(
+        sampling: Sampling, ids: NDArray[np.int32], in_text: NDArray[np.int32], said: NDArray[np.int32]
+    ) -> Penalties:
+        """`in_text`: how often each of `ids` stands in the text so far; `said`: how often it was said in holes."""
+        factors = np.where(in_text > 0, np.float32(sampling.repetition_penalty), np.float32(1))
+        frequency, presence = np.float32(sampling.frequency_penalty), np.float32(sampling.presence_penalty)
+        losses = said.astype(np.float32) * frequency + np.where(said > 0, presence, np.float32(0))
+        (places,) = np.nonzero((factors != 1) | (losses != 0))
+        places = places[np.argsort(ids[places])]
+        return Penalties(ids[places], factors[places], losses[places])
+
+    def row(self, logprobs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The scores of a whole row; the row itself where there is no penalty."""
+        if not self:
+            return logprobs
+        scores = logprobs.copy()
+        scores[self.ids] = logprobs[self.ids] * self.factors - self.losses
+        return scores
+
+    def scores(self, ids: NDArray[np.int32], logprobs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The scores of these tokens, given their log-probabilities."""
+        places = np.minimum(np.searchsorted(self.ids, ids), self.ids.size - 1)
+        met = self.ids[places] == ids
+        return np.where(met, logprobs * self.factors[places] - self.losses[places], logprobs)
+
+    def among(self, mask: Mask) -> Penalties:
+        """Penalties of allowed tokens: all that a question sees of them."""
+        allowed = mask[self.ids]
+        return Penalties(self.ids[allowed], self.factors[allowed], self.losses[allowed])
+
+    def without(self, ids: NDArray[np.int32]) -> Penalties:
+        others = ~np.isin(self.ids, ids)
+        return Penalties(self.ids[others], self.factors[others], self.losses[others])
+
+    @property
+    def data(self) -> bytes:
+        """The same bytes for the same penalties, in every process; 12 a token."""
+        return b"".join(
+            column.astype(kind).tobytes()
+            for column, kind in ((self.ids, "<i4"), (self.factors, "<f4"), (self.losses, "<f4"))
+        )
+
+
+_NOTHING = np.zeros(0, np.float32)
+NO_PENALTIES = Penalties(np.zeros(0, np.int32), _NOTHING, _NOTHING)

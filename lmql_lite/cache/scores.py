@@ -1,6 +1,6 @@
 """Scores of one place in the tree, and the reading of them: argmax and a repeatable draw.
 
-Facts are stored raw; penalties, mask, temperature and the rest are applied here, while reading (law 2). Nothing here
+Scores are stored raw; penalties, mask, temperature and the rest are applied here, while reading (law 2). Nothing here
 depends on what else is cached: the same scores, penalties, mask, sampling and path give the same token (law 1).
 """
 
@@ -12,12 +12,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.head import MISS, Head, head_of
-from lmql_lite.cache.penalties import NO_PENALTIES, Penalties
-from lmql_lite.cache.sampling import REST, gumbel, is_greedy, is_truncated, log_sum_exp, survivors
+from lmql_lite.cache.sampling import NO_PENALTIES, REST, Penalties, gumbel, is_greedy, log_sum_exp, survivors
 from lmql_lite.cache.sampling import Mask as Mask
 from lmql_lite.cache.sampling import mix as mix
-from lmql_lite.tokens import Sampling
+from lmql_lite.cache.top_k import MISS, Drawn, TopK, top_k_of
+from lmql_lite.options import Sampling
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +32,13 @@ class Scores:
     def logprob(self, token: int) -> float:
         return float(self.logprobs[token])
 
-    def head(self) -> Head:
-        """What is kept of these scores when they are cold. Made once: 150 µs for 128k tokens, 40 µs for 4k."""
-        return self._head
+    def top_k(self) -> TopK:
+        """The part of these scores that is kept when they are cold. Made once: 150 µs for 128k tokens, 40 µs for 4k."""
+        return self._top_k
 
     @cached_property
-    def _head(self) -> Head:
-        return head_of(self.logprobs)
+    def _top_k(self) -> TopK:
+        return top_k_of(self.logprobs)
 
     def best(self, mask: Mask, penalties: Penalties = NO_PENALTIES) -> int | None:
         """The allowed token with the highest score, ties to the lowest id (S2). None where nothing is allowed."""
@@ -51,42 +50,70 @@ class Scores:
         token = int(masked.argmax())
         return token if mask[token] else _first_allowed(mask)
 
-    def draw(self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties = NO_PENALTIES) -> int | None:
+    def sample(self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties = NO_PENALTIES) -> int | None:
         """A token drawn from the allowed ones under `sampling` (S3). None where nothing is allowed.
 
-        Gumbel noise over the head and one bucket for the rest, then, where the bucket wins, inside it. The noise is a
+        Gumbel noise over the top k and one bucket for the rest, then, where the bucket wins, inside it. The noise is a
         pure function of (seed, index, path, token), so that a draw repeats, and is the same for an entry of which
-        only the head is known: mostly the head alone decides, and the whole row is not looked at.
+        only the top k is known: mostly it decides alone, and the whole row is not looked at.
         """
-        token = self.head().draw(mask, sampling, path_hash, penalties)
-        return self.draw_from_all(mask, sampling, path_hash, penalties) if token is MISS else token
+        token = self.top_k().sample(mask, sampling, path_hash, penalties)
+        return self.sample_from_all(mask, sampling, path_hash, penalties) if token is MISS else token
 
-    def draw_from_all(
+    def sample_from_all(
         self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties = NO_PENALTIES
     ) -> int | None:
-        """What `draw` draws, decided by the whole row in every case: what `Head.draw` is measured by."""
+        """The token of `sample`, decided by the whole row in every case: the reference for tests of `TopK.sample`."""
         if is_greedy(sampling):
             return self.best(mask, penalties)
+        drawn = self._drawn_from_all(mask, sampling, path_hash, penalties)
+        return None if drawn is None else drawn.token
+
+    def is_close(self, epsilon: float, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties) -> bool:
+        """True if another token may be chosen where scores differ by `epsilon` (S5)."""
+        if not self.top_k().is_close(epsilon, mask, sampling, path_hash, penalties):
+            return False
+        if not is_greedy(sampling):
+            drawn = self._drawn_from_all(mask, sampling, path_hash, penalties)
+            return drawn is not None and drawn.margin < epsilon
+        scores = np.where(mask, penalties.row(self.logprobs), -np.inf)
+        near = scores > scores.max() - epsilon
+        return int(np.count_nonzero(near)) != 1 and int(np.count_nonzero(mask)) > 1
+
+    def _drawn_from_all(self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties) -> Drawn | None:
         scores, temperature = penalties.row(self.logprobs), np.float32(sampling.temperature)
         tokens = np.flatnonzero(mask)
         if not tokens.size:
             return None
-        if is_truncated(sampling):
+        if sampling.truncates:
             tokens = tokens[np.argsort(-scores[tokens], kind="stable")]
             heat = scores[tokens] / temperature
             if not np.isneginf(heat[0]):
-                tokens = tokens[: survivors(heat.astype(np.float64) - float(heat[0]), sampling)]
+                tokens = tokens[survivors(heat.astype(np.float64) - float(heat[0]), sampling)]
         in_head = np.zeros(mask.size, np.bool_)
-        in_head[self.head().ids] = True
+        in_head[self.top_k().ids] = True
         known, others = tokens[in_head[tokens]], tokens[~in_head[tokens]]
         known = known[np.lexsort((known, -scores[known]))]
         noisy = scores[known] / temperature + gumbel(sampling, path_hash, known)
+        bucket = np.float32(-np.inf)
         if others.size:
             rest = scores[others] / temperature
             bucket = log_sum_exp(rest) + gumbel(sampling, path_hash, np.array([REST]))[0]
-            if not known.size or bucket > noisy.max():
-                return int(others[(rest + gumbel(sampling, path_hash, others)).argmax()])
-        return int(known[noisy.argmax()])
+            highest = noisy.max(initial=-np.inf)
+            if not known.size or bucket > highest:
+                within = rest + gumbel(sampling, path_hash, others)
+                lead = min(_lead(within), float(bucket) - float(highest))
+                return Drawn(int(others[within.argmax()]), sampling.temperature * lead)
+        lead = min(_lead(noisy), float(noisy.max()) - float(bucket))
+        return Drawn(int(known[noisy.argmax()]), sampling.temperature * lead)
+
+
+def _lead(values: NDArray[np.float32]) -> float:
+    """Distance between the highest value and the second one."""
+    if values.size < 2:
+        return float("inf")
+    second, first = np.partition(values, -2)[-2:]
+    return float(first - second) if first > second else 0.0
 
 
 def _first_allowed(mask: Mask) -> int | None:

@@ -1,5 +1,5 @@
-"""Guesses from the tree itself: what stood elsewhere after the same last tokens. A guess only saves time: what comes of
-it is checked against the model's own scores.
+"""Drafts from the tree itself: tokens that followed the same last tokens elsewhere. A draft only saves time: it is
+checked against the model's own scores.
 """
 
 from __future__ import annotations
@@ -7,31 +7,30 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.nodes import ROOT, Nodes
-from lmql_lite.cache.tree import Node
+from lmql_lite.cache.node_table import ROOT, NodeTable
 
 LENGTH = 3
-"""So many tokens have to be the same."""
+"""Tokens that have to be equal."""
 SKIPPED = 4
-"""So many tokens after them may differ, before the text goes on as it did there."""
+"""Tokens after them that may differ, before the text goes on as it did there."""
 
 _WAYS = 4
 """Places of the table where a suffix may stand. One that finds all of them taken is not found again: no harm."""
 _FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
 _LOW_BITS = 11
 _FEW = 48
-"""So many new nodes are entered quicker one by one."""
+"""Fewer new nodes are entered one by one, which is quicker then."""
 
 
 class Suffixes:
     """For the last `LENGTH` tokens of any path the first node that they led to: 4 to 5 bytes per node.
 
-    The first and not the newest, so that what is proposed is text that somebody went on with, and not a guess that was
-    not taken. Nodes that took the numbers of others are entered when there are many of them: whose suffix is another
-    now is not found. The owner of `nodes` sees to it that one thread at a time is here.
+    The first and not the newest, so that a draft is text that a run went on with, and not a draft that was not taken.
+    Nodes that took the numbers of others are entered when there are many of them; one whose suffix has changed is not
+    found. One thread at a time may be here.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: NodeTable) -> None:
         self._nodes = nodes
         self._table = np.zeros(1024, dtype=np.int32)
         self._entered = ROOT + 1
@@ -41,7 +40,7 @@ class Suffixes:
     def nbytes(self) -> int:
         return self._table.nbytes
 
-    def guess(self, node: Node, most: int, skip: bool) -> tuple[int, ...]:
+    def draft(self, node: int, most: int, skip: bool) -> tuple[int, ...]:
         """At most `most` tokens that may follow `node`; () where its last tokens stood nowhere else.
 
         With `skip` also where only tokens a little further up did: a text that differs in one place and then goes on
@@ -60,7 +59,7 @@ class Suffixes:
                 break
         return ()
 
-    def _after(self, node: Node, most: int) -> tuple[int, ...]:
+    def _after(self, node: int, most: int) -> tuple[int, ...]:
         """The way down along the youngest children."""
         tokens: list[int] = []
         while len(tokens) < most:
@@ -70,18 +69,12 @@ class Suffixes:
             tokens.append(token)
         return tuple(tokens)
 
-    def _suffix(self, node: Node) -> tuple[int, int, int]:
-        """The last tokens, newest first; -1 above the root."""
-        nodes = self._nodes
-        above = max(nodes.parent(node), ROOT)
-        return nodes.token(node), nodes.token(above), nodes.token(max(nodes.parent(above), ROOT))
-
-    def _find(self, node: Node) -> Node:
-        suffix = self._suffix(node)
+    def _find(self, node: int) -> int:
+        suffix = self._nodes.suffix(node)
         slot = _slot(suffix, len(self._table))
         for place in range(slot, slot - _WAYS, -1):  # from the first place on to the last one
             found = int(self._table[place])
-            if not found or self._suffix(found) == suffix:
+            if not found or self._nodes.suffix(found) == suffix:
                 return found
         return ROOT
 
@@ -104,14 +97,14 @@ class Suffixes:
                 self._enter(node)
         self._entered = end
 
-    def _enter(self, node: Node) -> None:
-        suffix = self._suffix(node)
+    def _enter(self, node: int) -> None:
+        suffix = self._nodes.suffix(node)
         slot = _slot(suffix, len(self._table))
         for place in range(slot, slot - _WAYS, -1):
             found = int(self._table[place])
             if not found:
                 self._table[place] = node
-            if not found or self._suffix(found) == suffix:
+            if not found or self._nodes.suffix(found) == suffix:
                 return
 
     def _enter_many(self, new: NDArray[np.int32]) -> None:

@@ -1,37 +1,18 @@
-"""What `cache=` may be besides True and False: a file, or memory of one's own, and how much of it."""
+"""The option `cache=` beside True and False: a file, or memory of one's own, and how much of it."""
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import KW_ONLY, dataclass, field
 
-from lmql_lite.cache.trie import MAX_BYTES, Trie
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.token_tree import MAX_BYTES
 from lmql_lite.errors import InputError
-
-
-class MemoryTrees:
-    """A tree for each model, which no file keeps. `runs` numbers the runs on them, of all sessions (S31)."""
-
-    notices: tuple[str, ...] = ()
-
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self.max_bytes = max_bytes
-        self.runs = itertools.count(1)
-        self._trees: dict[str, Trie] = {}
-
-    def tree(self, fingerprint: str) -> Trie:
-        tree = self._trees.get(fingerprint)
-        return self._trees.setdefault(fingerprint, Trie(self.max_bytes)) if tree is None else tree
-
-    async def save(self, fingerprint: str, name: str, vocabulary_size: int) -> bool:
-        """As `SavedTrees.save`: memory has it already."""
-        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenCache:
-    """Where runs keep what models said: `lq.run(query, cache=lq.TokenCache("x.tokens", max_bytes=2**30))`.
+    """Place where runs keep what models reported: `lq.run(query, cache=lq.TokenCache("x.tokens", max_bytes=2**30))`.
 
     With a `path` in that file, which any number of processes may use at once; `cache="x.tokens"` is short for it.
     Without one in memory, shared by all runs that are given this very object, of whatever session.
@@ -45,14 +26,17 @@ class TokenCache:
     With `durable` a run returns only after the disk itself has what it learned, so that a power cut takes nothing.
 
     Raises InputError for a path that is no name of a file, a bound below 1, and `durable` without a file.
+
+    >>> lq.TokenCache("x.tokens", max_bytes=2**20).max_bytes
+    1048576
     """
 
     path: str | os.PathLike[str] | None = None
     _: KW_ONLY
     max_bytes: int = MAX_BYTES
     durable: bool = False
-    trees: MemoryTrees = field(init=False, repr=False)
-    """Those of a cache without a path."""
+    trees: ModelTrees = field(init=False, repr=False)
+    """Trees of a cache without a path."""
 
     def __post_init__(self) -> None:
         if self.path is not None:
@@ -68,11 +52,11 @@ class TokenCache:
             raise InputError(
                 "durable=True is about a file, and none is named", hint='name one: TokenCache("x.tokens", durable=True)'
             )
-        object.__setattr__(self, "trees", MemoryTrees(self.max_bytes))
+        object.__setattr__(self, "trees", ModelTrees(self.max_bytes))
 
 
 AnyCache = bool | str | os.PathLike[str] | TokenCache
-"""What a user may write: True shares one tree among all runs, False asks the model every time."""
+"""The values of the option: True shares one tree among all runs, False asks the model every time."""
 
 
 def _check_name(path: object) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.cache.file_contents import ModelEntries
-from lmql_lite.cache.nodes import ROOT
+from lmql_lite.cache.node_table import ROOT
 
 
 @dataclass(frozen=True, slots=True)

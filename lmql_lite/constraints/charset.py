@@ -20,7 +20,7 @@ SIZES = ((0x00, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF))
 LEADS = (0x00, 0xC0, 0xE0, 0xF0)
 
 
-class Branch(NamedTuple):
+class ByteRange(NamedTuple):
     """The bytes `low .. high` lead to `node`, DONE where the character is complete."""
 
     low: int
@@ -33,10 +33,10 @@ class Charset:
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
-        self.nodes: list[tuple[Branch, ...]] = []
-        self._numbers: dict[tuple[Branch, ...], int] = {}
+        self.nodes: list[tuple[ByteRange, ...]] = []
+        self._numbers: dict[tuple[ByteRange, ...], int] = {}
         self._known: dict[tuple[Ranges, int], int] = {}
-        first_bytes: list[Branch] = []
+        first_bytes: list[ByteRange] = []
         for more, ((low, high), lead) in enumerate(zip(SIZES, LEADS, strict=True)):
             inside = tuple(
                 (max(low, first), min(high, last)) for first, last in ranges if first <= high and last >= low
@@ -53,22 +53,22 @@ class Charset:
         at = bisect_right(self._ranges, (ord(character), 0x10FFFF)) - 1
         return at >= 0 and ord(character) <= self._ranges[at][1]
 
-    def _branches(self, ranges: Ranges, more: int, lead: int) -> list[Branch]:
-        """What the next byte says, when `more` follow it: which block of 64, 4,096 or 262,144 code points."""
+    def _branches(self, ranges: Ranges, more: int, lead: int) -> list[ByteRange]:
+        """Meaning of the next byte when `more` follow it: the block of 64, 4,096 or 262,144 code points."""
         size = 64**more
         blocks: dict[int, list[tuple[int, int]]] = {}
         for first, last in ranges:
             for block in range(first // size, last // size + 1):
                 begin = block * size
                 blocks.setdefault(block, []).append((max(first, begin) - begin, min(last, begin + size - 1) - begin))
-        branches: list[Branch] = []
+        branches: list[ByteRange] = []
         for block in sorted(blocks):
             node = self._rest(tuple(blocks[block]), more)
             before = branches[-1] if branches else None
             if before and before.node == node and before.high == lead + block - 1:
-                branches[-1] = Branch(before.low, lead + block, node)
+                branches[-1] = ByteRange(before.low, lead + block, node)
             else:
-                branches.append(Branch(lead + block, lead + block, node))
+                branches.append(ByteRange(lead + block, lead + block, node))
         return branches
 
     def _rest(self, ranges: Ranges, more: int) -> int:
@@ -79,7 +79,7 @@ class Charset:
             node = self._known[ranges, more] = self._number(tuple(self._branches(ranges, more - 1, 0x80)))
         return node
 
-    def _number(self, branches: tuple[Branch, ...]) -> int:
+    def _number(self, branches: tuple[ByteRange, ...]) -> int:
         number = self._numbers.setdefault(branches, len(self.nodes))
         if number == len(self.nodes):
             self.nodes.append(branches)

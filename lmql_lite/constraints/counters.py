@@ -1,26 +1,22 @@
-"""What lengths are compared with, and which phrases were found: counts and flags beside the states, as one integer."""
+"""Counts for lengths and flags for phrases that were found beside the states, as one integer."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import cache
-from heapq import heappop, heappush
+from collections.abc import Iterable
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import NEVER, Moves, starts_character
-from lmql_lite.constraints.charset import DONE, charset, joined
-from lmql_lite.constraints.terms import UNITS, Length, Measure, Unit
+from lmql_lite.constraints.atoms import NEVER
+from lmql_lite.constraints.terms import Length
+from lmql_lite.constraints.units import PARTS, UNITS, Unit
 
 IntArray = NDArray[np.intp]
 
-MARKS = b".!?"
-SPACES = tuple(filter(str.isspace, map(chr, range(0x3001))))
-"""All white space there is."""
-BETWEEN, INSIDE, AFTER = range(3)
-"""Before the first or next word or sentence; inside one; in a sentence, directly behind a mark."""
 HEADROOM = 2**16
 """More than a token adds to any count: none has so many bytes."""
 
@@ -38,9 +34,8 @@ class Counts:
     that was raised stays.
     """
 
-    def __init__(self, most: dict[Measure, int], num_flags: int = 0) -> None:
-        occurrences = [unit for unit in most if unit not in UNITS]
-        self.units: tuple[Measure, ...] = (*(unit for unit in UNITS if unit in most), *occurrences)
+    def __init__(self, most: dict[Unit, int], num_flags: int = 0) -> None:
+        self.units = tuple(unit for unit in UNITS if unit in most)
         self.most = tuple(most[unit] for unit in self.units)
         self.num_flags = num_flags
         self._fields: list[tuple[int, int, int]] = []
@@ -54,7 +49,7 @@ class Counts:
         """The bit at which the flags begin."""
         self._numbers = (1 << shift) - 1
         self._only = self.most[0] if len(self.most) == 1 and not num_flags else None
-        self.walked = [at for at, unit in enumerate(self.units) if unit not in ("characters", "tokens")]
+        self.walked = [at for at, unit in enumerate(self.units) if unit in PARTS]
         """The counts that the bytes of a text add to as the machines say."""
 
     def add(self, count: int, added: int) -> int:
@@ -69,7 +64,7 @@ class Counts:
         return total
 
     def sum(self, one: int, other: int) -> int:
-        """What two stretches of text add; not saturated."""
+        """Sum of the counts of two stretches of text; not saturated."""
         if not self.num_flags:
             return one + other
         numbers, at = self._numbers, self.flags_at
@@ -97,7 +92,7 @@ class Counts:
         return [flags >> at & (1 << FLAGS_IN_LANE) - 1 for at in range(0, self.num_flags, FLAGS_IN_LANE)]
 
     def lanes(self, added: int) -> tuple[int, ...]:
-        """What a few bytes have added, without characters and tokens, as 64-bit integers: counts, then flags."""
+        """Increments of a few bytes, without characters and tokens, as 64-bit integers: counts, then flags."""
         values = self.unpack(added)
         numbers = [
             sum(values[unit] << LANE_BITS * at for at, unit in enumerate(self.walked[first : first + COUNTS_IN_LANE]))
@@ -114,8 +109,8 @@ class Counts:
     def num_lanes(self) -> int:
         return self.count_lanes + -(-self.num_flags // FLAGS_IN_LANE)
 
-    def one(self, unit: Measure) -> int:
-        """What a single character, word, sentence or token adds; 0 where the term does not count it."""
+    def one(self, unit: Unit) -> int:
+        """Increment of a single character, word, sentence or token; 0 if the term does not count it."""
         return 1 << self._fields[self.units.index(unit)][0] if unit in self.units else 0
 
 
@@ -133,7 +128,7 @@ class Region(NamedTuple):
 class Regions:
     """The counts of a term, cut where a comparison changes."""
 
-    def __init__(self, units: tuple[Measure, ...], lengths: list[Length]) -> None:
+    def __init__(self, units: tuple[Unit, ...], lengths: list[Length]) -> None:
         self._units = units
         self._lengths = lengths
         self._borders: list[list[int]] = []
@@ -166,73 +161,76 @@ class Regions:
         return self._known.setdefault(places, Region(low, high, improves))
 
 
-class Missing(NamedTuple):
-    """The least that has to be said until the count goes up."""
+WAYS_KEPT = 64
+
+Bounds = tuple[tuple[int, int], ...]
+"""The least and the most of each count, in the order of `Counts.units`."""
+
+
+class Goal(NamedTuple):
+    """One goal in which a term may come to hold: so much more has to be said, to reach counts within `bounds`.
+
+    All flags in `wanted` must be raised, and none in `unwanted`. One that stands for several is not exact.
+    """
 
     num_bytes: int
     num_characters: int
+    bounds: Bounds
+    wanted: int = 0
+    unwanted: int = 0
+    is_exact: bool = True
+
+    def is_gone(self, values: tuple[int, ...], flags: int) -> bool:
+        """True if nothing is missing, as far as counts and flags tell."""
+        inside = all(low <= value <= high for value, (low, high) in zip(values, self.bounds, strict=True))
+        return inside and not self.wanted & ~flags and not self.unwanted & flags
+
+    def contradicts_itself(self) -> bool:
+        return bool(self.wanted & self.unwanted) or any(low > high for low, high in self.bounds)
+
+    def is_as_easy_as(self, other: Goal) -> bool:
+        """True if this goal is open wherever the other one is."""
+        return (
+            self.num_bytes <= other.num_bytes
+            and self.num_characters <= other.num_characters
+            and not self.wanted & ~other.wanted
+            and not self.unwanted & ~other.unwanted
+            and all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(self.bounds, other.bounds, strict=True))
+        )
 
 
-@cache
-def parts(unit: Unit) -> Parts:
-    return Parts(unit)
+def both(one: Goal, other: Goal) -> Goal:
+    return Goal(
+        max(one.num_bytes, other.num_bytes),
+        max(one.num_characters, other.num_characters),
+        tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one.bounds, other.bounds, strict=True)),
+        one.wanted | other.wanted,
+        one.unwanted | other.unwanted,
+        one.is_exact and other.is_exact,
+    )
 
 
-class Parts:
-    """A machine that finds where words or sentences begin (`terms.Unit` says what they are).
+def possible(goals: Iterable[Goal]) -> tuple[Goal, ...]:
+    """Those that do not contradict themselves and are not harder than another one; where they are too many, one that
+    is easier than all."""
+    found: list[Goal] = []
+    distinct = tuple(dict.fromkeys(goals))
+    if len(distinct) == 1 and not distinct[0].contradicts_itself():
+        return distinct
+    for goal in distinct:
+        if goal.contradicts_itself():
+            continue
+        if any(other.is_as_easy_as(goal) for other in found):
+            continue
+        found = [other for other in found if not goal.is_as_easy_as(other)]
+        found.append(goal)
+    if len(found) <= WAYS_KEPT:
+        return tuple(found)
+    num_bytes, num_characters, bounds, wanted, unwanted, _ = zip(*found, strict=True)
+    easiest = tuple((min(low for low, _ in each), max(high for _, high in each)) for each in zip(*bounds, strict=True))
+    common = reduce(and_, wanted), reduce(and_, unwanted)
+    return (Goal(min(num_bytes), min(num_characters), easiest, *common, is_exact=False),)
 
-    A state is a mode, and how far a character has been read that may turn out to be white space.
-    """
 
-    def __init__(self, unit: Unit) -> None:
-        self._marks = MARKS if unit == "sentences" else b""
-        self._spaces = charset(joined((ord(space), ord(space)) for space in SPACES))
-        self._width = len(self._spaces.nodes)
-        self._moves: list[Moves] = [self._expand(state) for state in range(3 * self._width)]
-        self._next = [self._distances(character_only) for character_only in (False, True)]
-        self._again = [min(each[INSIDE * self._width], each[AFTER * self._width]) for each in self._next]
-        """From where a word or sentence has just begun."""
-
-    def moves(self, state: int) -> Moves:
-        return self._moves[state]
-
-    def begins(self, before: int, after: int) -> bool:
-        """Whether a word or sentence begins on the way from one state to the next."""
-        return before < self._width <= after
-
-    def missing(self, state: int, how_many: int) -> Missing:
-        """The least that has to be said until so many more have begun, at least one."""
-        more = how_many - 1
-        return Missing(self._next[0][state] + more * self._again[0], self._next[1][state] + more * self._again[1])
-
-    def _expand(self, state: int) -> Moves:
-        mode, place = divmod(state, self._width)
-        special: dict[int, int] = {}
-        for low, high, after in self._spaces.nodes[self._spaces.root - place]:
-            at_end = BETWEEN if mode == AFTER or not self._marks else mode
-            then = at_end * self._width if after == DONE else mode * self._width + self._spaces.root - after
-            special.update(dict.fromkeys(range(low, high + 1), then))
-        special.update(dict.fromkeys(self._marks, AFTER * self._width))
-        return Moves(special, INSIDE * self._width)
-
-    def _distances(self, character_only: bool) -> list[int]:
-        """Dijkstra from every state to the next beginning, in bytes or in characters."""
-        found = []
-        for start in range(3 * self._width):
-            queue = [(0, start)]
-            known = {start: 0}
-            nearest = NEVER
-            while queue and queue[0][0] < nearest:
-                far, here = heappop(queue)
-                moves = self._moves[here]
-                for byte, after in [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]:
-                    if starts_character(byte) == bool(here % self._width):
-                        continue  # no text goes on like this
-                    cost = far + (starts_character(byte) if character_only else 1)
-                    if self.begins(here, after):
-                        nearest = min(nearest, cost)
-                    elif cost < known.get(after, NEVER):
-                        known[after] = cost
-                        heappush(queue, (cost, after))
-            found.append(nearest)
-        return found
+FREE = (0, NEVER)
+"""Bounds that say nothing."""

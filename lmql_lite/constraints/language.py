@@ -1,4 +1,4 @@
-"""What may be said, as data for servers that check it themselves: a regular language over characters."""
+"""Regular language over characters, as data for servers that check it themselves."""
 
 from __future__ import annotations
 
@@ -29,21 +29,26 @@ class Language:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no text at all, where the rules are as few as possible."""
+        """True if there is no text at all, where the rules are as few as possible."""
         return self.rules == (Rule((), False),)
 
     def accepts(self, text: str) -> bool:
-        """Whether this is a whole text of the language."""
+        """True if this is a whole text of the language."""
+        rule = self.rule_after(text)
+        return rule is not None and rule.accepts
+
+    def rule_after(self, text: str) -> Rule | None:
+        """State to which a text leads; None if no text begins so."""
         rule = self.rules[0]
         for character in text:
             place = bisect_right(rule.edges, (ord(character), LAST + 1)) - 1
             if place < 0 or ord(character) > rule.edges[place][1]:
-                return False
+                return None
             rule = self.rules[rule.edges[place][2]]
-        return rule.accepts
+        return rule
 
     def after(self, text: str) -> Language | None:
-        """What may be said after the beginning of a text; None where no text begins so."""
+        """Language of the continuations of a text; None if no text begins so."""
         place = 0
         for character in text:
             edges = self.rules[place].edges
@@ -54,11 +59,86 @@ class Language:
         rules = [self.rules[number.get(at, at)] for at in range(len(self.rules))]
         return smallest([_numbered(rule, lambda after: number.get(after, after)) for rule in rules])
 
+    def without(self, text: str, *, begun: bool = False) -> Language:
+        """Its texts but this one; or, where it is only `begun`, but all that begin so. There may be none left."""
+        places = [0]
+        for character in text:
+            edges = self.rules[places[-1]].edges
+            after = next((after for low, high, after in edges if low <= ord(character) <= high), None)
+            if after is None:
+                return self
+            places.append(after)
+        size = len(places)  # the way of the text, before everything else
+        kept = [_numbered(rule, lambda after: after + size) for rule in self.rules]
+        way = []
+        for at, (place, character) in enumerate(zip(places, text, strict=False)):
+            code, forked = ord(character), list[tuple[int, int, int]]()
+            for low, high, after in kept[place].edges:
+                if low <= code <= high:
+                    parts = (low, code - 1, after), (code, code, at + 1), (code + 1, high, after)
+                    forked += [part for part in parts if part[0] <= part[1]]
+                else:
+                    forked.append((low, high, after))
+            way.append(Rule(tuple(forked), kept[place].accepts))
+        way.append(Rule(() if begun else kept[places[-1]].edges, accepts=False))
+        return smallest([*way, *kept])
+
+    def texts(self, most: int) -> tuple[str, ...] | None:
+        """All texts, if there are at most so many, else None."""
+        found: list[str] = []
+        waiting = [("", 0)] if self._backwards() is not None else []
+        while waiting:
+            text, number = waiting.pop()
+            rule = self.rules[number]
+            found += [text] if rule.accepts else []
+            codes = [(code, after) for low, high, after in rule.edges for code in range(low, min(high, low + most) + 1)]
+            waiting += [(text + chr(code), after) for code, after in reversed(codes)]
+            if len(found) + len(waiting) > most:
+                return None
+        return tuple(found) or None
+
+    def longest(self) -> int | None:
+        """Number of bytes of the longest text; None where there is none."""
+        sizes: dict[int, int] = {}
+        for number in self._backwards() or ():
+            sizes[number] = max((_size(high) + sizes[after] for _, high, after in self.rules[number].edges), default=0)
+        return sizes.get(0)
+
+    def undecided(self) -> int | None:
+        """Number of bytes after which, at the latest, only one text is left; None where there is no such number."""
+        sizes: dict[int, int] = {}
+        for number in self._backwards() or ():
+            rule = self.rules[number]
+            ways = rule.accepts + sum(high - low + 1 for low, high, _ in rule.edges)
+            size = max((_size(high) + sizes[after] for _, high, after in rule.edges), default=0)
+            sizes[number] = size if ways > 1 or any(sizes[after] for _, _, after in rule.edges) else 0
+        return sizes.get(0)
+
+    def _backwards(self) -> list[int] | None:
+        """Numbers of the rules, each after all to which it leads; None if one leads back to itself."""
+        found: dict[int, None] = {}
+        path, on_path = [0], {0}
+        while path:
+            after = next((after for _, _, after in self.rules[path[-1]].edges if after not in found), None)
+            if after is None:
+                found[path[-1]] = None
+                on_path.remove(path.pop())
+            elif after in on_path:
+                return None
+            else:
+                path.append(after)
+                on_path.add(after)
+        return list(found)
+
     def begun_by(self, text: str) -> Language:
         """Its texts with this one before them."""
         size = len(text)
         begin = [Rule(((ord(character), ord(character), at + 1),), False) for at, character in enumerate(text)]
         return Language((*begin, *(_numbered(rule, lambda after: after + size) for rule in self.rules)))
+
+
+def _size(code: int) -> int:
+    return len(chr(code).encode("utf-8", "surrogatepass"))
 
 
 def _numbered(rule: Rule, number: Callable[[int], int]) -> Rule:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from threading import Lock
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.advances import Advances
-from lmql_lite.constraints.atoms import NEVER
+from lmql_lite.constraints.atoms import DEAD, NEVER, OptionMachine
 from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.by_token import in_tokens
-from lmql_lite.constraints.judging import Borders, Box, Questions
-from lmql_lite.constraints.places import Edge
-from lmql_lite.constraints.recent import Recent
-from lmql_lite.constraints.search import Ways
+from lmql_lite.constraints.liveness import Advances, Borders, Box, Questions
+from lmql_lite.constraints.search import DistanceSearch, Edge
+from lmql_lite.constraints.token_distance import in_tokens
 from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
-from lmql_lite.constraints.walk import Ranges, Walk, walk
+from lmql_lite.constraints.walk import Pairs, Ranges, Walk, walk
 
 Mask = NDArray[np.bool_]
 Values = tuple[int, ...]
@@ -28,8 +28,45 @@ WALKS_BYTES = 128 * 2**20
 NEAR_KEPT = 128
 
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Recent(Generic[Key, Value]):
+    """A dictionary bounded in bytes, in which the least recently used entry goes first; one alone may exceed the bound.
+
+    Threads may share it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: Key, value: Value, num_bytes: int) -> Value:
+        """Gives back what is remembered: the value that another thread put first, or this one."""
+        with self._lock:
+            entry = self._entries.setdefault(key, (value, num_bytes))
+            if entry[0] is value:
+                self.num_bytes += num_bytes
+            while self.num_bytes > self.max_bytes and len(self._entries) > 1:
+                self.num_bytes -= self._entries.popitem(last=False)[1][1]
+            return entry[0]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
 class Verdict(NamedTuple):
-    """What tells one mask of a state from another: which of the walk's places are alive, and whether it may end.
+    """Identity of a mask among those of its state: the live places of the walk, and whether it may end.
 
     `late` are places that are alive, though too few tokens are left for them: a token that leads there does not leave
     a complete value behind (S18).
@@ -57,9 +94,10 @@ class Judged(NamedTuple):
     flags: int
 
     def covers(self, values: Values, flags: int) -> bool:
-        return flags == self.flags and all(
-            low <= value <= high for low, value, high in zip(self.low, values, self.high, strict=True)
-        )
+        for low, value, high in zip(self.low, values, self.high, strict=True):
+            if not low <= value <= high:
+                return False
+        return flags == self.flags
 
 
 class Passing(NamedTuple):
@@ -71,13 +109,15 @@ class Passing(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Where all tokens lead from one state, and the questions that decide which of them are allowed.
+    """Places that all tokens lead to from one state, and the questions that decide which of them are allowed.
 
-    The first questions are about the walk's `pairs`. For a closed hole those follow about going on with single bytes
-    from where a token has completed a value, then those about going on from here: with `edges` bytes.
+    The first questions are about the walk's `num_places`. For a closed hole those follow about going on with single
+    bytes from where a token has completed a value, then those about going on from here: with `edges` bytes.
     """
 
     walk: Walk
+    num_places: int
+    about_places: Questions
     stops: Passing
     passing: Passing
     questions: Questions
@@ -85,19 +125,21 @@ class Reached(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        arrays = (self.walk.place, self.walk.states, self.stops.tokens, self.passing.tokens)
-        return sum(16 * array.size for array in arrays if array is not None) + 40 * self.questions.pairs.states.size
+        states, lanes = self.walk.nodes or (None, ())
+        arrays = (self.walk.place, states, *lanes, self.stops.tokens, self.passing.tokens)
+        return sum(8 * array.size for array in arrays if array is not None) + 40 * self.questions.size
 
 
 class Memory:
-    """What the masks of one vocabulary have in common: a bound on how much of them is remembered."""
+    """Bound on the remembered masks of one vocabulary."""
 
     def __init__(self) -> None:
-        self.near: dict[tuple[Masks, int, bytes], tuple[Judged, Mask]] = {}
-        """What was asked of a state last, and is likely to be asked again."""
+        self.near: dict[tuple[Masks, int, bytes], tuple[Judged, Mask, int]] = {}
+        """Mask of a state that was asked for last, and its count: it is likely to be asked for again."""
         self.reached: Recent[tuple[Masks, int, bytes], Reached] = Recent(WALKS_BYTES)
         self.judged: Recent[tuple[Masks, int, int, bytes, int], Judged] = Recent(MASKS_BYTES // 4)
         self.masks: Recent[Verdict, Mask] = Recent(MASKS_BYTES)
+        self.listed: Recent[tuple[Masks, int], Mask] = Recent(MASKS_BYTES)
         self.advances = Advances()
 
 
@@ -117,31 +159,70 @@ class Masks:
         if automaton.token and self.in_tokens is not None:
             automaton.go(self.in_tokens)
 
+    def renewed(self) -> Masks:
+        """The same over an automaton that has no states yet."""
+        return Masks(Automaton(self.automaton.term), self.vocabulary, self._following, self._memory)
+
     @cached_property
-    def in_tokens(self) -> Ways | None:
-        """How few tokens lead to an end, None where bytes have to stand in."""
+    def in_tokens(self) -> DistanceSearch | None:
+        """Smallest number of tokens to an end; None where bytes have to stand in."""
         return in_tokens(self.automaton, self.vocabulary)
 
     def mask(self, state: int, count: int, held: bytes, tokens_left: int) -> Mask:
         memory = self._memory
         near = memory.near.get((self, state, held))
         if near is not None:
-            judged, mask = near
+            judged, mask, counted = near
             counts = self.automaton.counts
-            if tokens_left >= judged.far and judged.covers(counts.unpack(count), counts.flags(count)):
+            if tokens_left >= judged.far and (
+                count == counted or judged.covers(counts.unpack(count), counts.flags(count))
+            ):
                 return mask
+        listed = self.automaton.listed(state)
+        if listed is not None and not held and tokens_left > listed[0].longest and not listed[0].holds(listed[1]):
+            return self._of_listed(state, *listed)
         judged = self._judged(state, count, held, NEVER)
         if tokens_left < judged.far:
             return self._mask(self._judged(state, count, held, tokens_left).verdict)
         mask = self._mask(judged.verdict)
         if len(memory.near) >= NEAR_KEPT:
             memory.near = {}
-        memory.near[self, state, held] = judged, mask
+        memory.near[self, state, held] = judged, mask, count
         return mask
 
     def _mask(self, verdict: Verdict) -> Mask:
         mask = self._memory.masks.get(verdict)
         return self._build(verdict) if mask is None else mask
+
+    def _of_listed(self, state: int, options: OptionMachine, node: int) -> Mask:
+        """The mask of the tokens that begin one of the listed texts, or go on behind one with what follows the hole."""
+        mask = self._memory.listed.get((self, state))
+        if mask is not None:
+            return mask
+        texts, following = self.vocabulary.texts, self._following
+        found: list[int] = []
+        waiting = [(node, 0, b"", 0, len(texts))]
+        while waiting:
+            node, said, prefix, low, high = waiting.pop()
+            moves = {following[said]: DEAD} if node == DEAD else options.moves(node).special
+            if following and options.holds(node) and following[0] not in moves:
+                moves = {**moves, following[0]: DEAD}
+            for byte, after in moves.items():
+                text = prefix + bytes((byte,))
+                first = bisect_left(texts, text, low, high)
+                end = bisect_left(texts, prefix + bytes((byte + 1,)), first, high)
+                if after == DEAD and said + 1 == len(following):
+                    found += range(first, end)
+                    continue
+                if first < end and texts[first] == text:
+                    found.append(first)
+                    first += 1
+                if first < end:
+                    waiting.append((after, said + (after == DEAD), text, first, end))
+        mask = np.zeros(self.vocabulary.size, dtype=np.bool_)
+        mask[self.vocabulary.tokens_of(found)] = True
+        mask.flags.writeable = False
+        return self._memory.listed.put((self, state), mask, mask.nbytes + 500)
 
     # Judging -----------------------------------------------------------------------------------------------------
 
@@ -164,7 +245,7 @@ class Masks:
         region = regions.find(values)
         lives, far, box = reached.questions.ask(counts.unpack(here), flags)
         box = Box(box.low - counts.unpack(automaton.token), box.high - counts.unpack(automaton.token))
-        num_places, num_passing = reached.walk.pairs.states.size, reached.passing.borders.pairs.states.size
+        num_places, num_passing = reached.num_places, reached.passing.borders.pairs.states.size
         on = lives[num_places:]
         ends = not held and automaton.holds(state, count)
         late = b""
@@ -245,7 +326,7 @@ class Masks:
     def _reach(self, state: int, held: bytes) -> Reached:
         automaton = self.automaton
         start = self._memory.reached.get((self, automaton.start, b""))
-        similar = start.walk if start else None
+        similar = start.walk if start and start.walk.nodes else None
         found = walk(self.vocabulary, automaton, state, held, self._following, similar)
         edges = automaton.edges(state) if automaton.closed else ()
         beyond = []
@@ -253,15 +334,22 @@ class Masks:
             after, gained = automaton.step(at, 0, self._following[0])
             beyond.append((after, automaton.counts.sum(added, gained)))
         onwards = [(edge.state, edge.added) for edge in edges]
+        before = start.about_places if start and found.is_like else None
+        places = Questions(automaton, found.pairs, before)
+        more = [*beyond, *onwards]
         return Reached(
             found,
+            places.size,
+            places,
             self._passing(found.stops, automaton.stops),
             self._passing(found.passing, automaton.holds),
-            Questions(automaton, found.pairs.and_more([*beyond, *onwards], automaton.counts)),
+            Questions(automaton, Pairs.of(more, automaton.counts), places) if more else places,
             edges,
         )
 
     def _passing(self, ranges: Ranges, test: Callable[[int, int], bool]) -> Passing:
+        if not ranges.first.size:
+            return Passing(ranges.first, ranges.pair, Borders(self.automaton, ranges.pairs, test))
         tokens, which = self.vocabulary.tokens_within(ranges.first, ranges.end)
         return Passing(tokens, ranges.pair[which], Borders(self.automaton, ranges.pairs, test))
 

@@ -1,4 +1,4 @@
-"""What may come next in one hole: the seam between constraints and decoders (S35)."""
+"""Matcher of one hole: the seam between constraints and decoders (S35)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Matcher(Protocol):
 
     @property
     def certain(self) -> int:
-        """How many leading bytes of `text` will stand in the value however the hole ends: what may be shown (S33)."""
+        """Number of leading bytes of `text` that stay in the value however the hole ends: what may be shown (S33)."""
         ...
 
     @property
     def may_end(self) -> bool:
-        """Whether the value holds as it stands, so that the hole may be closed here."""
+        """True if the value holds as it stands, so that the hole may be closed here."""
         ...
 
     def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
@@ -69,5 +69,5 @@ class Matcher(Protocol):
         ...
 
     def longest_valid(self, data: bytes) -> int:
-        """How many leading bytes of `data` can stand. For text of a server, which has not been masked."""
+        """Number of leading bytes of `data` that can stand. For text of a server, which has not been masked."""
         ...

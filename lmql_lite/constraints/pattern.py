@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from heapq import heappop, heappush
-from re import _constants as sre
-from re import _parser
+from re import _constants as sre  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints.atoms import NEVER, Need
@@ -54,18 +54,18 @@ class UnsupportedPattern(ValueError):
         self.hint = hint
 
 
-class Step(NamedTuple):
+class PatternStep(NamedTuple):
     """One character of the set, then on at instruction `then`."""
 
     characters: Charset
     then: int
 
 
-class Program:
+class PatternProgram:
     """Immutable once made. An instruction is a step, or the places where to go on at once."""
 
     def __init__(self, pattern: str, flags: int) -> None:
-        self._code: list[Step | tuple[int, ...]] = [()]
+        self._code: list[PatternStep | tuple[int, ...]] = [()]
         tree, flags = _parse(pattern, flags)
         try:
             start = self._sequence(tree, flags, MATCH, first=True, last=True)
@@ -76,9 +76,9 @@ class Program:
         self._entered: dict[frozenset[int], frozenset[int]] = {}
         self.start = self.enter(frozenset({start}))
 
-    def step(self, instruction: int) -> Step:
+    def step(self, instruction: int) -> PatternStep:
         step = self._code[instruction]
-        assert isinstance(step, Step)
+        assert isinstance(step, PatternStep)
         return step
 
     def enter(self, instructions: frozenset[int]) -> frozenset[int]:
@@ -89,13 +89,14 @@ class Program:
             queue = list(instructions)
             while queue:
                 code = self._code[queue.pop()]
-                if not isinstance(code, Step):
+                if not isinstance(code, PatternStep):
                     queue.extend(place for place in code if place not in seen)
                     seen.update(code)
             known = frozenset(
                 place
                 for place in seen
-                if self.needs[place].num_bytes < NEVER and (place == MATCH or isinstance(self._code[place], Step))
+                if self.needs[place].num_bytes < NEVER
+                and (place == MATCH or isinstance(self._code[place], PatternStep))
             )
             if len(instructions) == 1:
                 self._entered[instructions] = known
@@ -111,7 +112,7 @@ class Program:
 
     # Writing, from the back: every part is told where to go on -----------------------------------------------------
 
-    def _add(self, instruction: Step | tuple[int, ...]) -> int:
+    def _add(self, instruction: PatternStep | tuple[int, ...]) -> int:
         if len(self._code) >= SIZE_BUDGET:
             raise UnsupportedPattern(
                 f"this regular expression needs more than {SIZE_BUDGET:,} steps once its repetitions are written out",
@@ -145,7 +146,7 @@ class Program:
             return self._repeat(least, most, body, flags, then, first=first, last=last)
         if code in REFUSED:
             raise UnsupportedPattern(f"{REFUSED[code]} cannot be enforced in a regular expression", HINT)
-        return self._add(Step(charset(characters_of(node, flags)), then))
+        return self._add(PatternStep(charset(characters_of(node, flags)), then))
 
     def _anchor(self, where: object, then: int, *, first: bool, last: bool) -> int:
         """Only where it says nothing: the whole text has to match anyway."""
@@ -189,15 +190,18 @@ class Program:
 
     def _distances(self) -> list[Need]:
         num_bytes = self._nearest(
-            [code.characters.num_bytes[code.characters.root] if isinstance(code, Step) else 0 for code in self._code]
+            [
+                code.characters.num_bytes[code.characters.root] if isinstance(code, PatternStep) else 0
+                for code in self._code
+            ]
         )
-        return list(map(Need, num_bytes, self._nearest([int(isinstance(code, Step)) for code in self._code])))
+        return list(map(Need, num_bytes, self._nearest([int(isinstance(code, PatternStep)) for code in self._code])))
 
     def _nearest(self, costs: list[int]) -> list[int]:
         """Dijkstra from MATCH backwards."""
         before: list[list[int]] = [[] for _ in self._code]
         for place, code in enumerate(self._code):
-            for after in (code.then,) if isinstance(code, Step) else code:
+            for after in (code.then,) if isinstance(code, PatternStep) else code:
                 before[after].append(place)
         found = [NEVER] * len(self._code)
         found[MATCH] = 0
@@ -213,9 +217,9 @@ class Program:
 
 
 @lru_cache(maxsize=256)
-def program(pattern: str, flags: int) -> Program:
+def program(pattern: str, flags: int) -> PatternProgram:
     """Raises UnsupportedPattern."""
-    return Program(pattern, flags)
+    return PatternProgram(pattern, flags)
 
 
 class Counted(NamedTuple):
@@ -264,7 +268,7 @@ VERBOSE_GLOBAL_FLAGS = re.compile(r"(?:\s|#[^\n]*\n|\(\?#[^)]*\)|\(\?[aiLmsux]+\
 ANCHORS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING, sre.AT_END, sre.AT_END_STRING)
 
 
-class Found(NamedTuple):
+class FoundPattern(NamedTuple):
     """A pattern of whole texts; `anchored` where nothing but the pattern that is looked for is in them."""
 
     pattern: str
@@ -272,8 +276,8 @@ class Found(NamedTuple):
     anchored: bool
 
 
-def found(pattern: str, flags: int, *, from_start: bool) -> Found:
-    """What the whole text matches where `re.search` finds the pattern in it, or `re.match` at its start.
+def found(pattern: str, flags: int, *, from_start: bool) -> FoundPattern:
+    """Pattern of the whole texts in which `re.search` finds the pattern, or `re.match` at their start.
 
     Raises UnsupportedPattern.
     """
@@ -295,7 +299,7 @@ def found(pattern: str, flags: int, *, from_start: bool) -> Found:
             "write the alternatives as conditions of their own, joined by `or`",
         )
     anchored = not before and after in ("", r"\n?")
-    return Found(f"{before}(?:{text}{_end_of_line(flags)}){after}", flags, anchored)
+    return FoundPattern(f"{before}(?:{text}{_end_of_line(flags)}){after}", flags, anchored)
 
 
 def phrase(pattern: str, flags: int, longest: int | None) -> tuple[str, int]:
@@ -333,12 +337,12 @@ def _bare(pattern: str, flags: int) -> tuple[str, int]:
 
 
 def _end_of_line(flags: int) -> str:
-    """What ends a comment at the end of a verbose pattern."""
+    """Line end for a comment at the end of a verbose pattern."""
     return "\n" if flags & re.VERBOSE else ""
 
 
 def _is_anchored(nodes: Iterable[Node]) -> bool:
-    """Whether ^, $ or their like stand anywhere in it."""
+    """True if ^, $ or their like stand anywhere in it."""
     for code, given in nodes:
         match code:
             case sre.AT if given in ANCHORS:

@@ -58,8 +58,7 @@ class Regex:
     def holds(self, state: int) -> bool:
         return state != DEAD and (MATCH, DONE) in self._subsets[state]
 
-    def need(self, state: int) -> Need:
-        """Exact in bytes, and exact in characters."""
+    def need(self, state: int, unfinished: int) -> Need:
         return Need(NEVER, 0) if state == DEAD else self._needs[state]
 
     def _expand(self, subset: frozenset[Place]) -> Moves:
@@ -129,7 +128,7 @@ class Regex:
         return Need(num_bytes, num_characters)
 
 
-class Found:
+class MatchEnds:
     """Finds where a match of a pattern ends, wherever it began: the machine of a stop.
 
     With `measured` it also knows how long the longest match is that ends here, in bytes.
@@ -168,10 +167,10 @@ class Found:
         return ((0, max(ages)),) if ages else ()
 
     def under_way(self, state: int) -> int:
-        """How many of the last bytes may be part of a match that is cut off."""
+        """Number of last bytes that may be part of a match that is cut off."""
         return max((age for _, age in self._threads[state]), default=0)
 
-    def need(self, state: int) -> Need:
+    def need(self, state: int, unfinished: int) -> Need:
         return Need(0, 0)
 
     def _started(self) -> frozenset[Aged]:

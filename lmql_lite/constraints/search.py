@@ -1,4 +1,4 @@
-"""How far it is from a configuration to an end, and some way there: a search that learns from every other one."""
+"""Distance from a configuration to an end, and some way there: a search that learns from every other one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,39 @@ from typing import NamedTuple, Protocol
 
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.counters import Counts
-from lmql_lite.constraints.places import Edge
 from lmql_lite.constraints.terms import And, Constant, Length, Stop, Term
 from lmql_lite.errors import ConstraintError
 
 SEARCHED = 15_000
-"""Configurations that one search for an end may look at, beside some for each byte of the shortest text."""
+"""Configurations that the first search for an end, with nothing learned, may look at, beside some for each byte of the
+shortest text. Later ones depend on what was asked before, and may look at as many as memory can hold."""
 SEARCHED_A_BYTE = 20
 MEMO_KEPT = 1_000_000
 """Configurations whose distance is remembered, about 200 bytes each."""
 WITNESSES_KEPT = 4
 LOOKED_AHEAD = 2
 """Bytes: so many may be missing of a character, behind which all states are alike."""
+
+
+class Edge(NamedTuple):
+    """All bytes that lead from one state to the same other one. `added` is what each adds to the counts, `tokens`
+    left out, and `spent` is that with the one token that a byte may cost (S19)."""
+
+    state: int
+    added: int
+    spent: int
+    byte: int
+    how_many: int
+
+
+class Reach(NamedTuple):
+    """The most that one token says. No sentence begins where no word does."""
+
+    bytes: int = 1
+    words: int = 1
+
+
+ONE_BYTE = Reach()
 
 
 Configuration = tuple[int, int]
@@ -39,7 +60,11 @@ class Witness(NamedTuple):
     end: int
 
 
-def too_large(term: Term, states: int) -> ConstraintError:
+class TooLarge(ConstraintError):
+    """A condition needs more states than an automaton may have."""
+
+
+def too_large(term: Term, states: int) -> TooLarge:
     """The error where so many states were not enough: it names the clauses that multiply."""
     parts = term.terms if isinstance(term, And) else (term,)
     several = [part for part in parts if not isinstance(part, Length | Stop | Constant)]
@@ -48,11 +73,11 @@ def too_large(term: Term, states: int) -> ConstraintError:
     if len(clauses) > 1:
         sentence = f"these conditions together need more than {states:,} states: {', '.join(clauses)}"
     hint = "fewer or shorter options and phrases, or two holes, make it smaller"
-    return ConstraintError(sentence, span=term.span, hint=hint)
+    return TooLarge(sentence, span=term.span, hint=hint)
 
 
 class Graph(Protocol):
-    """What is searched: an automaton."""
+    """The graph that is searched: an automaton."""
 
     def edges(self, state: int) -> tuple[Edge, ...]: ...
 
@@ -61,18 +86,24 @@ class Graph(Protocol):
     def at_least(self, state: int, count: int) -> int: ...
 
 
-class Ways:
-    """`is_plain` tells that what the graph says to be at least missing is all that is. Threads may share it."""
+class DistanceSearch:
+    """Distances and ways in one graph. Threads may share it.
 
-    def __init__(self, graph: Graph, counts: Counts, is_plain: bool, term: Term) -> None:
+    `is_exact` tells that what the graph says to be at least missing is all that is, `is_plain` that besides nobody asks
+    for the way there.
+    """
+
+    def __init__(self, graph: Graph, counts: Counts, is_plain: bool, is_exact: bool, term: Term) -> None:
         self._graph = graph
         self._counts = counts
         self._is_plain = is_plain
+        self._is_exact = is_plain or is_exact
         self._term = term
         self._lock = RLock()
         self._witnesses: dict[int, tuple[Witness, ...]] = {}
         self._distances: dict[tuple[int, int], int] = {}
         self._bounds: dict[tuple[int, int], int] = {}
+        self._has_searched = False
 
     def edges(self, state: int) -> tuple[Edge, ...]:
         return self._graph.edges(state)
@@ -87,9 +118,9 @@ class Ways:
             return self._search(state, count)
 
     def is_within(self, most: int, state: int, count: int) -> bool:
-        """Whether it is not farther than so many steps; a way that is known already answers at once."""
+        """True if it is not farther than so many steps; a way that is known already answers at once."""
         known = self._distances.get((state, count))
-        if known is not None or self._is_plain:
+        if known is not None or self._is_exact:
             return self.distance(state, count) <= most
         if self._graph.at_least(state, count) > most:
             return False
@@ -101,7 +132,7 @@ class Ways:
         with self._lock:
             return self._search(state, count, to_the_end=True) <= most
 
-    def way(self, state: int, count: int) -> Witness | None:
+    def witness(self, state: int, count: int) -> Witness | None:
         """Some way to an end, not always the shortest."""
         with self._lock:
             way = self._known_way(state, count, LOOKED_AHEAD)
@@ -131,9 +162,8 @@ class Ways:
         """
         start = (state, count)
         least = self._graph.at_least(state, count)
-        if (
-            self._graph.ends(state, count) or self._is_plain or least >= NEVER
-        ):  # of what is plain, all that is needed is known
+        is_known = self._is_plain or (self._is_exact and not to_the_end)
+        if is_known or self._graph.ends(state, count) or least >= NEVER:
             return self._distances.setdefault(start, 0 if self._graph.ends(state, count) else least)
         for witness in self._witnesses.get(state, ()):
             # a way that was the shortest for another count, and cannot be beaten for this one
@@ -143,7 +173,7 @@ class Ways:
         depths = {start: 0}
         # a place is put in with what its predecessor was estimated at, and estimated itself when its turn comes
         queue = [(least, 0, start)]
-        most = SEARCHED + SEARCHED_A_BYTE * least
+        most = MEMO_KEPT if self._has_searched else SEARCHED + SEARCHED_A_BYTE * least
         while queue:
             total, height, here = heappop(queue)
             depth = -height
@@ -159,6 +189,7 @@ class Ways:
                     continue
                 if known == 0:
                     self._witness(start, here, depth, came_from)
+                self._has_searched = True
                 return self._remember(here, depth + known, came_from, depths)
             estimate = max(self._graph.at_least(*here), self._bounds.get(here, 0))
             if depth + estimate > total:
@@ -173,6 +204,7 @@ class Ways:
                     heappush(queue, (max(total, depth + 1), height - 1, after))
             if len(depths) > most:
                 raise too_large(self._term, most)
+        self._has_searched = True
         self._distances.update(dict.fromkeys(depths, NEVER))
         return NEVER
 

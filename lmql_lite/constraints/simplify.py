@@ -6,9 +6,10 @@ are one term each, and a choice keeps the options that the rest of its conjuncti
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.charset import class_text
@@ -23,15 +24,15 @@ from lmql_lite.constraints.terms import (
     Lacks,
     Length,
     Matches,
-    Measure,
     Not,
-    Occurrences,
     Or,
     Stop,
     StopPattern,
     Term,
 )
+from lmql_lite.constraints.units import measured
 
+Part = TypeVar("Part")
 ENDLESS = 2**31
 """More of anything than a hole ever has."""
 TRUE = Constant(True)
@@ -43,30 +44,19 @@ def characters(text: bytes) -> int:
     return sum(map(starts_character, text))
 
 
-def measured(text: str, unit: Measure) -> int:
-    """Number of characters, words, sentences or occurrences of a phrase in a text (`terms.Measure`)."""
-    match unit:
-        case Occurrences(phrase):
-            return text.count(phrase.decode())
-        case "words":
-            return len(text.split())
-        case "sentences":
-            return len(re.split(r"(?<=[.!?])\s+", text.strip())) if text.strip() else 0
-    return len(text)
+def satisfies(term: Term, text: bytes, count: Callable[[str], int] | None = None) -> bool:
+    """True if a whole value meets the term, as far as its text tells.
 
-
-def satisfies(term: Term, text: bytes) -> bool:
-    """Whether a whole value meets the term, as far as its text tells.
-
-    Stops say where a value ends, not what it is, and tokens are not seen in it: both count as met.
+    Stops say where a value ends, not what it is: they count as met, and so do bounds on tokens where nothing can
+    `count` those of a text.
     """
     match term:
         case Constant(holds):
             return holds
-        case Length(unit="tokens"):
+        case Length(unit="tokens") if count is None:
             return True
         case Length(at_least, at_most, unit):
-            length = measured(text.decode(), unit)
+            length = count(text.decode()) if unit == "tokens" and count else measured(text.decode(), unit)
             return at_least <= length and (at_most is None or length <= at_most)
         case Choice(options):
             return text in options
@@ -83,11 +73,11 @@ def satisfies(term: Term, text: bytes) -> bool:
         case Stop() | StopPattern():
             return True
         case Not(part):
-            return not satisfies(part, text)
+            return not satisfies(part, text, count)
         case And(terms):
-            return all(satisfies(part, text) for part in terms)
+            return all(satisfies(part, text, count) for part in terms)
         case Or(terms):
-            return any(satisfies(part, text) for part in terms)
+            return any(satisfies(part, text, count) for part in terms)
 
 
 def _test(term: Term) -> Callable[[bytes], bool]:
@@ -105,6 +95,21 @@ def _test(term: Term) -> Callable[[bytes], bool]:
             either = list(map(_test, terms))
             return lambda text: any(test(text) for test in either)
     return partial(satisfies, term)
+
+
+def conflict(parts: Sequence[Part], is_impossible: Callable[[Sequence[Part]], bool]) -> list[Part]:
+    """Of parts that cannot hold together those that are left when each one that can be spared is taken away.
+
+    The shortest end of the list that leaves no text begins with a part that cannot be spared: it is found by halves.
+    """
+    needed: list[Part] = []
+    while not is_impossible(needed):
+        rest = parts
+        start = bisect_left(range(len(rest)), True, key=lambda at: not is_impossible([*needed, *rest[at + 1 :]]))
+        if start == len(rest):  # too large to tell
+            return [*needed, *rest]
+        needed, parts = [*needed, rest[start]], rest[start + 1 :]
+    return needed
 
 
 def has_stops(term: Term) -> bool:
@@ -139,6 +144,21 @@ def without_tokens(term: Term) -> Term:
     return term
 
 
+def with_characters(term: Term, each: int) -> Term:
+    """The term with characters in place of tokens, of which each stands for so many."""
+    match term:
+        case And(terms):
+            return And(tuple(with_characters(part, each) for part in terms), term.span)
+        case Or(terms):
+            return Or(tuple(with_characters(part, each) for part in terms), term.span)
+        case Not(part):
+            return Not(with_characters(part, each), term.span)
+        case Length(at_least, at_most, "tokens"):
+            least = (at_least - 1) * each + 1 if at_least > 0 else 0
+            return Length(least, None if at_most is None else at_most * each, "characters", term.span)
+    return term
+
+
 def simplify(term: Term) -> Term:
     match term:
         case Length(at_least, at_most) if at_most is not None and at_least > at_most:
@@ -149,10 +169,6 @@ def simplify(term: Term) -> Term:
             return simplify(Length(at_least, None, unit, term.span))
         case Length(at_least, None) if at_least <= 0:
             return TRUE
-        case Length(1, None, Occurrences(phrase)):
-            return Contains(phrase, term.span)
-        case Length(_, 0, Occurrences(phrase)):
-            return Lacks((phrase,), term.span)
         case Contains(b""):
             return TRUE
         case Begins(phrases) | Ends(phrases) if not phrases or b"" in phrases:
@@ -250,7 +266,7 @@ def _any(terms: list[Term]) -> Term:
 
 
 def _is_idle(part: Term, options: tuple[bytes, ...]) -> bool:
-    """Whether this is a stop that can never be the end of one of the options."""
+    """True if this is a stop that can never be the end of one of the options."""
     return isinstance(part, Stop) and part.inclusive and not any(option.endswith(part.phrase) for option in options)
 
 

@@ -14,33 +14,62 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.counters import FLAGS_IN_LANE
-from lmql_lite.constraints.phrases import overlap
+from lmql_lite.constraints.phrases import FlaggedPhrases, overlap
 
 IntArray = NDArray[np.intp]
 
-LARGEST_GROUP = 14
-"""Phrases of which each overlaps another: the table has 2**14 rows of 14."""
+Sizes = NDArray[np.int32]
+LARGEST_GROUP = 17
+"""Phrases of which each overlaps another: the table has 2**17 rows of 17."""
 
 
 class Superstrings:
     """`phrases` are numbered; a set of them is a number with their bits. `texts` are those that may stand before.
 
-    Sizes are those of the phrases in bytes, or in characters.
+    `crowd` are phrases that overlap each other and are too many for a table: then sizes are upper bounds.
     """
 
     def __init__(self, phrases: Sequence[bytes], texts: Sequence[bytes], *, characters: bool = False) -> None:
         self._texts = texts
-        self._groups: list[Group] = []
-        self.is_exact = True
+        self._groups: list[OverlapGroup] = []
+        self.crowd: tuple[bytes, ...] = ()
         for members in _groups(phrases):
             if len(members) > LARGEST_GROUP:
-                self.is_exact = False
+                self.crowd = tuple(phrases[at] for at in members)
             for some in [members] if len(members) <= LARGEST_GROUP else [[each] for each in members]:
-                self._groups.append(Group(some, [phrases[at] for at in some], characters))
-        self._least: dict[tuple[int, int], tuple[int, int]] = {}
+                self._groups.append(OverlapGroup(some, [phrases[at] for at in some], characters))
+        self._alone = [group for group in self._groups if len(group.members) == 1]
+        self._least: dict[tuple[int, int], int] = {}
 
-    def least(self, text: int, wanted: int) -> tuple[int, int]:
-        """Size of the least text with all that is wanted, and how much of that a text before it has said already."""
+    @cached_property
+    def _begun(self) -> list[tuple[IntArray, IntArray]]:
+        """By the phrases that overlap no other: for every text the number of one that it has begun, and what that
+        saves. A text that has begun several has a column for each."""
+        columns: list[tuple[IntArray, IntArray]] = []
+        for text, said in enumerate(self._texts):
+            saved = [(group.members[0], int(group.alone[1] - group.behind(said)[1])) for group in self._alone]
+            for column, (member, gain) in enumerate((member, gain) for member, gain in saved if gain):
+                if column == len(columns):
+                    columns.append((np.zeros(len(self._texts), np.intp), np.zeros(len(self._texts), np.intp)))
+                members, gains = columns[column]
+                members[text], gains[text] = member, gain
+        return columns
+
+    @cached_property
+    def _of_size(self) -> list[tuple[int, IntArray]]:
+        """The sizes of the phrases that overlap no other, and for each the flags of those that have it, in lanes."""
+        found: dict[int, list[int]] = {}
+        for group in self._alone:
+            found.setdefault(int(group.alone[1]), []).append(group.members[0])
+        lanes = range(0, max((group.members[0] for group in self._alone), default=-1) + 1, FLAGS_IN_LANE)
+        return [
+            (size, np.array([sum(1 << at - lane for at in some if 0 <= at - lane < FLAGS_IN_LANE) for lane in lanes]))
+            for size, some in found.items()
+        ]
+
+    def least(self, text: int, wanted: int) -> int:
+        """Size of the least that has to be said behind a text to have all that is wanted: of phrases that do not
+        overlap, a text before them has begun one."""
         known = self._least.get((text, wanted))
         if known is None:
             total, gained = 0, 0
@@ -50,34 +79,45 @@ class Superstrings:
                     alone = int(group.alone[here])
                     total += alone
                     gained = max(gained, alone - int(group.behind(self._texts[text])[here]))
-            known = self._least[text, wanted] = total, gained
+            known = self._least[text, wanted] = total - gained
         return known
 
-    def least_of_all(self, texts: IntArray, wanted: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
+    def least_of_all(self, texts: IntArray, wanted: Sequence[IntArray]) -> IntArray:
         """The same for many: `wanted` holds their bits, as `Counts.flag_lanes` has them."""
         total = np.zeros(texts.size, dtype=np.intp)
         gained = np.zeros(texts.size, dtype=np.intp)
+        for size, lanes in self._of_size:
+            for some, lane in zip(lanes.tolist(), wanted, strict=False):
+                total += np.bitwise_count(lane & some).astype(np.intp) * size
+        for members, gains in self._begun:
+            begun = members[texts]
+            lane = wanted[0] if len(wanted) == 1 else np.stack(wanted)[begun // FLAGS_IN_LANE, np.arange(begun.size)]
+            np.maximum(gained, (lane >> begun % FLAGS_IN_LANE & 1) * gains[texts], out=gained)
+        if len(self._alone) == len(self._groups):
+            return total - gained
         distinct = np.flatnonzero(np.bincount(texts, minlength=len(self._texts))).tolist()
         numbers = np.zeros(len(self._texts), dtype=np.intp)
         numbers[distinct] = np.arange(len(distinct))
         rows = numbers[texts]
         for group in self._groups:
+            if group in self._alone:
+                continue
             here = group.subsets(wanted)
             alone = group.alone[here]
             total += alone
             behind = np.stack([group.behind(self._texts[text]) for text in distinct])
             np.maximum(gained, alone - behind[rows, here], out=gained)
-        return total, gained
+        return total - gained
 
 
-class Group:
+class OverlapGroup:
     """Phrases that overlap each other, and no phrase of another group."""
 
     def __init__(self, members: list[int], phrases: list[bytes], characters: bool) -> None:
         self.members = members
         self._phrases = phrases
         self._characters = characters
-        self._behind: dict[bytes, IntArray] = {}
+        self._behind: dict[bytes, Sizes] = {}
 
     def _size(self, text: bytes) -> int:
         return len(text.decode("utf-8", "ignore")) if self._characters else len(text)
@@ -102,13 +142,14 @@ class Group:
         return kept
 
     @cached_property
-    def _after(self) -> IntArray:
+    def _after(self) -> Sizes:
         """For every subset and phrase the least that has to be said behind that phrase. Shape (subsets, phrases)."""
         many = len(self._phrases)
         subsets = np.arange(1 << many)
         sizes = np.bitwise_count(subsets)
-        more = np.array([[self._size(to[overlap(of, to) :]) for to in self._phrases] for of in self._phrases])
-        after = np.full((1 << many, many), NEVER, dtype=np.intp)
+        rests = [[self._size(to[overlap(of, to) :]) for to in self._phrases] for of in self._phrases]
+        more = np.array(rests, dtype=np.int32)
+        after = np.full((1 << many, many), NEVER, dtype=np.int32)
         after[0] = 0
         for size in range(1, many + 1):
             those = subsets[sizes == size]
@@ -118,18 +159,17 @@ class Group:
         return after
 
     @cached_property
-    def alone(self) -> IntArray:
+    def alone(self) -> Sizes:
         """The least text that has every subset in it."""
         return self.behind(b"")
 
-    def behind(self, text: bytes) -> IntArray:
+    def behind(self, text: bytes) -> Sizes:
         """For every subset the least that has to be said behind a text."""
         known = self._behind.get(text)
         if known is None:
             first = [self._size(phrase[overlap(text, phrase) :]) for phrase in self._phrases]
-            known = np.zeros(1 << len(self._phrases), dtype=np.intp)
-            subsets = np.arange(known.size)
-            best = np.full(known.size, NEVER, dtype=np.intp)
+            subsets = np.arange(1 << len(self._phrases))
+            best = np.full(subsets.size, NEVER, dtype=np.int32)
             for at, size in enumerate(first):
                 having = subsets[(subsets >> at & 1).astype(np.bool_)]
                 best[having] = np.minimum(best[having], size + self._after[having ^ (1 << at), at])
@@ -157,5 +197,51 @@ def _groups(phrases: Sequence[bytes]) -> list[list[int]]:
 
 
 def meet(one: bytes, other: bytes) -> bool:
-    """Whether two phrases can share a byte of a text."""
+    """True if two phrases can share a byte of a text."""
     return bool(overlap(one, other) or overlap(other, one) or one in other or other in one)
+
+
+FEW = 4
+"""Phrases that are wanted at most: the table has a row for each subset of them."""
+
+
+class Avoiding:
+    """For texts of ASCII. `wanted` and `unwanted` are flags of the finder."""
+
+    def __init__(self, finder: FlaggedPhrases, wanted: int, unwanted: int, flags_at: int) -> None:
+        self._bits = [at for at in range(wanted.bit_length()) if wanted >> at & 1]
+        many = len(finder.texts)
+        steps: list[tuple[int, int, int]] = []
+        for node in range(many):
+            found = finder.found[node]
+            special = finder.moves(node).special
+            steps.append((node, 0, 0))  # a byte that is in no phrase
+            for byte in {*special, *found}:
+                raised = found.get(byte, 0) >> flags_at
+                if byte < 0x80 and not raised & unwanted:
+                    steps.append((node, special.get(byte, 0), self._subset(raised)))
+        source, target, raised = np.array(steps, dtype=np.intp).T
+        self.least: IntArray = np.full((1 << len(self._bits), many), NEVER, dtype=np.intp)
+        """For every subset of the wanted ones and every state of the finder."""
+        self.least[0] = 0
+        for subset in range(1, len(self.least)):
+            left = subset & ~raised
+            here = self.least[subset]
+            while True:
+                before = here.copy()
+                np.minimum.at(here, source, np.minimum(self.least[left, target] + 1, NEVER))
+                if (here == before).all():
+                    break
+
+    def _subset(self, flags: int) -> int:
+        return sum((flags >> bit & 1) << at for at, bit in enumerate(self._bits))
+
+    def missing(self, text: int, wanted: int) -> int:
+        return int(self.least[self._subset(wanted), text])
+
+    def missing_of_all(self, texts: IntArray, wanted: list[IntArray], lane: int) -> IntArray:
+        """The same for many; `wanted` in lanes of so many flags."""
+        subsets = np.zeros(texts.size, dtype=np.intp)
+        for at, bit in enumerate(self._bits):
+            subsets |= (wanted[bit // lane] >> bit % lane & 1) << at
+        return self.least[subsets, texts]

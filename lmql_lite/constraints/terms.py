@@ -6,25 +6,9 @@ Every value in a term is known: earlier holes and Python expressions were evalua
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Literal
 
+from lmql_lite.constraints.units import Unit
 from lmql_lite.errors import Span
-
-Unit = Literal["characters", "words", "sentences", "tokens"]
-"""What a length counts. Characters are code points; words what `str.split()` gives; a sentence ends where white space
-follows `.`, `!` or `?`: `len(re.split(r"(?<=[.!?])\\s+", text.strip()))`, none in a text of white space; tokens those
-that were chosen for the hole, also where a stop cuts them off (S15)."""
-UNITS: tuple[Unit, ...] = ("characters", "words", "sentences", "tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrences:
-    """How often a phrase occurs without overlaps, as `str.count` says it: another unit of a length."""
-
-    phrase: bytes
-
-
-Measure = Unit | Occurrences
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +25,7 @@ class Length:
 
     at_least: int
     at_most: int | None
-    unit: Measure = "characters"
+    unit: Unit = "characters"
     span: Span | None = field(default=None, compare=False)
 
 
@@ -162,7 +146,7 @@ def conjunction(terms: tuple[Term, ...]) -> Term:
 
 
 def identity(part: object) -> object:
-    """What tells a term from others, its places in the source left out: equal terms, and no others, have equal ones.
+    """Identity of a term, its places in the source left out: equal terms, and no others, have equal ones.
 
     Made of tuples, texts and numbers, so that its `repr` is the same in every process.
     """
@@ -175,7 +159,7 @@ def identity(part: object) -> object:
 
 
 def is_closed(term: Term) -> bool:
-    """Whether the term tells by itself where its text is over: then a token that cannot continue it ends the hole.
+    """True if the term tells by itself where its text is over: then a token that cannot continue it ends the hole.
 
     Listed texts do (S18), and so does a pattern: after `12` of `[0-9]+` a line break is no digit that went wrong.
     """

@@ -16,7 +16,7 @@ IntArray = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 
-class Trie(NamedTuple):
+class TokenTrie(NamedTuple):
     """The nodes of a trie of texts, numbered level by level from the root 0, and within a level by their texts.
 
     The nodes at a depth are `levels[depth] .. levels[depth + 1]`; the children of a node are `children[node] ..
@@ -65,6 +65,7 @@ class Vocabulary:
         self.nodes: IntArray = np.zeros(self.size, dtype=np.intp)
         """Of every token its node, the root for tokens without bytes."""
         self.nodes[self._by_text] = np.repeat(self._node_of_texts(), np.diff(self._starts))
+        self._containing: dict[bytes, IntArray] = {}
         self.characters = self.trie.characters[self.nodes]
         """Of every token how many begin in it."""
 
@@ -73,7 +74,14 @@ class Vocabulary:
         """The most words that are in one token, or parts of them."""
         return max((len(text.decode("utf-8", "ignore").split()) for text in self.texts), default=1) or 1
 
-    def _lay_out(self) -> Trie:
+    def containing(self, part: bytes) -> IntArray:
+        """The tokens in which these bytes stand, ascending."""
+        if part not in self._containing:
+            found = [token for token in self._by_text.tolist() if part in (self.tokens[token] or b"")]
+            self._containing[part] = np.array(sorted(found), dtype=np.intp)
+        return self._containing[part]
+
+    def _lay_out(self) -> TokenTrie:
         sizes = np.array([len(text) for text in self.texts], dtype=np.intp)
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
         flat = np.frombuffer(b"".join(self.texts), dtype=np.uint8)
@@ -104,7 +112,7 @@ class Vocabulary:
         complete = (sizes[first] == depths) & (depths > 0) if flat.size else np.zeros(1, dtype=np.bool_)
         key = parent * 256 + byte
         key[0] = -1  # the root is nobody's child
-        return Trie(
+        return TokenTrie(
             levels=levels,
             parent=parent,
             byte=byte,
@@ -175,5 +183,5 @@ class Vocabulary:
         return found
 
     def extends(self, text: bytes) -> bool:
-        """Whether some token begins with `text` and goes on: then text that ends so may be tokenised otherwise."""
+        """True if some token begins with `text` and goes on: then text that ends so may be tokenised otherwise."""
         return any(self.texts[index] != text for index in self.beginning_with(text)[:2])

@@ -10,14 +10,16 @@ import numpy as np
 from lmql_lite.constraints.automaton import NOWHERE, Automaton
 from lmql_lite.constraints.counters import COUNTS_IN_LANE, FLAGS_IN_LANE, LANE_BITS, Counts
 from lmql_lite.constraints.simplify import characters
-from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
+from lmql_lite.constraints.vocabulary import Flags, IntArray, Vocabulary
 
 Lanes = tuple[IntArray, ...]
 """What was added on the way to nodes, as `Counts.lanes` packs it."""
+NONE = np.empty(0, dtype=np.intp)
+DEAD_END = NOWHERE << 8
+FEW_KEYS = 16
+"""Times as many numbers as there are places are still counted in a table."""
 SPARSE = 4
 """Where less than one in so many nodes is alive, or differs, only those are followed."""
-SETTLED = 4
-"""Bytes behind which a walk stays with all nodes."""
 
 
 class Pairs(NamedTuple):
@@ -30,18 +32,17 @@ class Pairs(NamedTuple):
     def some(self, which: IntArray) -> Pairs:
         return Pairs(self.states[which], self.added[which], self.flags[:, which])
 
-    def and_more(self, configurations: list[tuple[int, int]], packing: Counts) -> Pairs:
-        """With some more, a state and a packed count each."""
-        if not configurations:
-            return self
+    def and_others(self, others: Pairs) -> Pairs:
+        added, flags = np.vstack([self.added, others.added]), np.hstack([self.flags, others.flags])
+        return Pairs(np.append(self.states, others.states), added, flags)
+
+    @classmethod
+    def of(cls, configurations: list[tuple[int, int]], packing: Counts) -> Pairs:
+        """From a state and a packed count each."""
         states = np.array([state for state, _ in configurations], dtype=np.intp)
         added = np.array([packing.unpack(added) for _, added in configurations], dtype=np.intp)
         flags = np.array([packing.flag_lanes(packing.flags(added)) for _, added in configurations], dtype=np.intp)
-        return Pairs(
-            np.append(self.states, states),
-            np.vstack([self.added, added.reshape(states.size, -1)]),
-            np.hstack([self.flags, flags.reshape(states.size, -1).T]),
-        )
+        return cls(states, added.reshape(states.size, -1), flags.reshape(states.size, -1).T)
 
     def configurations(self, packing: Counts) -> list[tuple[int, int]]:
         """Each as a state and a packed count."""
@@ -56,22 +57,34 @@ class Pairs(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """Texts `first .. end`, and which of `pairs` they pass on their way."""
+    """Texts `first .. end`, and which of `pairs` they pass on their way, at a node of the trie."""
 
     first: IntArray
     end: IntArray
+    node: IntArray
     pair: IntArray
     pairs: Pairs
 
+    def but(self, is_changed: Flags, others: Ranges) -> Ranges:
+        """Those at nodes that did not change, and others."""
+        if not self.first.size:
+            return others
+        kept = ~is_changed[self.node]
+        columns = zip(self[:3], others[:3], strict=True)
+        first, end, node = [np.append(column[kept], more) for column, more in columns]
+        pair = np.append(self.pair[kept], others.pair + self.pairs.states.size)
+        return Ranges(first, end, node, pair, self.pairs.and_others(others.pairs))
+
 
 class Walk(NamedTuple):
-    """Where all tokens lead from one state.
+    """Places that all tokens lead to from one state.
 
     `place` is which of `pairs` a token leads to, an end state and what was added to the counts: of every token of the
     vocabulary, or where few lead somewhere, of `tokens`. A stop is reached inside or at the end of the texts in
     `stops`: those are free to run on past it, also where their own end is not alive (S14). The texts in `passing`
-    have a value inside them that may be complete, and go on with what follows the hole (S16). `states` are those of
-    all nodes of the trie, where they were all walked to, times 256, and `lanes` what was added on the way to them.
+    have a value inside them that may be complete, and go on with what follows the hole (S16). `nodes` are the states
+    of all nodes of the trie, times 256, and what was added on the way to them, where they were all walked to. A walk
+    that `is_like` another one has the pairs that it adds to those.
     """
 
     tokens: IntArray | None
@@ -79,8 +92,8 @@ class Walk(NamedTuple):
     pairs: Pairs
     stops: Ranges
     passing: Ranges
-    states: IntArray | None
-    lanes: Lanes
+    nodes: tuple[IntArray, Lanes] | None = None
+    is_like: bool = False
 
 
 def walk(
@@ -125,14 +138,14 @@ class Walker:
     def all_tokens(self, start: int, similar: Walk | None) -> Walk:
         """While many nodes are alive all of a level are stepped, dead ones too; where few are, only those."""
         trie = self._trie
-        if similar is not None and similar.states is not None and not self._count_lanes:
-            changed = self._change(similar.states, similar.lanes, start)
+        if similar is not None and similar.nodes is not None and not self._count_lanes:
+            changed = self._changed(*similar.nodes, start)
             if changed is not None:
-                return self._result(*changed)
+                return self._like(similar, *changed)
         root = self.front(0, start)
         if self._are_few(*root):
             return self.some_tokens(*root)
-        states = np.zeros(trie.first.size, dtype=np.intp)
+        states = np.full(trie.first.size, DEAD_END, dtype=np.intp)
         lanes = tuple(np.zeros(trie.first.size, dtype=np.intp) for _ in range(self._num_lanes))
         states[0] = start << 8
         for low, high in pairwise(trie.levels[1:]):
@@ -143,12 +156,12 @@ class Walker:
             for lane, added in enumerate(lanes):
                 here = added.take(parents, mode="clip", out=added[low:high])
                 self._add(lane, here, places)
-            if not above.any():
+            if above.size and above.max() == DEAD_END:
                 break
         return self._result(states, lanes)
 
     def _add(self, lane: int, here: IntArray, places: IntArray) -> None:
-        """What the bytes of places add, to what was added before them."""
+        """Counts after the bytes of places, from those before them."""
         more = self._automaton.added(lane).take(places, mode="clip")
         if lane < self._count_lanes:
             here += more
@@ -156,17 +169,18 @@ class Walker:
             here |= more
 
     def _are_few(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> bool:
-        """Whether after two bytes most nodes are dead."""
+        """True if after two bytes most nodes are dead."""
         levels = self._trie.levels
         for _ in range(2):
             nodes, states, lanes = self._step(nodes, states, lanes)
         return len(levels) < 4 or nodes.size * SPARSE < levels[3] - levels[2]
 
-    def _change(self, states: IntArray, lanes: Lanes, start: int) -> tuple[IntArray, Lanes] | None:
-        """The states of another walk turned into those from `start`, None where too many of them differ."""
+    def _changed(self, states: IntArray, lanes: Lanes, start: int) -> tuple[IntArray, IntArray, Lanes] | None:
+        """The nodes to which another walk leads otherwise than one from `start`, None where they are too many."""
         trie = self._trie
         nodes, now, more = self.front(0, start)
-        changed: list[tuple[IntArray, IntArray, Lanes]] = []
+        changed = [(nodes[:0], now[:0], *(lane[:0] for lane in more))]
+        left = trie.first.size // SPARSE
         while nodes.size:
             nodes, parents = self._children(nodes)
             places = now[parents] + trie.byte[nodes]
@@ -175,48 +189,63 @@ class Walker:
             differs = now != states[nodes]
             for lane, here in enumerate(more):
                 self._add(lane, here, places)
-                differs |= (here != lanes[lane][nodes]) & (now > 0)
+                differs |= (here != lanes[lane][nodes]) & (now != DEAD_END)
             at = differs.nonzero()[0]
-            if at.size * SPARSE > trie.first.size:
+            left -= at.size
+            if left < 0:
                 return None
             nodes, now, more = nodes[at], now[at], tuple(each[at] for each in more)
-            changed.append((nodes, now, more))
-        states, lanes = states.copy(), tuple(each.copy() for each in lanes)
-        for nodes, now, more in changed:
-            states[nodes] = now
-            for each, here in zip(lanes, more, strict=True):
-                each[nodes] = here
-        return states, lanes
+            changed.append((nodes, now, *more))
+        nodes, now, *more_lanes = map(np.concatenate, zip(*changed, strict=True))
+        return nodes, now, tuple(more_lanes)
+
+    def _like(self, similar: Walk, nodes: IntArray, states: IntArray, lanes: Lanes) -> Walk:
+        """Another walk, but for some nodes."""
+        is_changed = np.zeros(self._trie.first.size, dtype=np.bool_)
+        is_changed[nodes] = True
+        self._collect_borders(nodes, states, lanes)
+        tokens, pair, pairs = self._ends(nodes, states, lanes)
+        place = similar.place.copy()
+        place[tokens] = pair + similar.pairs.states.size
+        stops = similar.stops.but(is_changed, self._ranges(self._stops))
+        passing = similar.passing.but(is_changed, self._ranges(self._passing))
+        return Walk(None, place, pairs, stops, passing, is_like=True)
 
     def _result(self, states: IntArray, lanes: Lanes) -> Walk:
         """From the states of all nodes."""
-        states[0] = NOWHERE  # for tokens without bytes
+        states[0] = DEAD_END  # for tokens without bytes
         self._collect_borders(None, states, lanes)
         nodes = self._vocabulary.nodes
         ends = states.take(nodes, mode="clip") >> 8
         pairs, place = self._pairs(ends, nodes, tuple(lane.take(nodes, mode="clip") for lane in lanes))
-        return Walk(None, place, pairs, self._ranges(self._stops), self._ranges(self._passing), states, lanes)
+        stops, passing = self._ranges(self._stops), self._ranges(self._passing)
+        return Walk(None, place, pairs, stops, passing, (states, lanes))
 
     def some_tokens(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> Walk:
         """Only the nodes that are alive, and their children."""
-        ends = _Ranges()
+        levels = [(nodes[:0], states[:0], *(lane[:0] for lane in lanes))]
         while nodes.size:
             nodes, states, lanes = self._step(nodes, states, lanes)
-            at = self._trie.ends[nodes].nonzero()[0]
-            first = self._trie.first[nodes[at]]
-            ends.add(first, first + 1, nodes[at], states[at] >> 8, tuple(lane[at] for lane in lanes))
-            self._collect_borders(nodes, states, lanes)
-        found = self._ranges(ends)
-        tokens, which = self._vocabulary.tokens_within(found.first, found.end)
-        place = found.pair[which]
-        return Walk(tokens, place, found.pairs, self._ranges(self._stops), self._ranges(self._passing), None, ())
+            levels.append((nodes, states, *lanes))
+        nodes, states, *all_lanes = map(np.concatenate, zip(*levels, strict=True))
+        self._collect_borders(nodes, states, tuple(all_lanes))
+        ends = self._ends(nodes, states, tuple(all_lanes))
+        return Walk(*ends, self._ranges(self._stops), self._ranges(self._passing))
+
+    def _ends(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> tuple[IntArray, IntArray, Pairs]:
+        """The tokens that end at some nodes, and to which of the pairs each leads."""
+        at = self._trie.ends[nodes].nonzero()[0]
+        first = self._trie.first[nodes[at]]
+        tokens, which = self._vocabulary.tokens_within(first, first + 1)
+        pairs, pair = self._pairs(states[at] >> 8, nodes[at], tuple(lane[at] for lane in lanes))
+        return tokens, pair[which], pairs
 
     def _step(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> tuple[IntArray, IntArray, Lanes]:
         """The children that are alive."""
         children, parents = self._children(nodes)
         places = states[parents] + self._trie.byte[children]
         after = self._automaton.follow(places)
-        alive = after.nonzero()[0]
+        alive = (after != DEAD_END).nonzero()[0]
         if lanes:
             lanes = tuple(lane[parents] for lane in lanes)
             for lane, here in enumerate(lanes):
@@ -263,11 +292,15 @@ class Walker:
                 self._passing.add(*here, tuple(lane[exact] for lane in lanes))
 
     def _ranges(self, collected: _Ranges) -> Ranges:
-        nothing = np.empty(0, dtype=np.intp)
+        if not collected.levels:
+            counts = self._automaton.counts
+            nothing = np.zeros((0, len(counts.units)), dtype=np.intp)
+            flags = np.zeros((self._num_lanes - self._count_lanes, 0), dtype=np.intp)
+            return Ranges(NONE, NONE, NONE, NONE, Pairs(NONE, nothing, flags))
         columns = [np.concatenate(column) for column in zip(*collected.levels, strict=True)]
-        first, end, values, states, *lanes = columns or [nothing] * (4 + self._num_lanes)
+        first, end, values, states, *lanes = columns
         pairs, pair = self._pairs(states, values, tuple(lanes))
-        return Ranges(first, end, pair, pairs)
+        return Ranges(first, end, values, pair, pairs)
 
     def _pairs(self, states: IntArray, nodes: IntArray, lanes: Lanes) -> tuple[Pairs, IntArray]:
         """The distinct pairs, and for each place which of them it has; `nodes` are those where the values end."""
@@ -276,14 +309,18 @@ class Walker:
         if lanes:  # what was added before a text could not go on makes no difference
             lanes = tuple(np.where(states == NOWHERE, 0, lane) for lane in lanes)
         parts = [*([self._characters(nodes)] if characters else []), *lanes]
-        distinct, pair = _distinct(states)
+        key, size = states, int(states.max(initial=0)) + 1
+        for part in parts:
+            values, most = part, int(part.max(initial=0)) + 1
+            if size * most > FEW_KEYS * (states.size + 64):
+                distinct, key = _distinct(key)
+                distinct_values, values = _distinct(part)
+                size, most = distinct.size, distinct_values.size
+            key, size = key * most + values, size * most
+        distinct, pair = _distinct(key)
         if not parts:
             nothing = np.zeros((distinct.size, len(counts.units) + 1), dtype=np.intp)
             return Pairs(distinct, nothing[:, 1:], nothing[:, :0].T), pair
-        for part in parts:
-            values, which = _distinct(part)
-            if values.size > 1:
-                distinct, pair = _distinct(pair * values.size + which)
         some = np.zeros(distinct.size, dtype=np.intp)
         some[pair] = np.arange(pair.size)  # a place of each
         added = np.zeros((some.size, len(counts.units)), dtype=np.intp)
@@ -314,7 +351,7 @@ class _Ranges:
 
 def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     """The distinct values, none below 0, and for each value which of them it is."""
-    if values.size == 0 or int(values.max()) > 64 * values.size + 4096:
+    if values.size == 0 or int(values.max()) > FEW_KEYS * (values.size + 64):
         distinct, which = np.unique(values, return_inverse=True)
         return distinct, which
     distinct = np.flatnonzero(np.bincount(values))

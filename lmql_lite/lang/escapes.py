@@ -1,15 +1,14 @@
-"""Text between the quotes of a prompt string: how it is spelled, and what it says."""
+"""Text between the quotes of a prompt string, as Python decodes it."""
 
 from __future__ import annotations
 
 import ast
 import re
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from lmql_lite.lang.fstrings import OPENING
-from lmql_lite.lang.problems import Problems
-from lmql_lite.lang.python import Spelling
-from lmql_lite.lang.source import Source
+from lmql_lite.lang.python_reader import SpelledCode
+from lmql_lite.lang.scanner import OPENING
+from lmql_lite.lang.source import Problems, Source
 
 ESCAPE = re.compile(
     r"""
@@ -37,67 +36,73 @@ PIECE = re.compile(ESCAPE.pattern + r" | (?P<doubled>\[\[|\]\]|\{\{|\}\}) | (?P<
 RAW_PIECE = re.compile(r"(?P<doubled>\[\[|\]\]|\{\{|\}\})|(?P<newline>\r?\n)")
 
 
-class Literal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StringLiteral:
     """One string literal of a prompt: where its text stands, and how to read it."""
 
+    source: Source
+    problems: Problems
     start: int
     end: int
     prefix: str
     quote: str
+    indent: int
+    """Columns that leave each later line of a text in triple quotes: those of its statement (S27)."""
 
     @staticmethod
-    def at(source: Source, start: int, end: int) -> Literal:
+    def at(source: Source, problems: Problems, start: int, end: int, indent: int = 0) -> StringLiteral:
         match = OPENING.match(source.text, start)
         assert match is not None
         prefix, quote = match.groups()
-        return Literal(match.end(), end - len(quote), prefix.lower(), quote)
+        return StringLiteral(source, problems, match.end(), end - len(quote), prefix.lower(), quote, indent)
 
     @property
-    def raw(self) -> bool:
+    def is_raw(self) -> bool:
         return "r" in self.prefix
 
-    @property
-    def triple(self) -> bool:
-        return len(self.quote) == 3
-
-
-class Decoder:
-    """Says what the spelling of a text means, as Python does, with the statement's own indentation removed."""
-
-    def __init__(self, source: Source, problems: Problems) -> None:
-        self.source = source
-        self.text = source.text
-        self.problems = problems
-
-    def decode(self, start: int, end: int, literal: Literal, indent: int) -> str:
-        """The text that `[start, end)` of the source stands for. `indent` columns leave each later line (S27)."""
-        spelled = self.text[start:end]
-        if not literal.raw and "\\" not in spelled and "\n" not in spelled:
+    def decoded(self, start: int, end: int) -> str:
+        """The text that `[start, end)` of the source stands for."""
+        text = self.source.text
+        spelled = text[start:end]
+        if not self.is_raw and "\\" not in spelled and "\n" not in spelled:
             return spelled.replace("[[", "[").replace("]]", "]").replace("{{", "{").replace("}}", "}")
         pieces = []
         position = start
-        pattern = RAW_PIECE if literal.raw else PIECE
+        pattern = RAW_PIECE if self.is_raw else PIECE
         while position < end:
-            match = pattern.search(self.text, position, end)
+            match = pattern.search(text, position, end)
             if match is None:
-                pieces.append(self.text[position:end])
+                pieces.append(text[position:end])
                 break
-            pieces.append(self.text[position : match.start()])
+            pieces.append(text[position : match.start()])
             position = match.end()
             if match["doubled"]:
                 pieces.append(match["doubled"][0])
                 continue
             newline = match["newline"] is not None
             pieces.append("\n" if newline else self._escape(match))
-            if literal.triple and (newline or match["line"]):
-                position = self._skip_indent(position, end, indent)
+            if len(self.quote) == 3 and (newline or match["line"]):
+                position = self._skip_indent(position, end)
         return "".join(pieces)
 
-    def _skip_indent(self, position: int, end: int, indent: int) -> int:
+    def spelling(self, start: int, end: int) -> SpelledCode:
+        """Code in which quotes had to be escaped: its characters, and the place of each in the source."""
+        code: list[str] = []
+        offsets: list[int] = []
+        position = start
+        while position < end:
+            match = ESCAPE.match(self.source.text, position, end)
+            decoded = (self._escape(match) if match else self.source.text[position]).replace("\r", "\n")
+            code.append(decoded)
+            offsets.extend([position] * len(decoded))
+            position = match.end() if match else position + 1
+        return SpelledCode("".join(code), [*offsets, end])
+
+    def _skip_indent(self, position: int, end: int) -> int:
         column = 0
-        while position < end and column < indent and self.text[position] in " \t":
-            column = column + 1 if self.text[position] == " " else (column // 8 + 1) * 8
-            if column > indent:
+        while position < end and column < self.indent and self.source.text[position] in " \t":
+            column = column + 1 if self.source.text[position] == " " else (column // 8 + 1) * 8
+            if column > self.indent:
                 break  # this tab reaches further: it is the text's own
             position += 1
         return position
@@ -128,16 +133,3 @@ class Decoder:
 
     def _problem(self, match: re.Match[str], message: str, hint: str | None) -> None:
         self.problems.add(message, self.source.span(match.start(), match.end()), hint)
-
-    def spelling(self, start: int, end: int) -> Spelling:
-        """Code in which quotes had to be escaped: its characters, and the place of each in the source."""
-        code: list[str] = []
-        offsets: list[int] = []
-        position = start
-        while position < end:
-            match = ESCAPE.match(self.text, position, end)
-            decoded = (self._escape(match) if match else self.text[position]).replace("\r", "\n")
-            code.append(decoded)
-            offsets.extend([position] * len(decoded))
-            position = match.end() if match else position + 1
-        return Spelling("".join(code), [*offsets, end])

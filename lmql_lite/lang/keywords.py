@@ -7,33 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lmql_lite import options
 from lmql_lite.tokens import Role
 
-DECODERS = ("argmax", "sample", "beam", "beam_search", "beam_sample")
-"""What may stand in a header or before the name of a hole."""
+DECODERS = tuple(options.DECODERS)
+"""First word of a header, or of a hole before its name."""
 
-ALIASES: Mapping[str, str] = {"beam_search": "beam"}
-"""Decoders that have two names."""
-
-NEAREST: Mapping[str, str] = {
-    "var": "beam(n=...) is nearest: it also weighs whole programs, by how likely all their text is",
-    "beam_var": "beam(n=...) is nearest: it also weighs whole programs, by how likely all their text is",
-    "bsseq": "beam(n=...) is nearest: its hypotheses may be of different lengths",
-    "best_k": "beam(n=...) is nearest: it also keeps the best few, and looks no further back",
-    "incontext": "argmax is nearest: what stands in the prompt is all that it reads",
-}
-"""Decoders of LMQL that this version does not have, and which one does nearest."""
-
-DECODERS_NOT_YET = tuple(NEAREST)
+DECODERS_NOT_YET = tuple(options.NEAREST)
 
 MARKS = ("lq", "lmql")
-"""What stands alone on the first line of a docstring that is a query."""
+"""Words of which one stands alone on the first line of a docstring that is a query."""
 
 CLAUSES = ("from", "where", "distribution")
 INLINE_CLAUSES = ("where", "distribution")
 
 ROLES: Mapping[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
-"""What may stand in a tag: `{:user}`."""
+"""Roles by the word of their tag: `{:user}`."""
 
 STOPS = ("STOPS_AT", "STOPS_BEFORE")
 """Functions of a `where` clause that say where a hole ends."""
@@ -46,6 +35,7 @@ CONSTRAINTS = (
     "CHARS",
     "WORDS",
     "SENTENCES",
+    "LINES",
     "INT",
     "FLOAT",
     "REGEX",
@@ -59,17 +49,43 @@ GONE: Mapping[str, str] = {
 }
 """Functions of LMQL's `where` that changed a value, and what does so here."""
 
+OF_LMQL: Mapping[str, tuple[str, ...]] = {
+    "lmql": (),
+    "lmql.decorators": ("post", "pre", "streaming"),
+    "lmql.http": ("fetch",),
+    "lmql.lib": (),
+    "lmql.lib.actions": ("calc", "inline_use", "reAct", "wiki"),
+    "lmql.lib.chat": ("message",),
+}
+"""Modules of LMQL that a query may import, with their names. `lmql` itself is this package."""
+
+NOT_OF_LMQL: Mapping[str, str] = {
+    "algorithms": "a query has map()",
+    "graph": "queries call each other in their holes, and there is no graph of them: leave the line out",
+    "models": "model= names a model: demo, local:PATH, openai/NAME",
+    "ops": "a condition of your own is a Python function of the hole",
+    "runtime": "these were inner parts of LMQL: leave the line out",
+}
+"""Modules of LMQL that are not here, and what to write."""
+
 MODULES: Mapping[str, str] = {"re": "re", **dict.fromkeys(MARKS, "lmql_lite")}
 """Modules that every query has without importing them, unless it binds the name or is given it: name -> module."""
+
+BLOCK = "block"
+"""Function that marks text as a block: `{block(text)}`. Every query has it unless it binds the name or is given it."""
 
 CONTEXT = ("prompt", "score")
 """Attributes of `context`."""
 
-PROVIDED = ("context", *MODULES)
+PROVIDED = ("context", BLOCK, *MODULES)
 """Names that every query can read without being given them."""
+
+MEDIA = ("image", "video", "audio")
+"""Functions that make pictures, videos and clips for a prompt, where the query binds no such name and every use of it
+is a call. Else the name is an input as any other."""
 
 TYPES = ("Literal", "Optional", "Union", "Annotated", "Any", "Enum", "date", "datetime")
 """Names that the annotation of a hole can use without an import."""
 
 DATES = ("date", "datetime")
-"""What a `where` clause can use without an import, where the name is no input."""
+"""Names that a `where` clause can use without an import, unless they are inputs."""

@@ -7,6 +7,7 @@ already count from the start of the file, so that a traceback points into the qu
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lmql_lite.errors import Span
@@ -14,19 +15,19 @@ from lmql_lite.tokens import Role
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SyntaxNode:
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Expression(Node):
+class Expression(SyntaxNode):
     """A Python expression; `tree.body` is the `ast.expr`."""
 
     tree: ast.Expression
 
 
 @dataclass(frozen=True, slots=True)
-class Code(Node):
+class Code(SyntaxNode):
     """One plain Python statement, simple or compound, without prompts inside. Functions and classes stand here too."""
 
     tree: ast.Module
@@ -36,14 +37,14 @@ class Code(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Literal(Node):
+class LiteralNode(SyntaxNode):
     """Text of the prompt, escapes decoded."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Interpolation(Node):
+class InterpolationNode(SyntaxNode):
     """`{expr}`, `{expr!r}`, `{expr:>8}`: formatted as in an f-string."""
 
     value: Expression
@@ -52,14 +53,14 @@ class Interpolation(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Tag(Node):
+class TagNode(SyntaxNode):
     """`{:user}`: the following text belongs to that role."""
 
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
-class Hole(Node):
+class HoleNode(SyntaxNode):
     """`[@decorators call NAME: annotation]`. `call` is the decoder or function written around or before the name."""
 
     name: str
@@ -68,14 +69,14 @@ class Hole(Node):
     call: Expression | None = None
 
 
-Part = Literal | Interpolation | Tag | Hole
+Part = LiteralNode | InterpolationNode | TagNode | HoleNode
 
 
 # Statements ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution(Node):
+class DistributionNode(SyntaxNode):
     """`distribution NAME in OPTIONS`."""
 
     name: str
@@ -83,30 +84,30 @@ class Distribution(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt(Node):
+class PromptNode(SyntaxNode):
     """A string statement: it is added to the prompt. `where` and `distribution` are the inline ones."""
 
     parts: tuple[Part, ...]
     where: Expression | None = None
-    distribution: Distribution | None = None
+    distribution: DistributionNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class If(Node):
+class IfNode(SyntaxNode):
     test: Expression
     body: tuple[Statement, ...]
     orelse: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class While(Node):
+class WhileNode(SyntaxNode):
     test: Expression
     body: tuple[Statement, ...]
     orelse: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class For(Node):
+class ForNode(SyntaxNode):
     """`target` is whatever may stand between `for` and `in`, in store context."""
 
     target: ast.expr
@@ -117,7 +118,7 @@ class For(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Item(Node):
+class ItemNode(SyntaxNode):
     """One manager of a `with`, and what is bound to what it gives, in store context."""
 
     manager: Expression
@@ -125,14 +126,14 @@ class Item(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class With(Node):
-    items: tuple[Item, ...]
+class WithNode(SyntaxNode):
+    items: tuple[ItemNode, ...]
     body: tuple[Statement, ...]
     is_async: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Handler(Node):
+class HandlerNode(SyntaxNode):
     """`except TYPE as NAME`. Without a type it takes what is left."""
 
     type: Expression | None
@@ -141,67 +142,81 @@ class Handler(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Try(Node):
+class TryNode(SyntaxNode):
     """`of_groups`: its handlers are `except*`, each of which takes its part of a group of exceptions."""
 
     body: tuple[Statement, ...]
-    handlers: tuple[Handler, ...]
+    handlers: tuple[HandlerNode, ...]
     orelse: tuple[Statement, ...] = ()
     final: tuple[Statement, ...] = ()
     of_groups: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Case(Node):
+class CaseNode(SyntaxNode):
     pattern: ast.pattern
     guard: Expression | None
     body: tuple[Statement, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Match(Node):
+class MatchNode(SyntaxNode):
     subject: Expression
-    cases: tuple[Case, ...]
+    cases: tuple[CaseNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Break(Node):
+class BreakNode(SyntaxNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Continue(Node):
+class ContinueNode(SyntaxNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Return(Node):
+class ReturnNode(SyntaxNode):
     value: Expression | None = None
 
 
-Compound = If | While | For | With | Try | Match
-Statement = Prompt | Code | Compound | Break | Continue | Return
+Compound = IfNode | WhileNode | ForNode | WithNode | TryNode | MatchNode
+Statement = PromptNode | Code | Compound | BreakNode | ContinueNode | ReturnNode
 
 
 def suites(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
     """The blocks of statements inside a compound statement, in the order of the source."""
     match statement:
-        case If() | While() | For():
+        case IfNode() | WhileNode() | ForNode():
             return statement.body, statement.orelse
-        case With():
+        case WithNode():
             return (statement.body,)
-        case Try():
+        case TryNode():
             return (statement.body, *(each.body for each in statement.handlers), statement.orelse, statement.final)
-        case Match():
+        case MatchNode():
             return tuple(case.body for case in statement.cases)
     return ()
+
+
+def walk(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """All statements, with those inside them, in the order of the source."""
+    stack = [iter(statements)]
+    while stack:
+        for statement in stack[-1]:
+            yield statement
+            inside = [each for suite in suites(statement) for each in suite]
+            if inside:
+                stack.append(iter(inside))
+                break
+        else:
+            stack.pop()
 
 
 # The whole -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Argument(Node):
+class ArgumentNode(SyntaxNode):
     """One `name=value` of a decoder header."""
 
     name: str
@@ -209,20 +224,20 @@ class Argument(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Decoder(Node):
+class DecoderNode(SyntaxNode):
     """`argmax(cache="joke.tokens")`."""
 
     name: str
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[ArgumentNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Query(Node):
+class QueryNode(SyntaxNode):
     """A whole query, in clause form (with a decoder header) or body form (without)."""
 
     body: tuple[Statement, ...]
-    decoder: Decoder | None = None
+    decoder: DecoderNode | None = None
     prologue: tuple[Code, ...] = ()
     model: Expression | None = None
     where: Expression | None = None
-    distribution: Distribution | None = None
+    distribution: DistributionNode | None = None

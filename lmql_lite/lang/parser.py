@@ -1,24 +1,22 @@
-"""From the text of a query to its tree."""
+"""From the text of a query to its nodes, by recursive descent over its logical lines.
+
+`grammar/lq.lark` is the reference of the structure (D51).
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 import threading
 import warnings
-from typing import TYPE_CHECKING
 
 from lmql_lite.lang import nodes
-from lmql_lite.lang.builder import Builder
-from lmql_lite.lang.grammars import Terminal, read
-from lmql_lite.lang.keywords import DECODERS
-from lmql_lite.lang.layout import Layout
-from lmql_lite.lang.problems import Problems
-from lmql_lite.lang.python import Python
-from lmql_lite.lang.scanner import Scanner
-from lmql_lite.lang.source import Source
-
-if TYPE_CHECKING:
-    from lark import Token, Tree
+from lmql_lite.lang import soft_keywords as soft
+from lmql_lite.lang.block_parser import ORPHANS, BlockParser
+from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET
+from lmql_lite.lang.scanner import Lexeme, LogicalLine, Scanner
+from lmql_lite.lang.source import Problems, Source
+from lmql_lite.options import NEAREST
 
 UNTEXT = re.compile("[\0\ud800-\udfff]|\r(?!\n)")
 
@@ -26,143 +24,182 @@ UNTEXT = re.compile("[\0\ud800-\udfff]|\r(?!\n)")
 # to the whole process, so only one thread may set and restore them at a time.
 _QUIET = threading.Lock()
 
-ORPHANS = {
-    "ELIF": "this 'elif' has no 'if' above it",
-    "ELSE": "this 'else' has no 'if', 'for', 'while' or 'try' above it",
-    "EXCEPT": "this 'except' has no 'try' above it",
-    "FINALLY": "this 'finally' has no 'try' above it",
-    "CASE": "this 'case' has no 'match' above it",
-}
 
-
-def parse(source: Source) -> nodes.Query:
+def parse(source: Source) -> nodes.QueryNode:
     """Raises one QueryError that holds every problem found. What the names mean is left to `scope.check`."""
     problems = Problems()
     with _QUIET, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        query = _Parser(source, problems).query()
+        query = _query(source, problems)
     problems.raise_any()
     assert query is not None
     return query
 
 
-class _Parser:
-    def __init__(self, source: Source, problems: Problems) -> None:
-        self.source = source
-        self.problems = problems
-
-    def query(self) -> nodes.Query | None:
-        """None when there is nothing to build a tree from."""
-        if not self._is_text():
-            return None
-        lines = list(Scanner(self.source, self.problems).lines())
-        if not lines:
-            self._empty()
-            return None
-        python = Python(self.source, self.problems)
-        layout = Layout(self.source, lines, python, self.problems)
-        terminals = layout.run()
-        tree = self._tree(terminals)
-        if tree is None:
-            return None
-        query = Builder(self.source, python, layout, self.problems).query(tree)
-        if not self.problems:
-            python.check_compiles()
-        return query
-
-    def _is_text(self) -> bool:
-        odd = UNTEXT.search(self.source.text)
-        if odd is None:
-            return True
+def _query(source: Source, problems: Problems) -> nodes.QueryNode | None:
+    """None when there is nothing to read."""
+    odd = UNTEXT.search(source.text)
+    if odd is not None:
         message, hint = {
             "\0": ("the text holds a NUL character", "remove it"),
             "\r": ("a line ends in a lone carriage return", "end lines with a line feed"),
         }.get(odd.group(), ("the text holds half of a character (a lone surrogate)", "save the text as UTF-8"))
-        self.problems.add(message, self.source.span(odd.start(), odd.end()), hint)
-        return False
-
-    def _empty(self) -> None:
-        comments = bool(self.source.text.strip())
-        message = "there is nothing but comments" if comments else "the file is empty"
-        hint = 'write a prompt, for example "Say hello:[GREETING]"'
-        self.problems.add(message, self.source.span(0, 0), hint)
-
-    def _tree(self, terminals: list[Terminal]) -> Tree[Token] | None:
-        """Parse; replace what does not fit by BROKEN and parse again, until it does."""
-        from lark.exceptions import UnexpectedToken
-
-        for _ in range(len(terminals) + 1):
-            try:
-                return read("lq", terminals, self.source.text)
-            except UnexpectedToken as error:
-                index = error.token.line if error.token.type != "$END" else None
-                if index is None or self.problems.enough:
-                    break
-                terminals = self._without(terminals, index)
-        if not self.problems:
-            end = len(self.source.text)
-            self.problems.add("this query cannot be read to its end", self.source.span(end, end))
+        problems.add(message, source.span(odd.start(), odd.end()), hint)
         return None
+    lines = list(Scanner(source, problems).lines())
+    if not lines:
+        message = "there is nothing but comments" if source.text.strip() else "the file is empty"
+        problems.add(message, source.span(0, 0), 'write a prompt, for example "Say hello:[GREETING]"')
+        return None
+    parser = _Parser(source, [part for line in lines for part in soft.model_apart(line, lines[0].indent)], problems)
+    query = parser.query()
+    if not problems:
+        parser.python.check_compiles()
+    return query
 
-    def _without(self, terminals: list[Terminal], index: int) -> list[Terminal]:
-        first = terminals[index]
-        if first.type == "BROKEN":
-            return terminals[:index] + terminals[_statement_end(terminals, index) :]
-        if first.type == "_DEDENT" and terminals[index - 1].type == "_INDENT":
-            # The lines of this block were all left out.
-            types = ("CASE", "_COLON") if terminals[max(index - 4, 0)].type == "MATCH" else ()
-            filler = [Terminal(type, first.start, first.start) for type in (*types, "BROKEN", "_NEWLINE")]
-            return [*terminals[:index], *filler, *terminals[index:]]
-        claused = any(_begins_clause(terminals, at) for at in range(index))
-        span = self.source.span(first.start, first.end)
-        if first.type in ORPHANS:
-            self.problems.add(ORPHANS[first.type], span, "check its indentation")
-        elif any(each.type == "MATCH" for each in terminals[:index]) and terminals[index - 1].type == "_INDENT":
-            self.problems.add("only 'case' can stand directly inside 'match'", span, None)
-        elif _depth(terminals, index) == 0:
-            end = _next_clause(terminals, index)
-            header = next((each for each in terminals[:index] if each.type == "DECODER"), None)
-            if header and self.source.text[first.start : first.end].partition("(")[0].strip().lower() in DECODERS:
-                line = self.source.span(header.start, header.end).line
-                self.problems.add(f"there is a second decoder; the first is in line {line}", span, "keep one of them")
-            elif claused:
-                self.problems.add("this line comes after the clauses, which end the query", span, "move it above them")
+
+class _Parser(BlockParser):
+    def __init__(self, source: Source, lines: list[LogicalLine], problems: Problems) -> None:
+        super().__init__(source, lines, problems)
+        self.header = soft.find_header(lines)
+        """Index of the line with the decoder."""
+        self.decoder: nodes.DecoderNode | None = None
+        self.prologue: list[nodes.Statement] = []
+        self.given: dict[str, nodes.Expression | nodes.DistributionNode] = {}
+        """The clauses of the query."""
+        self.clause_lines: dict[str, int] = {}
+        self.closed: str | None = None
+        """Why no statement can follow at the top of the query."""
+
+    def query(self) -> nodes.QueryNode:
+        body = self._body()
+        prologue: list[nodes.Code] = []
+        for statement in self.prologue:
+            if isinstance(statement, nodes.Code):
+                prologue.append(statement)
             else:
-                self.problems.add("this line stands outside the body of the query", span, "indent it like the body")
-            return terminals[:index] + terminals[end:]
+                is_prompt = isinstance(statement, nodes.PromptNode)
+                what = "this string stands" if is_prompt else "only plain Python can stand"
+                self.problems.add(f"{what} before the decoder header", statement.span, "move it below the header")
+        if not body and not self.problems:
+            place = self.decoder.span if self.decoder else self.span_from(self.lines[0].start)
+            self.problems.add("the query has no body", place, "write the prompt above its clauses")
+        where, model, distribution = (self.given.get(word) for word in ("where", "from", "distribution"))
+        return nodes.QueryNode(
+            self.source.span(0, len(self.source.text)),
+            tuple(body),
+            self.decoder,
+            tuple(prologue),
+            model if isinstance(model, nodes.Expression) else None,
+            where if isinstance(where, nodes.Expression) else None,
+            distribution if isinstance(distribution, nodes.DistributionNode) else None,
+        )
+
+    # The top of the query ----------------------------------------------------------------------------------------
+
+    def _body(self) -> list[nodes.Statement]:
+        """All statements of the query but those before its header; what else stands between them is kept aside."""
+        statements: list[nodes.Statement] = []
+        level = self.lines[0].indent
+        while (line := self.line) and not self.problems.enough:
+            if not self.is_mixed(line, level) and line.indent.columns < level.columns:
+                self.problem(line.lexemes[0], "this line is indented less than the first line of the query")
+            is_clause = soft.begins_clause(line.lexemes)
+            if line.indent.columns > level.columns and not is_clause:
+                statements += self.unexpected_indent(line)
+            elif self.at == self.header:
+                self.prologue, statements = statements, self._header(line)
+            elif is_clause:
+                self.closed = "clauses"
+                self._clauses(line)
+            elif self.closed and not line.broken:
+                self._outside(line)
+            elif self.at == 0 and self.header and soft.is_docstring(line.lexemes):
+                self.at += 1
+                code = self.python.statement(line.start, line.end)
+                statements += [code] if code else []
+            else:
+                statements += self.statement(line)
+        return statements
+
+    def _header(self, line: LogicalLine) -> list[nodes.Statement]:
+        """The decoder, and the body that it opens."""
+        lexemes = line.lexemes
+        end = soft.header_end(lexemes)
+        if end is None or line.broken:
+            self._decoder(lexemes[:1])
+            self.at += 1
+            return self._below_header(line)
+        if soft.is_op(lexemes, end, ":"):
+            self.problem(lexemes[end], "no ':' stands after a decoder", "remove the ':'")
+        self._decoder(lexemes[:end])
+        end += soft.is_op(lexemes, end, ":")
+        if end == len(lexemes):
+            self.at += 1
+            return self._below_header(line)
+        body = self.simple(line, end, header=True)
+        below = self.below(line)
+        if below and not soft.begins_clause(below.lexemes):
+            body += self.statements(below.indent)
+            self.closed = "body"
+        return body
+
+    def _below_header(self, line: LogicalLine) -> list[nodes.Statement]:
+        """Statements below the header, if they are indented."""
+        following = self.line
+        if following is None or soft.begins_clause(following.lexemes):
+            if not line.broken:
+                self.problem(line.lexemes[0], "the query has no body", "write the prompt below the decoder")
+            return []
+        if following.indent.columns <= line.indent.columns:
+            return []
+        self.closed = "body"
+        return self.statements(following.indent)
+
+    def _decoder(self, lexemes: list[Lexeme]) -> None:
+        name = lexemes[0]
+        known = name.text.lower()
+        if known in DECODERS_NOT_YET:
+            self.problem(name, f"the decoder '{name.text}' is not in this version", NEAREST[known])
+        elif known not in DECODERS:
+            close = difflib.get_close_matches(known, DECODERS + DECODERS_NOT_YET, 1)
+            meant = f"; did you mean '{close[0]}'?" if close else ""
+            self.problem(name, f"no decoder is called '{name.text}'{meant}", f"there are {', '.join(DECODERS)}")
+        given = self.python.arguments(lexemes[1].start, lexemes[-1].end) if len(lexemes) > 1 else ()
+        self.decoder = nodes.DecoderNode(self.source.span(name.start, lexemes[-1].end), known, given)
+
+    def _clauses(self, line: LogicalLine) -> None:
+        if line.broken:
+            self.at += 1
+            while self.below(line):
+                self.at += 1
+            return
+        for clause in self.clauses(line):
+            word = clause.word
+            if word == "distribution":
+                value: nodes.Expression | nodes.DistributionNode | None = self.distribution(clause)
+            else:
+                value = self.where(clause) if word == "where" else self.expression(clause.value)
+            if word in self.given:
+                hint = "join the two with 'and'" if word == "where" else "keep one of them"
+                first = self.clause_lines[word]
+                self.problem(clause.keyword, f"there is a second '{word}'; the first is in line {first}", hint)
+            elif value is not None:
+                self.given[word] = value
+                self.clause_lines[word] = self.source.span(clause.keyword.start, clause.keyword.end).line
+
+    def _outside(self, line: LogicalLine) -> None:
+        """Refuse the lines that stand after the body of the query, up to its next clause."""
+        first, end = line.lexemes[0], soft.header_end(line.lexemes)
+        while (each := self.line) and not each.broken and not soft.begins_clause(each.lexemes):
+            self.statement(each)
+        # Behind what is wrong with them by themselves: of one line the first problem stays.
+        if self.decoder and first.text.lower() in DECODERS and end == len(line.lexemes):
+            message = f"there is a second decoder; the first is in line {self.decoder.span.line}"
+            self.problem(first, message, "keep one of them")
+        elif soft.compound_word(line.lexemes) in ORPHANS:
+            pass
+        elif self.closed == "clauses":
+            self.problem(first, "this line comes after the clauses, which end the query", "move it above them")
         else:
-            self.problems.add("this is not expected here", span, None)
-        end = _statement_end(terminals, index)
-        broken = [Terminal("BROKEN", first.start, first.end), Terminal("_NEWLINE", first.end, first.end)]
-        return [*terminals[:index], *broken, *terminals[max(end, index + 1) :]]
-
-
-def _statement_end(terminals: list[Terminal], index: int) -> int:
-    """Index after the statement that begins at `index`, with the blocks inside it."""
-    depth = 0
-    while index < len(terminals):
-        type = terminals[index].type
-        depth += (type == "_INDENT") - (type == "_DEDENT")
-        if depth < 0:
-            return index
-        index += 1
-        following = terminals[index].type if index < len(terminals) else ""
-        if depth == 0 and type in ("_NEWLINE", "_DEDENT") and following != "_INDENT":
-            return index
-    return index
-
-
-def _depth(terminals: list[Terminal], index: int) -> int:
-    return sum((each.type == "_INDENT") - (each.type == "_DEDENT") for each in terminals[:index])
-
-
-def _begins_clause(terminals: list[Terminal], index: int) -> bool:
-    """A clause of the query; one of a string does not stand at the start of its line."""
-    words = ("FROM", "WHERE", "DISTRIBUTION", "BROKEN_CLAUSE")
-    return terminals[index].type in words and (index == 0 or terminals[index - 1].type in ("_NEWLINE", "_DEDENT"))
-
-
-def _next_clause(terminals: list[Terminal], index: int) -> int:
-    while index < len(terminals) and not _begins_clause(terminals, index):
-        index += 1
-    return index
+            self.problem(first, "this line stands outside the body of the query", "indent it like the body")

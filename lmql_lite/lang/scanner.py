@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import keyword
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lmql_lite.lang.fstrings import OPENING, string_end
-from lmql_lite.lang.problems import Problems
-from lmql_lite.lang.source import Source
+from lmql_lite.lang.source import Problems, Source
 
 TAB_COLUMNS = 8
 
@@ -30,6 +29,21 @@ LEXEME = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+NESTED = sys.version_info >= (3, 12)
+"""True if the code in the braces of an f-string may hold the very quotes that surround it."""
+
+DEEPEST = 20
+"""Levels of f-strings inside f-strings."""
+
+OPENING = re.compile(r"(?i:(br|rb|fr|rf|[rbuf]|))(\"\"\"|'''|\"|')")
+
+PLAIN_REST = {
+    '"': re.compile(r'[^"\\\r\n]*(?:\\(?:\r\n|.)[^"\\\r\n]*)*"', re.DOTALL),
+    "'": re.compile(r"[^'\\\r\n]*(?:\\(?:\r\n|.)[^'\\\r\n]*)*'", re.DOTALL),
+    '"""': re.compile(r'[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""', re.DOTALL),
+    "'''": re.compile(r"[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''", re.DOTALL),
+}
 
 CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 OPENER_OF = {closer: opener for opener, closer in CLOSER_OF.items()}
@@ -58,7 +72,7 @@ class Lexeme(NamedTuple):
 
 
 def ends_operand(lexeme: Lexeme) -> bool:
-    """Could an expression be complete after this lexeme?"""
+    """True if an expression may be complete after this lexeme."""
     if lexeme.kind == "name":
         return not keyword.iskeyword(lexeme.text) or lexeme.text in OPERAND_WORDS
     return lexeme.kind in ("number", "string") or lexeme.text in (")", "]", "}", "...")
@@ -90,7 +104,7 @@ class Indent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Line:
+class LogicalLine:
     """A logical line: it may run over several lines of the file. `begin` is where its indentation starts."""
 
     begin: int
@@ -120,19 +134,19 @@ class Scanner:
         self.problems = problems
         self.position = 0
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[LogicalLine]:
         text, size = self.text, len(self.text)
         while self.position < size and not self.problems.enough:
             begin = self.position
             indent = LINE_INDENT.match(text, begin)
             assert indent is not None
             self.position = indent.end()
-            line = Line(begin, Indent.of(indent.group()))
+            line = LogicalLine(begin, Indent.of(indent.group()))
             self._logical_line(line)
             if line.lexemes:
                 yield line
 
-    def _logical_line(self, line: Line) -> None:
+    def _logical_line(self, line: LogicalLine) -> None:
         """Read up to the end of the line, or to the place after a mistake from where reading may go on."""
         text, size, lexemes = self.text, len(self.text), line.lexemes
         openers: list[_Opener] = []
@@ -194,7 +208,7 @@ class Scanner:
 
     # Mistakes ----------------------------------------------------------------------------------------------------
 
-    def _unclosed_string(self, line: Line, start: int, quote: str, inside_brackets: bool) -> None:
+    def _unclosed_string(self, line: LogicalLine, start: int, quote: str, inside_brackets: bool) -> None:
         span_end = self._physical_end(start)
         line.lexemes.append(Lexeme("string", self.text[start:span_end], start, span_end, 0))
         line.broken = True
@@ -207,7 +221,7 @@ class Scanner:
         opened = self.text.index(quote, start)
         self.problems.add("this string is never closed", self.source.span(start, opened + len(quote)), hint)
 
-    def _unclosed_bracket(self, line: Line, opener: Lexeme) -> None:
+    def _unclosed_bracket(self, line: LogicalLine, opener: Lexeme) -> None:
         closer = CLOSER_OF[opener.text]
         self.problems.add(
             f"'{opener.text}' is never closed",
@@ -218,7 +232,7 @@ class Scanner:
         self.position = self._resume(line, opener.start)
         line.lexemes[:] = [lexeme for lexeme in line.lexemes if lexeme.end <= self.position]
 
-    def _wrong_closer(self, line: Line, closer: Lexeme, openers: list[_Opener]) -> None:
+    def _wrong_closer(self, line: LogicalLine, closer: Lexeme, openers: list[_Opener]) -> None:
         span = self.source.span(closer.start, closer.end)
         if not openers:
             self.problems.add(f"'{closer.text}' closes nothing", span, "remove it, or add what it should close")
@@ -245,7 +259,7 @@ class Scanner:
         end = self.text.find("\n", position)
         return len(self.text) if end < 0 else end + 1
 
-    def _resume(self, line: Line, position: int) -> int:
+    def _resume(self, line: LogicalLine, position: int) -> int:
         """The first line after `position` that is not deeper than the broken one, nor only closes its brackets."""
         position = self._next_line(position)
         while position < len(self.text):
@@ -256,3 +270,76 @@ class Scanner:
                 return position
             position = self._next_line(position)
         return position
+
+
+# The end of a string -------------------------------------------------------------------------------------------------
+
+
+def string_end(text: str, opening: re.Match[str]) -> int | None:
+    """Place after the closing quote of the string literal that begins with this match of OPENING."""
+    prefix, quote = opening.groups()
+    if NESTED and "f" in prefix.lower():
+        return _fstring_end(text, opening.end(), quote, 0)
+    rest = PLAIN_REST[quote].match(text, opening.end())
+    return rest.end() if rest else None
+
+
+def _fstring_end(text: str, position: int, quote: str, depth: int) -> int | None:
+    at: int | None = position
+    while at is not None and at < len(text) and depth < DEEPEST:
+        if text.startswith(quote, at):
+            return at + len(quote)
+        character = text[at]
+        if text.startswith("\\N{", at):
+            at = text.find("}", at) + 1 or None
+        elif character == "\\" and text[at + 1 : at + 2] not in ("{", "}"):
+            at += 3 if text.startswith("\r\n", at + 1) else 2
+        elif text.startswith("{{", at):
+            at += 2
+        elif character == "{":
+            at = _field_end(text, at + 1, quote, depth)
+        elif character in "\r\n" and len(quote) == 1:
+            return None
+        else:
+            at += 1
+    return None
+
+
+def _field_end(text: str, position: int, quote: str, depth: int) -> int | None:
+    """Place after the brace that closes the code, or the format behind it, at `position`."""
+    brackets = 0
+    at: int | None = position
+    while at is not None and at < len(text):
+        character = text[at]
+        if opening := OPENING.match(text, at):
+            if "f" in opening[1].lower():
+                at = _fstring_end(text, opening.end(), opening[2], depth + 1)
+            else:
+                at = string_end(text, opening)
+            continue
+        if character == "}" and brackets == 0:
+            return at + 1
+        if character == ":" and brackets == 0:
+            return _format_end(text, at + 1, quote, depth)
+        if character == "#":
+            at = text.find("\n", at) + 1 or None
+            continue
+        brackets += (character in "([{") - (character in ")]}")
+        if brackets < 0:
+            return None
+        at += 1
+    return None
+
+
+def _format_end(text: str, position: int, quote: str, depth: int) -> int | None:
+    at: int | None = position
+    while at is not None and at < len(text) and depth < DEEPEST:
+        if text[at] == "}":
+            return at + 1
+        if text[at] == "{":
+            at = _field_end(text, at + 1, quote, depth + 1)
+        elif text.startswith(quote, at):
+            return None
+        else:
+            at += 1
+    return None

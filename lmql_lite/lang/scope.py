@@ -1,4 +1,4 @@
-"""What every name of a query means, and whether its clauses speak of holes that exist."""
+"""Names of a query: its holes, inputs and variables, and a check that its clauses name holes that exist."""
 
 from __future__ import annotations
 
@@ -6,18 +6,30 @@ import ast
 import builtins
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
-from lmql_lite.errors import QueryError, Span
+from lmql_lite.errors import QueryError, Span, did_you_mean
 from lmql_lite.lang import nodes
-from lmql_lite.lang.embedded import Embedded, FreeName, moved, offers, read
-from lmql_lite.lang.keywords import CONSTRAINTS, CONTEXT, DATES, DECODERS, GONE, PROVIDED, STOPS, TYPES
-from lmql_lite.lang.names import Form, Names, values, words
-from lmql_lite.lang.problems import Problems
-from lmql_lite.lang.prompt_lexer import PROMPTING
-from lmql_lite.lang.python import Python
-from lmql_lite.lang.source import Source
+from lmql_lite.lang.docstrings import Embedded, FreeName, moved, offers, read
+from lmql_lite.lang.keywords import (
+    CONSTRAINTS,
+    CONTEXT,
+    DATES,
+    DECODERS,
+    GONE,
+    MEDIA,
+    NOT_OF_LMQL,
+    OF_LMQL,
+    PROVIDED,
+    STOPS,
+    TYPES,
+)
+from lmql_lite.lang.names import Form, Names, every_node, values, words
+from lmql_lite.lang.prompt_parser import PROMPTING
+from lmql_lite.lang.python_reader import PythonReader
+from lmql_lite.lang.source import Problems, Source
 
 BUILTINS = frozenset(dir(builtins))
 INSTEAD_OF_CONTEXT = {
@@ -44,7 +56,7 @@ class Scope:
     """The functions in it that are queries."""
 
 
-def check(query: nodes.Query) -> Scope:
+def check(query: nodes.QueryNode) -> Scope:
     """Raises one QueryError for every clause that speaks of nothing."""
     problems = Problems()
     scope = _Check(query, problems).scope()
@@ -53,18 +65,31 @@ def check(query: nodes.Query) -> Scope:
 
 
 class _Check:
-    def __init__(self, query: nodes.Query, problems: Problems) -> None:
+    def __init__(self, query: nodes.QueryNode, problems: Problems) -> None:
         span = query.span
         self.query = query
         self.problems = problems
-        self.python = Python(Source(span.name, span.text, span.first_line), problems)
-        self.prompts = list(_prompts(query.body))
-        self.holes = dict.fromkeys(hole.name for prompt in self.prompts for hole in _holes(prompt))
-        self.names = Names().scan(_trees(query))
-        self.clauses = Names().scan(where.tree for where in self._wheres())
-        self.annotations = Names().scan(_annotations(self.prompts))
+        self.python = PythonReader(Source(span.name, span.text, span.first_line), problems)
+        statements = [*query.prologue, *nodes.walk(query.body)]
+        self.prompts = [each for each in statements if isinstance(each, nodes.PromptNode)]
+        self.codes = [each for each in statements if isinstance(each, nodes.Code)]
+        self.holes_of = [[part for part in each.parts if isinstance(part, nodes.HoleNode)] for each in self.prompts]
+        every = [hole for holes in self.holes_of for hole in holes]
+        self.holes = dict.fromkeys([hole.name for hole in every])
+        wheres = [prompt.where for prompt in self.prompts]
+        self.wheres = [where for where in [*wheres, query.where] if where]
+        self.words = [name for where in self.wheres for name in words(where.tree)]
+        """The functions of the language that they call."""
+        self.trees = [tree for statement in statements for tree in python_of(statement)]
+        """All Python of the query but its `where` clauses and the annotations of its holes."""
+        self.trees += [argument.value.tree for argument in query.decoder.arguments] if query.decoder else []
+        self.trees += [query.model.tree] if query.model else []
+        self.trees += [query.distribution.options.tree] if query.distribution else []
+        self.names = Names().scan(self.trees)
+        self.clauses = Names().scan([where.tree for where in self.wheres])
+        self.annotations = Names().scan([hole.annotation.tree for hole in every if hole.annotation])
         self.bound = self.names.bound | self.clauses.bound | self.annotations.bound
-        self.codes = list(_codes([*query.prologue, *query.body]))
+        self.constraints = set(CONSTRAINTS) - self.bound
         self.queries = [each for code in self.codes for each in read(code.tree, self.python)]
         self.inner = [(each, scope) for each in self.queries if (scope := self._inner(each))]
 
@@ -75,22 +100,24 @@ class _Check:
         for code in self.codes:
             self._functions(code.tree)
             self._imports(code.tree)
-        for where in self._wheres():
+        for where in self.wheres:
             self._where(where)
-        for prompt in self.prompts:
+        for prompt, holes in zip(self.prompts, self.holes_of, strict=True):
             if prompt.where:
-                self._mentions(prompt.where, [hole.name for hole in _holes(prompt)], "of its string")
+                self._mentions(prompt.where, [hole.name for hole in holes], "of its string")
             if prompt.distribution:
-                self._distribution(prompt.distribution, [prompt])
+                self._distribution(prompt.distribution, holes)
         if self.query.where:
             self._mentions(self.query.where, list(self.holes), "of the query")
         if self.query.distribution:
-            self._distribution(self.query.distribution, self.prompts)
+            self._distribution(self.query.distribution, [hole for holes in self.holes_of for hole in holes])
         reads = self._reads()
-        known = self.bound | self.holes.keys() | set(PROVIDED)
-        if "context" not in self.bound | self.holes.keys():
+        own = self.bound | self.holes.keys()
+        if "context" not in own:
             self._context({id(name) for name in reads if name.id == "context"})
-        free = [name for name in reads if name.id not in known]
+        free = [name for name in reads if name.id not in own and name.id not in PROVIDED]
+        values = {name.id for name in free if not self._is_called(name)}
+        free = [name for name in free if name.id not in MEDIA or name.id in values]
         first: dict[str, FreeName] = {}
         for name in free:
             if name.id not in BUILTINS:
@@ -99,36 +126,40 @@ class _Check:
             tuple(self.holes),
             tuple(first.values()),
             frozenset(self.bound),
-            frozenset(name.id for name in free if name.id in BUILTINS),
-            frozenset(
-                name.id for where in self._wheres() for name in words(where.tree) if self._is_constraint(name.id)
-            ),
+            frozenset([name.id for name in free if name.id in BUILTINS]),
+            frozenset([name.id for name in self.words if name.id in self.constraints]),
             tuple(self.inner),
         )
 
     def _form(self, name: ast.Name) -> Form:
         if any(name is each for each in self.annotations.reads):
             return "type"
+        return "function" if self._is_called(name) else "value"
+
+    def _is_called(self, name: ast.Name) -> bool:
         span = self.python.span(name)
-        return "function" if span.text[span.end :].lstrip(" \t")[:1] == "(" else "value"
+        return span.text[span.end :].lstrip(" \t")[:1] == "("
 
     def _context(self, own: set[int]) -> None:
-        """What is read of the run's own `context`: `own` are these names of it."""
-        trees = [*_trees(self.query), *(where.tree for where in self._wheres())] if own else []
-        for node in (node for tree in trees for node in ast.walk(tree)):
+        """Check of the attributes of the run's own `context`; `own` are the names that mean it."""
+        if not own:
+            return
+        for node in (
+            node for tree in [*self.trees, *(where.tree for where in self.wheres)] for node in every_node(tree)
+        ):
             match node:
                 case ast.Attribute(ast.Name() as name, attribute) if id(name) in own and attribute not in CONTEXT:
                     hint = INSTEAD_OF_CONTEXT.get(attribute, f"it has {' and '.join(CONTEXT)}")
                     self.problems.add(f"context has no '{attribute}'", self.python.span(node), hint)
         for prompt in self.prompts:
             for part in prompt.parts:
-                if isinstance(part, nodes.Interpolation) and id(part.value.tree.body) in own:
+                if isinstance(part, nodes.InterpolationNode) and id(part.value.tree.body) in own:
                     hint = "write {context.prompt} for the text so far, or give the input another name"
                     self.problems.add("'context' is the run's own object, not a text", part.span, hint)
 
     def _functions(self, tree: ast.AST) -> None:
         """A function is Python: a string in it that looks like a prompt does nothing."""
-        for function in ast.walk(tree):
+        for function in every_node(tree):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 for string in _strings(function):
                     if hole := HOLE.search(str(string.value)):
@@ -137,18 +168,26 @@ class _Check:
                         self.problems.add(message, self.python.span(string), hint)
 
     def _imports(self, tree: ast.AST) -> None:
-        """LMQL's own package is no part of this one, and its names are known without an import."""
-        for node in ast.walk(tree):
+        """Check of imports of LMQL's own modules, some of which are here."""
+        for node in every_node(tree):
             match node:
-                case ast.Import([*aliases]):
-                    modules = [alias.name for alias in aliases]
-                case ast.ImportFrom(str(module), level=0):
-                    modules = [module]
+                case ast.Import(aliases):
+                    found = [(alias.name, "*") for alias in aliases]
+                case ast.ImportFrom(str(module), aliases, level=0):
+                    found = [(module, alias.name) for alias in aliases]
                 case _:
                     continue
-            if any(module.partition(".")[0] == "lmql" for module in modules):
-                hint = "leave the import out: a query needs none; what Python calls is in lmql_lite"
-                self.problems.add("a query does not import lmql", self.python.span(node), hint)
+            for module, name in found:
+                names = OF_LMQL.get(module)
+                if module.partition(".")[0] != "lmql":
+                    continue
+                if names is None:
+                    hint = NOT_OF_LMQL.get(module.split(".")[1]) or did_you_mean(module, OF_LMQL)
+                    self.problems.add(f"{module} is not here", self.python.span(node), hint)
+                elif module != "lmql" and name not in (*names, "*") and f"{module}.{name}" not in OF_LMQL:
+                    known = f"there are {', '.join(names)}" if names else None
+                    hint = did_you_mean(name, names) or known
+                    self.problems.add(f"{module}.{name} is not here", self.python.span(node), hint)
 
     def _inner(self, query: Embedded) -> Scope | None:
         """The names of a query inside this one."""
@@ -162,27 +201,22 @@ class _Check:
     def _reads(self) -> list[ast.Name]:
         """Every name that is read as a value, in source order."""
         reads = list(self.names.reads)
-        called = {id(name) for where in self._wheres() for name in words(where.tree)}
+        called = {id(name) for name in self.words}
         offered = set(DATES) - {name.id for name in reads}
-        clauses = (name for name in self.clauses.reads if id(name) not in called or name.id in self.bound)
-        reads.extend(name for name in clauses if name.id not in offered)
-        reads.extend(name for name in self.annotations.reads if name.id not in TYPES or name.id in self.bound)
+        for name in self.clauses.reads:
+            if (id(name) not in called or name.id in self.bound) and name.id not in offered:
+                reads.append(name)
+        reads += [name for name in self.annotations.reads if name.id not in TYPES or name.id in self.bound]
         decorators = {id(name) for each in self.queries for name in map(offers, each.function.decorator_list)}
         reads = [name for name in reads if id(name) not in decorators]
-        reads.extend(name for query, scope in self.inner for name in query.reads(scope.inputs))
-        return sorted(reads, key=lambda name: (name.lineno, name.col_offset))
-
-    def _wheres(self) -> list[nodes.Expression]:
-        wheres = [prompt.where for prompt in self.prompts if prompt.where]
-        return [*wheres, self.query.where] if self.query.where else wheres
-
-    def _is_constraint(self, name: str) -> bool:
-        return name in CONSTRAINTS and name not in self.bound
+        for query, scope in self.inner:
+            reads += query.reads(scope.inputs)
+        return sorted(reads, key=attrgetter("lineno", "col_offset"))
 
     # Clauses -----------------------------------------------------------------------------------------------------
 
     def _where(self, where: nodes.Expression) -> None:
-        for node in ast.walk(where.tree):
+        for node in every_node(where.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 self._call(node, node.func)
             elif isinstance(node, ast.NamedExpr) and node.target.id in self.holes:
@@ -194,7 +228,7 @@ class _Check:
 
     def _call(self, call: ast.Call, function: ast.Name) -> None:
         name = function.id
-        if self._is_constraint(name):
+        if name in self.constraints:
             first = call.args[0] if call.args else None
             if first is None:
                 self.problems.add(f"'{name}' names no hole", self.python.span(call), f"write {name}(HOLE, ...)")
@@ -243,42 +277,22 @@ class _Check:
         hint = f"{'its holes are' if len(holes) > 1 else 'its hole is'} {', '.join(dict.fromkeys(holes))}"
         self.problems.add(f"this 'where' mentions no hole {whose}", where.span, hint)
 
-    def _distribution(self, distribution: nodes.Distribution, prompts: Iterable[nodes.Prompt]) -> None:
+    def _distribution(self, distribution: nodes.DistributionNode, holes: list[nodes.HoleNode]) -> None:
         name = distribution.name
-        holding = [prompt for prompt in prompts if any(hole.name == name for hole in _holes(prompt))]
+        if any(hole.name == name for hole in holes):
+            return
         first = max(distribution.span.source.find(name, len("distribution")), 0)  # its letters may have other forms
         start = distribution.span.start + first
-        span = Span(
-            distribution.span.name, distribution.span.text, start, start + len(name), self.query.span.first_line
-        )
-        if not holding and name in self.holes:
+        span = self.python.source.span(start, start + len(name))
+        if name in self.holes:
             hint = f"write [{name}] into it"
             self.problems.add(f"the string of this distribution has no hole '{name}'", span, hint)
-        elif not holding:
+        else:
             self._no_hole(name, span)
 
 
 def _meant(close: list[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
-
-
-def _prompts(statements: Iterable[nodes.Statement]) -> Iterator[nodes.Prompt]:
-    for statement in statements:
-        if isinstance(statement, nodes.Prompt):
-            yield statement
-        for suite in nodes.suites(statement):
-            yield from _prompts(suite)
-
-
-def _holes(prompt: nodes.Prompt) -> Iterator[nodes.Hole]:
-    return (part for part in prompt.parts if isinstance(part, nodes.Hole))
-
-
-def _annotations(prompts: Iterable[nodes.Prompt]) -> Iterator[ast.AST]:
-    for prompt in prompts:
-        for hole in _holes(prompt):
-            if hole.annotation:
-                yield hole.annotation.tree
 
 
 def _strings(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Iterator[ast.Constant]:
@@ -299,67 +313,37 @@ def _strings(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) ->
             stack.extend(ast.iter_child_nodes(node))
 
 
-def _codes(statements: Iterable[nodes.Statement]) -> Iterator[nodes.Code]:
-    for statement in statements:
-        if isinstance(statement, nodes.Code):
-            yield statement
-        for suite in nodes.suites(statement):
-            yield from _codes(suite)
-
-
-def _trees(query: nodes.Query) -> Iterator[ast.AST]:
-    """All Python of the query but its `where` clauses and the annotations of its holes."""
-    yield from (code.tree for code in query.prologue)
-    if query.decoder:
-        yield from (argument.value.tree for argument in query.decoder.arguments)
-    yield from _body_trees(query.body)
-    if query.model:
-        yield query.model.tree
-    if query.distribution:
-        yield query.distribution.options.tree
-
-
-def _body_trees(statements: Iterable[nodes.Statement]) -> Iterator[ast.AST]:
-    for statement in statements:
-        match statement:
-            case nodes.Code():
-                yield statement.tree
-            case nodes.Prompt():
-                yield from _prompt_trees(statement)
-            case nodes.Return():
-                if statement.value:
-                    yield statement.value.tree
-            case nodes.If() | nodes.While():
-                yield statement.test.tree
-            case nodes.For():
-                yield statement.target
-                yield statement.iterable.tree
-            case nodes.With():
-                for item in statement.items:
-                    yield item.manager.tree
-                    if item.target:
-                        yield item.target
-            case nodes.Try():
-                for handler in statement.handlers:
-                    yield ast.ExceptHandler(handler.type.tree.body if handler.type else None, handler.name, [])
-            case nodes.Match():
-                yield statement.subject.tree
-                for case in statement.cases:
-                    yield ast.match_case(case.pattern, case.guard.tree.body if case.guard else None, [])
-        for suite in nodes.suites(statement):
-            yield from _body_trees(suite)
-
-
-def _prompt_trees(prompt: nodes.Prompt) -> Iterator[ast.AST]:
-    for part in prompt.parts:
-        if isinstance(part, nodes.Interpolation):
-            yield part.value.tree
-        elif isinstance(part, nodes.Hole):
-            yield from (decorator.tree for decorator in part.decorators)
-            if part.call:
-                yield from _call_trees(part.call.tree.body)
-    if prompt.distribution:
-        yield prompt.distribution.options.tree
+def python_of(statement: nodes.Statement) -> list[ast.AST]:
+    """The Python of a statement itself, without that of the statements inside."""
+    found: list[ast.AST] = []
+    match statement:
+        case nodes.Code():
+            found.append(statement.tree)
+        case nodes.PromptNode():
+            for part in statement.parts:
+                if isinstance(part, nodes.InterpolationNode):
+                    found.append(part.value.tree)
+                elif isinstance(part, nodes.HoleNode):
+                    found += [decorator.tree for decorator in part.decorators]
+                    found += _call_trees(part.call.tree.body) if part.call else []
+            found += [statement.distribution.options.tree] if statement.distribution else []
+        case nodes.ReturnNode():
+            found += [statement.value.tree] if statement.value else []
+        case nodes.IfNode() | nodes.WhileNode():
+            found.append(statement.test.tree)
+        case nodes.ForNode():
+            found += [statement.target, statement.iterable.tree]
+        case nodes.WithNode():
+            for item in statement.items:
+                found += [item.manager.tree, item.target] if item.target else [item.manager.tree]
+        case nodes.TryNode():
+            for handler in statement.handlers:
+                found.append(ast.ExceptHandler(handler.type.tree.body if handler.type else None, handler.name, []))
+        case nodes.MatchNode():
+            found.append(statement.subject.tree)
+            for case in statement.cases:
+                found.append(ast.match_case(case.pattern, case.guard.tree.body if case.guard else None, []))
+    return found
 
 
 def _call_trees(call: ast.expr) -> Iterator[ast.AST]:

@@ -1,13 +1,16 @@
-"""The text of a query and where it came from."""
+"""Text of a query: where it came from, and what is wrong with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmql_lite.errors import InputError, Span
+from lmql_lite.errors import InputError, QueryError, Span, joined
 
 BOM = b"\xef\xbb\xbf"
+
+ENOUGH = 20
+"""Problems after which a query is read no further: a file that is no query at all should not cost time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,28 @@ class Source:
                 f"'{name}' holds a NUL character", span=source.span(nul, nul + 1), hint="name a plain text file"
             )
         return source
+
+
+class Problems:
+    """Problems of one query: the first of each source line, since what follows it there is mostly its echo."""
+
+    def __init__(self) -> None:
+        self._by_line: dict[tuple[str, int], QueryError] = {}
+
+    def add(self, message: str, span: Span, hint: str | None = None) -> None:
+        self._by_line.setdefault((span.name, span.line), QueryError(message, span=span, hint=hint))
+
+    def __len__(self) -> int:
+        return len(self._by_line)
+
+    @property
+    def enough(self) -> bool:
+        return len(self._by_line) >= ENOUGH
+
+    def found(self) -> tuple[QueryError, ...]:
+        """In source order."""
+        return tuple(sorted(self._by_line.values(), key=lambda each: each.span.start if each.span else 0))
+
+    def raise_any(self) -> None:
+        if self._by_line:
+            raise joined(list(self._by_line.values())[:ENOUGH])

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.cache.kv.block_policy import BlockPolicy
 from lmql_lite.constraints.language import Language
-from lmql_lite.tokens import Role, Sampling, Tokenizer
+from lmql_lite.errors import ModelError
+from lmql_lite.media import Media
+from lmql_lite.options import Sampling
+from lmql_lite.tokens import Role, Tokenizer
+
+
+@dataclass(slots=True)
+class PassCounts:
+    """Counts that a model in this process adds to while it answers: tokens `fed` to its network, and tokens whose keys
+    and values it had, by the tier that had them (`memory`, `disk`, `redis`)."""
+
+    fed: int = 0
+    reused: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +39,33 @@ class ScoreRequest:
     prefix: tuple[int, ...]
     new_ids: tuple[int, ...] = ()
     positions: tuple[int, ...] = (0,)
+    counts: PassCounts | None = field(default=None, compare=False)
+    """Counts of the run that asks."""
+
+    def checked(self, model: str, context_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids up to the last scored position, and the prefix lengths to score. Raises ModelError for what is too long,
+        for positions outside `new_ids`, and for scores before the first token.
+        """
+        ids = self.prefix + self.new_ids
+        ends = tuple(len(self.prefix) + position for position in self.positions)
+        if len(ids) > context_length:
+            raise ModelError(
+                f"the text is {len(ids)} tokens long, but {model} reads at most {context_length}",
+                hint="shorten the prompt, or use a model with a longer context",
+            )
+        if not all(0 <= position <= len(self.new_ids) for position in self.positions):
+            raise ModelError(f"positions {self.positions} are not within the {len(self.new_ids)} new tokens")
+        if not all(ends):
+            raise ModelError(f"{model} has no scores before the first token", hint="begin the prompt with some text")
+        return ids[: max(ends, default=0)], ends
 
 
 class Scorer(Protocol):
-    """Local model: scores the whole vocabulary after any prefix of token ids."""
+    """Local model: scores the whole vocabulary after any prefix of token ids.
+
+    It may have `sequences`, the number of texts that it advances at once without computing any of them anew; 8 rows of
+    a data set run at a time where it has not.
+    """
 
     @property
     def name(self) -> str:
@@ -57,26 +94,82 @@ class Scorer(Protocol):
         ...
 
 
+@runtime_checkable
+class NoisyScorer(Scorer, Protocol):
+    """Local model that states how much its scores depend on what else is in a pass."""
+
+    @property
+    def epsilon(self) -> float:
+        """Two tokens whose scores are further apart than this, in nats, never change places; 0 for an exact model,
+        whose scores are the same bits in every pass (S5)."""
+        ...
+
+
+@runtime_checkable
+class MediaScorer(Scorer, Protocol):
+    """Local model that is shown pictures, videos or clips too."""
+
+    @property
+    def marks(self) -> frozenset[int]:
+        """Token ids of which each is the first one of an item on a path. The model never chooses one."""
+        ...
+
+    def show(self, item: Media) -> tuple[int, ...]:
+        """Tokens that stand for an item in the ids of a request: a mark, and the bytes of its digest.
+
+        The item can be asked about as long as the caller keeps it. Raises ModelError where the model takes none of its
+        modality.
+        """
+        ...
+
+
+@runtime_checkable
+class ReusesBlocks(Protocol):
+    """Scorer whose blocks can be reused at other places."""
+
+    def with_blocks(self, policy: BlockPolicy) -> Scorer:
+        """Scorer over the same network, which reuses blocks by this policy. Raises ModelError where it cannot."""
+        ...
+
+
+@runtime_checkable
+class BlockScorer(Protocol):
+    """Scorer that reuses the blocks of a prompt at other places. On its paths, a mark stands before each block."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Sentences about blocks that a user should read."""
+        ...
+
+    def mark(self, length: int) -> int:
+        """Token that stands before a block of `length` tokens: beyond the vocabulary, so that no text has it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """Part of a prompt: one turn of a chat. `role` is None for plain text, which is then the only turn."""
+class PromptTurn:
+    """Part of a prompt: one turn of a chat. `role` is None for plain text, which is then the only turn.
+
+    `media` are the items of the turn, each with its place in the text, in characters.
+    """
 
     role: Role | None
     text: str
+    media: tuple[tuple[int, Media], ...] = ()
 
 
-Prompt = tuple[Turn, ...]
+Prompt = tuple[PromptTurn, ...]
 """Input of a Completer. Its last turn is open: plain text, or the assistant's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CompletionRequest:
     """Options of one request to a Completer, beside the prompt.
 
     `pushed` is the server grammar or JSON Schema of the answer. `stops` end the text and are part of it: if a server
     leaves one out, the Completer adds it again. `banned` are token ids that must not come first. `alternatives` is the
     number of other tokens wanted with each token. `begin` is text that the answer has to begin with; `pushed` does not
-    cover it. Every option is set only if the endpoint supports it, and `begin` only if it takes languages.
+    cover it. Every option is set only if the server supports it, and `begin` only if it takes grammars.
     """
 
     max_tokens: int
@@ -96,7 +189,7 @@ class JsonSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class ServerUsage:
     """Usage of a request as the server reports it, in its own tokens. None where it does not report it.
 
     `requests` is the number of requests sent for it: more than one if some failed, or were refused and sent again
@@ -108,17 +201,37 @@ class Spent:
     """Prompt tokens that the server found in a cache of its own."""
     completion_tokens: int | None = None
     requests: int = 1
+    reasoning_tokens: int | None = None
+    """Completion tokens that were thoughts, as far as the server reports them."""
+
+    def plus(self, other: ServerUsage | None) -> ServerUsage:
+        """Usage of two requests together; a count is unknown if it is unknown of either."""
+        other = other or ServerUsage()
+
+        def total(first: int | None, second: int | None) -> int | None:
+            return None if first is None or second is None else first + second
+
+        if not self.requests:
+            return other
+        return ServerUsage(
+            total(self.prompt_tokens, other.prompt_tokens),
+            total(self.cached_tokens, other.cached_tokens),
+            total(self.completion_tokens, other.completion_tokens),
+            self.requests + other.requests,
+            total(self.reasoning_tokens, other.reasoning_tokens),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StreamPiece:
     """One step of a Completer's stream: the bytes of a token if the server separates tokens, else of a chunk.
 
     The bytes of all pieces joined are UTF-8 text; a piece may end inside a character. `token` and `logprob` (natural,
     raw) are None if the server does not report them. `alternatives` are other candidates, best first, with their
     log-probabilities. `finish` is set on the last piece only: `stop` at end-of-text or a stop string, `length` at
     `max_tokens`. `ended_by` is then the stop string, or None at end-of-text. `spent`, on any piece, is the usage of
-    the stream so far; the last piece has all of it, if the server reports usage.
+    the stream so far; the last piece has all of it, if the server reports usage. `thought` is a part of what a
+    reasoning model thinks before its answer; such a piece has no bytes.
     """
 
     data: bytes
@@ -127,7 +240,8 @@ class Piece:
     alternatives: tuple[tuple[bytes, float], ...] = ()
     finish: Literal["stop", "length"] | None = None
     ended_by: str | None = None
-    spent: Spent | None = None
+    spent: ServerUsage | None = None
+    thought: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +249,17 @@ class Scored:
     """Log-probabilities of given texts, one each, and their usage as the server reports it."""
 
     logprobs: tuple[float, ...]
-    spent: Spent | None = None
+    spent: ServerUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Capabilities:
     """Capabilities of a Completer's server, found by one probe.
 
     `fingerprint`: digest of the server's address and of everything it reports about itself (S4).
     """
 
-    fingerprint: str
+    fingerprint: str = ""
     chat_only: bool = False
     """The server takes turns, and no plain text."""
     continues_turns: bool = True
@@ -157,22 +271,25 @@ class Endpoint:
     alternatives: int = 0
     """Maximum number of alternatives per token; 0 means none."""
     takes_bans: bool = False
-    """The server honours `Wish.banned` and reports token ids."""
+    """The server honours `CompletionRequest.banned` and reports token ids."""
     takes_seeds: bool = False
     scores: bool = False
     """`Completer.score` is supported."""
     stops: int = 0
     """Maximum number of stop strings. The server reports which one it met, or end-of-text; 0 means none."""
     context_length: int | None = None
-    must_be_asked: bool = False
+    bills_to_the_end: bool = False
+    """The server may generate and bill an answer to its end though its reader has closed the connection."""
+    probe_costs: bool = False
     """The server identifies itself only in an answer, so a probe costs a request."""
-    spent: Spent | None = None
+    spent: ServerUsage | None = None
     """Usage of the probe, at most one token; None if it cost nothing, or was reported before."""
 
 
 @runtime_checkable
 class Completer(Protocol):
-    """Model behind a server: text in, a stream of text out."""
+    """Model behind a server: text in, a stream of text out. It may have `sequences`, its maximum number of simultaneous
+    requests."""
 
     @property
     def name(self) -> str:
@@ -184,15 +301,15 @@ class Completer(Protocol):
         """Address of the server and name of the model there; known before the first probe."""
         ...
 
-    async def meet(self, known: Endpoint | None = None) -> Endpoint:
+    async def probe(self, known: Capabilities | None = None) -> Capabilities:
         """Capabilities of the server, probed once before anything is spent. Raises ModelError.
 
-        `known` is the result of an earlier probe. For a server that `must_be_asked` and was not probed in this process,
+        `known` is the result of an earlier probe. For a server that `probe_costs` and was not probed in this process,
         it is returned without a probe. The first request then probes the server, which may have changed (S4).
         """
         ...
 
-    def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
+    def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         """Continuation of `prompt`; the last piece has `finish`. Closing the stream cancels the request.
 
         Raises ModelError, with one sentence and the remedy, if the request fails for good; earlier pieces stay valid.
@@ -205,3 +322,20 @@ class Completer(Protocol):
 
 
 Model = Scorer | Completer
+
+BEFORE_REQUEST: ContextVar[Callable[[], None]] = ContextVar("BEFORE_REQUEST", default=lambda: None)
+"""Called by a Completer before each request that may cost something, those of a probe and repeated ones included.
+
+It counts the request for the run that waits, and raises BudgetError where it would be one too many.
+"""
+
+
+class ModelObject:
+    """A model that a user holds. Methods that LMQL's models had say what to write."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            function = name if name.removesuffix("_sync") in ("score", "generate") else ""
+            instead = f"; write lq.{function}(prompt, ..., model=...)" if function else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")

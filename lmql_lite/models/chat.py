@@ -70,15 +70,15 @@ class ChatFormat:
         if found is not None:
             return found
         if not self.opens:
-            hint = "leave the role tags out: a text without them is not put into turns"
+            hint = "leave out the role tags: a text without them is sent as plain text"
             raise ModelError(f"the model's chat template cannot be used: {self.problem}", hint=hint)
         if self.problem and role == "system":
-            hint = "say it in the first {:user} turn"
+            hint = "write it into the first {:user} turn"
             raise ModelError(f"the model's chat template has no {{:system}} turn: {self.problem}", hint=hint)
         if last is None:
-            raise ModelError(f"the model's chat template lets no conversation begin with {{:{role}}}")
-        hint = "put both texts into one turn" if role == last else "let somebody else speak between them"
-        raise ModelError(f"the model's chat template lets no {{:{role}}} follow {{:{last}}}", hint=hint)
+            raise ModelError(f"the model's chat template does not allow a conversation to begin with {{:{role}}}")
+        hint = "put both texts into one turn" if role == last else "add a turn of another role between them"
+        raise ModelError(f"the model's chat template does not allow {{:{role}}} after {{:{last}}}", hint=hint)
 
 
 @runtime_checkable
@@ -109,7 +109,20 @@ def read_chat(folder: Path, backend: tokenizers.Tokenizer) -> ChatFormat | None:
             return None
         names = {**_settings(folder / "special_tokens_map.json"), **settings}
         spelled = {name: spelling for name in _SPECIAL_NAMES if (spelling := _spelling(names.get(name)))}
-        return _Reader(_Renderer(template, spelled), _Splitter(backend)).read()
+        return _TemplateReader(_Renderer(template, spelled), _Splitter.of(backend)).read()
+    except _Unfit as problem:
+        return ChatFormat(problem=str(problem))
+
+
+def chat_of_template(
+    template: str, spelled: Mapping[str, str], special: Mapping[str, int], *, adds_space: bool
+) -> ChatFormat:
+    """Chat format of a template, with a `problem` as in `read_chat`. `spelled` are the special tokens that it may name,
+    such as `bos_token`, and `special` all of them. `adds_space`: a space stands between one of them and a text.
+    """
+    splitter = _Splitter({text: (number, False, False) for text, number in special.items() if text}, adds_space)
+    try:
+        return _TemplateReader(_Renderer(template, spelled), splitter).read()
     except _Unfit as problem:
         return ChatFormat(problem=str(problem))
 
@@ -144,7 +157,7 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         if len(named) == 1:
             return str(next(iter(named.values())))
         if named and "default" not in named:
-            raise _Unfit(f"there are several ({', '.join(map(str, named))}), and none is called default")
+            raise _Unfit(f"there are several ({', '.join(map(str, named))}), but none is called default")
         found = named.get("default")
     return found if isinstance(found, str) and found.strip() else None
 
@@ -166,7 +179,7 @@ class _Renderer:
         try:
             self._template = environment.from_string(template)
         except Exception as error:  # of many classes: a template may hold anything
-            raise _Unfit(f"it is no template ({_first_line(error)})") from None
+            raise _Unfit(f"it is not a template ({_first_line(error)})") from None
 
     def gaps(self, roles: Sequence[Role], *, asks: bool = False, around: str = "", where: Role | None = None) -> Gaps:
         """Gaps before, between and after the texts of such turns; with `asks` the template requests an answer.
@@ -183,12 +196,12 @@ class _Renderer:
         try:
             text = self._template.render(messages=messages, **given)
         except Exception as error:  # any exception makes the template unusable
-            raise _Unfit(f"it says: {_first_line(error)}") from None
+            raise _Unfit(f"it raises: {_first_line(error)}") from None
         found: list[str] = []
         for mark in marks:
             before, there, text = text.partition(mark)
             if not there or mark in text:
-                raise _Unfit("it does not say each text once and in order")
+                raise _Unfit("it does not write each text once and in order")
             found.append(before)
         return (*found, text)
 
@@ -229,20 +242,22 @@ def _refuse(message: str) -> None:
 class _Splitter:
     """Converter of delimiters to tokens: special tokens are parsed, everything else is plain text (S12)."""
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._special = {
+    def __init__(self, special: Mapping[str, tuple[int, bool, bool]], adds_space: bool) -> None:
+        """`special`: id of each special token by its text, and whether it takes the spaces left and right of it.
+        `adds_space`: the tokenizer writes a space between a special token and the text after it, as Llama 2 does."""
+        self._special, self._adds_space = special, adds_space
+        longest_first = sorted(special, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    @classmethod
+    def of(cls, backend: tokenizers.Tokenizer) -> _Splitter:
+        special = {
             added.content: (number, added.lstrip, added.rstrip)
             for number, added in backend.get_added_tokens_decoder().items()
             if added.special
         }
-        longest_first = sorted(self._special, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._adds_space = any(self._has_space_after(backend, spelling) for spelling in longest_first[:1])
-
-    def _has_space_after(self, backend: tokenizers.Tokenizer, spelling: str) -> bool:
-        """True if this tokenizer writes a space between a special token and the text after it, as Llama 2 does."""
-        ids = backend.encode(spelling + "a", add_special_tokens=False).ids
-        return len(ids) > 1 and str(backend.id_to_token(ids[1])).startswith("\u2581")
+        ids = backend.encode(max(special, key=len) + "a", add_special_tokens=False).ids if special else []
+        return cls(special, len(ids) > 1 and str(backend.id_to_token(ids[1])).startswith("\u2581"))
 
     def split(self, text: str, *, before_text: bool) -> Delimiter:
         """Delimiter for `text`. With `before_text`, a text of the query follows, not the model's own."""
@@ -266,7 +281,7 @@ class _Splitter:
             yield (" " if before and self._adds_space else "").encode() + text.encode()
 
 
-class _Reader:
+class _TemplateReader:
     """Analyser of a template, which lets it write conversations of all kinds."""
 
     def __init__(self, renderer: _Renderer, splitter: _Splitter) -> None:
@@ -301,7 +316,7 @@ class _Reader:
         learned = dict(self._between)
         for pair, text in zip(zip((None, *talk), talk, strict=False), self._renderer.gaps(talk), strict=False):
             if learned.setdefault(pair, text) != text:
-                raise _Unfit("what it writes between two turns depends on more than whose they are")
+                raise _Unfit("what it writes between two turns depends on more than their roles")
         self._between = learned
 
     def _asking(self) -> str:
@@ -309,7 +324,7 @@ class _Reader:
         *before, asked = self._renderer.gaps(TALK, asks=True)
         written = self._between["user", "assistant"]
         if before != list(self._renderer.gaps(TALK)[:-1]):
-            raise _Unfit("it writes a conversation otherwise where an answer is asked for")
+            raise _Unfit("it writes a conversation differently when an answer is requested")
         # a template that cannot request an answer stops before the text that begins it
         return written if written.startswith(asked) and written.removeprefix(asked).strip() else asked
 

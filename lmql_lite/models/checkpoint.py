@@ -1,9 +1,9 @@
-"""Loading of a model in Hugging Face format, from its folder or its name to a network that can be run.
+"""Loading of a model in Hugging Face format to a network that can be run: from a folder, a GGUF file, a name.
 
-Weights are read from safetensors files only, because the older format executes code while it is read (law 5). For the
-same reason a model that needs Python code of its own is refused. The device is the first CUDA one, else the CPU. The
-precision is the one in the config, except that the CPU computes float16 models in float32: it is slow at float16, but
-good at bfloat16, in half the memory.
+Weights are read from safetensors and GGUF files only, because the older format executes code while it is read (law 5).
+For the same reason a model that needs Python code of its own is refused. The device is the first CUDA one, else Apple's
+(MPS), else the CPU. The precision is the one in the config, except that the CPU computes in float32 where it has no
+instructions for the stated one: emulated bfloat16 is several times slower.
 
 torch is imported when a model is loaded, not with this module.
 """
@@ -13,17 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.errors import ModelError
-from lmql_lite.models.chat import read_chat
+from lmql_lite.cache.kv.kv_layout import model_fingerprint
+from lmql_lite.errors import LmqlLiteError, ModelError
+from lmql_lite.models.chat import ChatFormat, read_chat
+from lmql_lite.models.model_files import files_fingerprint, located
 from lmql_lite.models.tokenizer import HFTokenizer
 
 if TYPE_CHECKING:
@@ -31,26 +35,59 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 1 << 20
 """Context length of a model whose config names none: state-space models, for example, have no limit."""
-_PARTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""Patterns of the files in a model's folder that its scores depend on."""
+_MULTIMODAL_CLASSES = {
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": "AutoModelForImageTextToText",
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES": "AutoModelForMultimodalLM",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES": "AutoModelForSpeechSeq2Seq",
+}
 _LOADING = threading.Lock()
 """Lock around loading: torch's default precision and the library's log levels are process-wide while a model loads."""
 
 
 @dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Options of loading, None for the default: `device` and `dtype` as torch names them, a `quantization` config of
+    transformers (an object, or a dictionary with `quant_method`), `device_map` as in accelerate (`"auto"`), and
+    `adapter`, the folder or name of a PEFT adapter, which is merged into the weights.
+    """
+
+    device: str | None = None
+    dtype: str | None = None
+    quantization: Any = None
+    device_map: Any = None
+    adapter: str | None = None
+
+
+AS_STATED = LoadOptions()
+"""Options of a model that is loaded as its config says."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Loaded model. `network` is a causal language model of the library, in evaluation mode, on its device."""
+    """Loaded model. `network` is a model of the library, in evaluation mode, on its device. `folder` has its files,
+    where it was loaded from some."""
 
     name: str
     fingerprint: str
     tokenizer: HFTokenizer
     context_length: int
     network: Any
+    folder: str = ""
 
     @classmethod
-    def load(cls, name: str) -> Checkpoint:
-        """Checkpoint from a folder or by name. Call it inside `loading`."""
-        return _load(name, *_located(name))
+    def load(cls, name: str, options: LoadOptions = AS_STATED, *, multimodal: bool = False) -> Checkpoint:
+        """Checkpoint from a folder, a GGUF file or a name: a causal language model, or one that takes pictures or
+        clips. Call it inside `loading`."""
+        folder, commit = located(name)
+        return replace(_load(name, folder, commit, options, multimodal=multimodal), folder=str(folder))
+
+    @classmethod
+    def of(cls, network: Any, tokenizer: Any, name: str = "") -> Checkpoint:
+        """Checkpoint of a loaded network and its tokenizer (of transformers, or ours). Call it inside `loading`.
+
+        The network is put into evaluation mode. Reads all weights once, at memory speed, for the fingerprint.
+        """
+        return _of(network, tokenizer, name)
 
 
 @contextmanager
@@ -69,22 +106,31 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "enough memory" in str(error)
 
 
-def _load(name: str, folder: Path, commit: str | None) -> Checkpoint:
+def _load(name: str, folder: Path, commit: str | None, options: LoadOptions, *, multimodal: bool) -> Checkpoint:
     import torch
     import transformers
 
     library: Any = transformers
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device(name, options.device)
     with _telling(name, "its config.json cannot be used"):
         config = library.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    _require_causal(name, config)
+    if not multimodal:
+        _require_causal(name, config)
+    kind = multimodal_class(config.model_type, config.architectures) if multimodal else "AutoModelForCausalLM"
     stated = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.float32
     stated = getattr(torch, stated) if isinstance(stated, str) else stated
-    precision = torch.float32 if device.type == "cpu" and stated == torch.float16 else stated
-    _require_memory(name, folder, precision.itemsize / stated.itemsize, device)
-    backend, bos, eos = _tokenizer(name, folder)
+    precision = _precision(name, options.dtype, stated, device)
+    if not (options.quantization or options.device_map):
+        _require_memory(name, folder, precision.itemsize / stated.itemsize, device)
+    tokenizer = _tokenizer(name, folder)
+    more: dict[str, Any] = {}
+    if options.quantization is not None:
+        more["quantization_config"] = _quantization(name, options.quantization)
+    if options.device_map is not None:
+        _require(name, "device_map=", "accelerate")
+        more["device_map"] = options.device_map
     with _telling(name, "its weights cannot be loaded"):
-        network, report = library.AutoModelForCausalLM.from_pretrained(
+        network, report = getattr(library, str(kind)).from_pretrained(
             folder,
             config=config,
             torch_dtype=precision,
@@ -92,49 +138,156 @@ def _load(name: str, folder: Path, commit: str | None) -> Checkpoint:
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
+            **more,
         )
-        network = network.to(device).eval()
+        if not more:
+            network = network.to(device)
     if report["missing_keys"]:
         some = ", ".join(sorted(report["missing_keys"])[:3])
         raise ModelError(
-            f"local:{name}: tensors are missing from its weights ({len(report['missing_keys'])}: {some}, ...)",
-            hint="was the folder copied as a whole, and does config.json belong to these weights?",
+            f"local:{name}: its weights lack {len(report['missing_keys'])} tensors ({some}, ...)",
+            hint="is the folder complete, and does config.json belong to these weights?",
         )
-    eos |= _ids(config.eos_token_id) | _ids(getattr(network.generation_config, "eos_token_id", None))
-    return Checkpoint(
-        name=f"local:{name}",
-        fingerprint=_fingerprint(name, folder, commit, str(precision)),
-        tokenizer=HFTokenizer(
-            backend, bos=bos, eos=eos, size=int(config.get_text_config().vocab_size), chat=read_chat(folder, backend)
-        ),
-        context_length=_context_length(config),
-        network=network,
-    )
+    adapter = ""
+    if options.adapter is not None:
+        network, adapter = _adapted(name, network, options.adapter)
+    changes = [str(options.quantization or ""), adapter]
+    extra = [str(precision), *changes] if any(changes) else str(precision)
+    fingerprint = files_fingerprint(name, folder, commit, extra)
+    return _checkpoint(f"local:{name}", fingerprint, network.eval(), tokenizer, lambda one: read_chat(folder, one))
 
 
-def _located(name: str) -> tuple[Path, str | None]:
-    """Folder of a model, and its commit if it came from the hub."""
-    from huggingface_hub import snapshot_download
-
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"local:{name}: the folder holds no config.json", hint="name the folder that config.json stands in"
-            )
-        return folder, None
-    if name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
-        raise ModelError(f"local:{name}: there is no such folder", hint="is the path spelled as it is on disk?")
-    try:
-        found = Path(snapshot_download(name, allow_patterns=list(_PARTS), ignore_patterns=["*/*", "consolidated*"]))
-    except Exception as error:  # of many classes: connection, name, permission, disk
+def _of(network: Any, tokenizer: Any, name: str) -> Checkpoint:
+    config = getattr(network, "config", None)
+    if not (hasattr(network, "forward") and hasattr(config, "get_text_config")):
         raise ModelError(
-            f"local:{name} is no folder here, and no model of that name is on this machine or could be fetched",
-            hint="name a folder, or a model of the hub while there is a network connection",
+            f"{type(network).__name__} is no causal language model of transformers",
+            hint="give model(network, tokenizer) what AutoModelForCausalLM.from_pretrained returned",
+        )
+    name = name or Path(str(getattr(config, "_name_or_path", "") or type(network).__name__)).name
+    _require_causal(name, config)
+    if tokenizer is None:
+        raise ModelError(
+            "a loaded network needs its tokenizer", hint="model(network, AutoTokenizer.from_pretrained(NAME))"
+        )
+    fingerprint = model_fingerprint(network, extra=_spelling(tokenizer))
+    if isinstance(tokenizer, HFTokenizer):
+        return Checkpoint(
+            f"local:{name}", f"local:{fingerprint[:32]}", tokenizer, _context_length(config), network.eval()
+        )
+
+    def chat(backend: Any) -> ChatFormat | None:
+        with tempfile.TemporaryDirectory() as folder:  # the one form of a template that all releases write alike
+            tokenizer.save_pretrained(folder)
+            return read_chat(Path(folder), backend)
+
+    parts = _tokenizer_parts(name, tokenizer)
+    return _checkpoint(f"local:{name}", f"local:{fingerprint[:32]}", network.eval(), parts, chat)
+
+
+def _checkpoint(
+    name: str,
+    fingerprint: str,
+    network: Any,
+    tokenizer: tuple[Any, tuple[int, ...], set[int]],
+    chat: Callable[[Any], ChatFormat | None],
+) -> Checkpoint:
+    backend, bos, eos = tokenizer
+    config = network.config
+    eos = (
+        eos
+        | _ids(getattr(config, "eos_token_id", None))
+        | _ids(getattr(network.generation_config, "eos_token_id", None))
+    )
+    size = int(config.get_text_config().vocab_size)
+    spelled = HFTokenizer(backend, bos=bos, eos=eos, size=size, chat=chat(backend))
+    return Checkpoint(name, fingerprint, spelled, _context_length(config), network)
+
+
+def _device(name: str, wanted: str | None) -> torch.device:
+    import torch
+
+    if wanted is None:
+        has_mps = torch.backends.mps.is_available()
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu")
+    try:
+        device = torch.device(wanted)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ModelError(
+            f"local:{name}: the device {wanted!r} cannot be used here", hint="device='cpu' works everywhere"
         ) from error
-    if not (found / "config.json").is_file():
-        raise ModelError(f"local:{name} is on the hub but has no config.json", hint="is it a model for this library?")
-    return found, found.name
+    return device
+
+
+def _precision(name: str, wanted: str | None, stated: torch.dtype, device: torch.device) -> torch.dtype:
+    """Precision that the caller names, else the stated one, or float32 where the processor would emulate it."""
+    import torch
+
+    if wanted is not None:
+        known = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+        known |= {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+        found = known.get(str(wanted).removeprefix("torch."))
+        if found is None:
+            raise ModelError(f"local:{name}: {wanted!r} is no precision", hint="dtype= float32, bfloat16 or float16")
+        return found
+    if device.type != "cpu" or stated.itemsize > 2:
+        return stated
+    return stated if stated == torch.bfloat16 and has_native_bfloat16() else torch.float32
+
+
+def has_native_bfloat16() -> bool:
+    """True if the processor has instructions for bfloat16. oneDNN's own answer includes emulation."""
+    import torch
+
+    probes = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile", "arm_bf16"))
+    return any(probe is not None and probe() for probe in probes)
+
+
+def _quantization(name: str, wanted: Any) -> Any:
+    import transformers.quantizers
+
+    library: Any = transformers.quantizers
+    if isinstance(wanted, Mapping):
+        with _telling(name, "its quantization= cannot be used"):
+            return library.AutoQuantizationConfig.from_dict(dict(wanted))
+    return wanted
+
+
+def _adapted(name: str, network: Any, adapter: str) -> tuple[Any, str]:
+    """Network with the adapter's weights added to its own, and the adapter's digest."""
+    _require(name, "adapter=", "peft")
+    import peft
+
+    library: Any = peft
+    with _telling(name, f"the adapter {adapter} cannot be used"):
+        network = library.PeftModel.from_pretrained(network, adapter)
+        weights = library.get_peft_model_state_dict(network)
+        found = hashlib.sha256(
+            json.dumps(network.peft_config["default"].to_dict(), sort_keys=True, default=str).encode()
+        )
+        for key, tensor in sorted(weights.items()):
+            found.update(key.encode() + tensor.detach().float().cpu().numpy().tobytes())
+        return network.merge_and_unload(), found.hexdigest()
+
+
+def _require(name: str, option: str, package: str) -> None:
+    if find_spec(package) is None:
+        raise ModelError(
+            f"local:{name}: {option} needs {package}, which is not installed", hint=f"pip install {package}"
+        )
+
+
+def multimodal_class(model_type: str, architectures: Sequence[str] | None) -> str | None:
+    """Class of the library that loads a model which takes pictures or clips; None for other models."""
+    from transformers.models.auto import modeling_auto
+
+    library: Any = modeling_auto
+    for table, kind in _MULTIMODAL_CLASSES.items():
+        classes = getattr(library, table, {}).get(model_type, ())
+        if architectures and architectures[0] in ((classes,) if isinstance(classes, str) else classes):
+            return kind
+    return None
 
 
 def _require_causal(name: str, config: Any) -> None:
@@ -145,8 +298,8 @@ def _require_causal(name: str, config: Any) -> None:
     if config.model_type in CAUSAL and not config.is_encoder_decoder and (not stated or known & set(stated)):
         return
     raise ModelError(
-        f"local:{name} is no causal language model: it is {' or '.join(stated) or config.model_type}",
-        hint="name a model whose architecture ends in ForCausalLM or LMHeadModel",
+        f"local:{name} is not a causal language model, but {' or '.join(stated) or config.model_type}",
+        hint="use a model whose architecture ends in ForCausalLM or LMHeadModel",
     )
 
 
@@ -155,17 +308,17 @@ def _require_memory(name: str, folder: Path, growth: float, device: torch.device
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"local:{name} has no weights in safetensors format",
-            hint="save the model with `save_pretrained(folder, safe_serialization=True)`",
+            hint="save the model with `save_pretrained(folder)`, or use a .gguf file",
         )
-    needed, free = growth * sum(path.stat().st_size for path in folder.glob("*.safetensors")), _free_bytes(device)
+    needed, free = growth * sum(path.stat().st_size for path in folder.glob("*.safetensors")), free_bytes(device)
     if free is not None and needed > free:
         raise ModelError(
-            f"local:{name} needs {needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free on {device.type}",
-            hint="name a smaller model",
+            f"local:{name} needs {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {device.type}",
+            hint="use a smaller model",
         )
 
 
-def _free_bytes(device: torch.device) -> int | None:
+def free_bytes(device: torch.device) -> int | None:
     """Free memory in bytes; None if the system does not report it."""
     import torch
 
@@ -179,21 +332,32 @@ def _free_bytes(device: torch.device) -> int | None:
 
 
 def _tokenizer(name: str, folder: Path) -> tuple[Any, tuple[int, ...], set[int]]:
-    """Backend of the fast tokenizer, the ids that it puts before a text, and its end-of-text ids."""
     import transformers
 
     library: Any = transformers
     with _telling(name, "its tokenizer cannot be read"):
         tokenizer = library.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return _tokenizer_parts(name, tokenizer)
+
+
+def _tokenizer_parts(name: str, tokenizer: Any) -> tuple[Any, tuple[int, ...], set[int]]:
+    """Backend of the fast tokenizer, the ids that it puts before a text, and its end-of-text ids."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if not hasattr(backend, "to_str") or not backend.get_vocab_size():
-        raise ModelError(f"local:{name} has no fast tokenizer", hint="is there a tokenizer.json in its folder?")
+        raise ModelError(f"local:{name} has no fast tokenizer", hint="its folder needs a tokenizer.json")
     text = backend.encode("a", add_special_tokens=True)
     before = takewhile(lambda pair: pair[1], zip(text.ids, text.special_tokens_mask, strict=True))
     bos = tuple(number for number, _ in before)
     if not bos and getattr(tokenizer, "add_bos_token", False) is True and tokenizer.bos_token_id is not None:
         bos = (int(tokenizer.bos_token_id),)
     return backend, bos, _ids(tokenizer.eos_token_id)
+
+
+def _spelling(tokenizer: Any) -> str:
+    """Digest of a tokenizer: its vocabulary, its rules, its template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    text = backend.to_str() if backend is not None else repr(getattr(tokenizer, "vocabulary", tokenizer))
+    return hashlib.sha256(f"{text}{getattr(tokenizer, 'chat_template', None)}".encode()).hexdigest()
 
 
 def _ids(value: Any) -> set[int]:
@@ -212,31 +376,16 @@ def _context_length(config: Any) -> int:
     return _UNLIMITED
 
 
-def _fingerprint(name: str, folder: Path, commit: str | None, precision: str) -> str:
-    """Fingerprint from the content of the files, never their location. For files from the hub, the commit suffices."""
-    if commit is not None:
-        parts: Any = [name, commit, (folder / "config.json").read_text("utf-8")]
-    else:
-        paths = sorted({path for pattern in _PARTS for path in folder.glob(pattern) if path.is_file()})
-        parts = [(path.name, _digest(path)) for path in paths]
-    return f"local:{hashlib.sha256(json.dumps([precision, parts]).encode()).hexdigest()[:32]}"
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @contextmanager
 def _telling(name: str, what: str) -> Iterator[None]:
     """Turns any exception of the library into one sentence."""
     try:
         yield
-    except ModelError:
+    except LmqlLiteError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise ModelError(f"local:{name} does not fit into memory", hint="name a smaller model") from error
+            raise ModelError(f"local:{name} does not fit into memory", hint="use a smaller model") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":. ")
         raise ModelError(f"local:{name}: {what}: {reason}") from error
 

@@ -26,9 +26,10 @@ from threadpoolctl import ThreadpoolController
 
 from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import ScoreRequest
+from lmql_lite.models.base import ModelObject, ScoreRequest
 from lmql_lite.models.chat import template_text
 from lmql_lite.models.tokenizer import HFTokenizer
+from lmql_lite.tokens import common_length
 
 Array = NDArray[np.float64]
 
@@ -82,10 +83,12 @@ class _Job:
     known: int
 
 
-class DemoModel:
+class DemoModel(ModelObject):
     """A Scorer (S35). Threads take turns, because every call changes the cached sequences (S28)."""
 
     name = "demo"
+    sequences = 8
+    """Texts that advance at once. The other slots are for branches, drafts and prompts that several texts share."""
 
     def __init__(
         self, tokenizer: HFTokenizer, fingerprint: str, config: dict[str, Any], weights: dict[str, Any]
@@ -128,7 +131,11 @@ class DemoModel:
             return self._score(requests)
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
-        pending = [self._checked(place, request) for place, request in enumerate(requests) if request.positions]
+        pending = [
+            (place, *request.checked("the demo model", self.context_length))
+            for place, request in enumerate(requests)
+            if request.positions
+        ]
         results: list[list[NDArray[np.float32]]] = [[] for _ in requests]
         while pending:
             wave: list[_Job] = []
@@ -153,36 +160,19 @@ class DemoModel:
     def _slot_shape(self) -> tuple[int, int, int, int]:
         return len(self._layers), self._heads, self.context_length, self._head_size
 
-    def _checked(self, place: int, request: ScoreRequest) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """Number of the request, its ids up to the last scored position, and the prefix lengths to score."""
-        ids = request.prefix + request.new_ids
-        if len(ids) > self.context_length:
-            raise ModelError(
-                f"the text is {len(ids)} tokens long, the demo model reads at most {self.context_length}",
-                hint="shorten the prompt, or name a larger model",
-            )
-        ends = tuple(len(request.prefix) + position for position in request.positions)
-        if not all(0 <= position <= len(request.new_ids) for position in request.positions):
-            raise ModelError(f"positions {request.positions} do not lie in the {len(request.new_ids)} new tokens")
-        if not all(ends):
-            raise ModelError(
-                "the demo model has no scores before the first token", hint="begin with the token of `bos`"
-            )
-        return place, ids[: max(ends, default=0)], ends
-
     def _worth_now(self, ids: tuple[int, ...], wave: list[_Job]) -> bool:
         """False if the wave is about to compute more of this sequence than is cached now."""
-        remembered = max((_common(slot.ids, ids) for slot in self._slots), default=0)
-        return all(_common(job.ids, ids) <= remembered + _REDO_TOKENS for job in wave)
+        remembered = max((common_length(slot.ids, ids) for slot in self._slots), default=0)
+        return all(common_length(job.ids, ids) <= remembered + _REDO_TOKENS for job in wave)
 
     def _admitted(self, waiting: tuple[int, tuple[int, ...], tuple[int, ...]], wave: list[_Job]) -> _Job:
         """Job with a slot for the sequence, filled with as much of it as is cached anywhere."""
         place, ids, ends = waiting
         self._calls += 1
         taken = [job.slot for job in wave]
-        best = max(self._slots, key=lambda slot: (_common(slot.ids, ids), slot.last_use), default=None)
+        best = max(self._slots, key=lambda slot: (common_length(slot.ids, ids), slot.last_use), default=None)
         # the last hidden state of a known prefix is not kept, so the first scored position is computed again
-        known = 0 if best is None else min(_common(best.ids, ids), min(ends, default=1) - 1)
+        known = 0 if best is None else min(common_length(best.ids, ids), min(ends, default=1) - 1)
         if best is not None and best not in taken and len(best.ids) - known <= _REDO_TOKENS:
             slot = best
         else:
@@ -295,17 +285,3 @@ def _layer(weights: dict[str, Any], prefix: str) -> _Layer:
         gate_up=side_by_side("mlp.gate_proj.weight", "mlp.up_proj.weight"),
         down=side_by_side("mlp.down_proj.weight"),
     )
-
-
-def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """Length of the common prefix of two sequences of ids."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while high - low > 1:  # equal up to low, different before high
-        middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from lmql_lite.errors import ModelError
+from lmql_lite.errors import ModelError, did_you_mean
 from lmql_lite.models.base import Model, Scorer
 from lmql_lite.tokens import Tokenizer
 
+if TYPE_CHECKING:
+    from lmql_lite.cache.kv.kv_config import KVCacheConfig
+
+SERVERS = {
+    "ollama": "http://localhost:11434/v1",
+    "vllm": "http://localhost:8000/v1",
+    "llamacpp": "http://localhost:8080/v1",
+}
+"""Servers that have a prefix of their own, and where they are unless `base_url` or LQ_BASE_URL says otherwise."""
 KINDS = (
-    "`demo`, `local:NAME_OR_PATH` for a causal language model in Hugging Face format, "
-    "or `openai/NAME` for one behind an OpenAI-compatible API"
+    "`demo`, `smol`, `local:NAME_OR_PATH` for a causal language model in Hugging Face format or a GGUF file, "
+    "`llamacpp:FILE.gguf` for one that llama.cpp runs in this process, `openai/NAME` for one behind an "
+    "OpenAI-compatible API, or `ollama/NAME`, `vllm/NAME`, `llamacpp/NAME` for such a server on this machine"
 )
 
 
@@ -21,8 +34,16 @@ class Access(TypedDict, total=False):
 
     `base_url` and `api_key` of an OpenAI-compatible server default to OPENAI_BASE_URL and OPENAI_API_KEY. `revision`
     vouches for the version of the model, so that cache entries are found again at another address (S4). `tokenizer` is
-    a folder with a `tokenizer.json`, or a Tokenizer. `timeout` is the permitted silence in seconds (300).
-    `concurrency` is the maximum number of simultaneous requests (32).
+    a folder with a `tokenizer.json`, or a Tokenizer. `timeout` is the permitted silence in seconds (300; 20 for
+    the free requests of the probe).
+    `concurrency` is the maximum number of simultaneous requests (32). `headers` and `default_query` go with every
+    request: `headers={"X-Title": "mine"}`, `default_query={"api-version": "2024-10-21"}`.
+
+    The rest is for models in this process (`LoadOptions` says more): `device` (`cuda`, `mps`, `cpu`), `dtype`
+    (`float32`, `bfloat16`, `float16`), `quantization` (a config of transformers), `device_map`, `adapter` (a PEFT
+    adapter's folder or name), `kv`: a folder, a `redis://` URL or a KVCacheConfig, where attention keys and values of
+    prompts are kept for later processes, and `exact`: True for scores that are the same bits in every pass, False for
+    faster ones, "auto" for exact ones in half precision only.
     """
 
     base_url: str | None
@@ -31,33 +52,103 @@ class Access(TypedDict, total=False):
     tokenizer: str | Path | Tokenizer | None
     timeout: float | None
     concurrency: int | None
+    headers: Mapping[str, str] | None
+    default_query: Mapping[str, str] | None
+    device: str | None
+    dtype: str | None
+    quantization: Any
+    device_map: Any
+    adapter: str | None
+    kv: str | KVCacheConfig | None
+    exact: bool | Literal["auto"] | None
+
+
+_IN_PROCESS = ("device", "dtype", "quantization", "device_map", "adapter", "kv", "exact")
+"""Options of models in this process; the others are for models behind an API."""
 
 
 def load(model: str, **access: Unpack[Access]) -> Model:
-    """Model by id: `demo`, `local:NAME_OR_PATH` or `openai/NAME`; `access` is for the last one.
+    """Model by id: `demo`, `smol`, `local:NAME_OR_PATH` (or `hf/NAME`), `llamacpp:FILE.gguf`, `openai/NAME` or that of
+    one of `SERVERS`; `access` says what an id cannot. A colon stands before what runs in this process, a slash before
+    what a server has.
 
     Raises ModelError for any other id and for a model that cannot be loaded. Sends no request to a server.
     """
     kind, _, name = model.partition("/")
-    if kind == "openai" and name:
-        return _behind_an_api(name, access)
-    for option, value in access.items():
-        if value is not None:
-            raise ModelError(
-                f"{option}= is for models behind an API, and {model!r} is none", hint=f"did you mean openai/{model}?"
-            )
-    if model == "demo":
-        return _demo()
+    if kind in ("openai", *SERVERS) and name:
+        _refuse(model, access, _IN_PROCESS, "is for models in this process", f"did you mean local:{name}?")
+        base_url = access.get("base_url") or os.environ.get("LQ_BASE_URL") or SERVERS.get(kind)
+        return _behind_an_api(name, {**access, "base_url": base_url})
+    api = tuple(option for option in Access.__annotations__ if option not in _IN_PROCESS)
+    _refuse(model, access, api, "is only for models behind an API", _behind(model))
+    if kind == "hf" and name:
+        return _local(name, access)
     kind, _, name = model.partition(":")
+    if model == "demo":
+        _refuse(model, access, _IN_PROCESS, "is for other models", "use smol or local:NAME")
+        return _demo()
+    if model == "smol":
+        return _local("smol", access, "smol")
     if kind == "local" and name:
-        return _local(name)
-    if Path(model).is_dir():
+        return _local(name, access)
+    if kind == "llamacpp" and name:
+        _refuse(model, access, _IN_PROCESS, "is for models that torch runs", f"use local:{name}")
+        _require(model, ("llama_cpp",), "lmql-lite[llamacpp]")
+        from lmql_lite.models.llamacpp import LlamaCppModel
+
+        return LlamaCppModel(name)
+    if Path(model).is_dir() or (model.endswith(".gguf") and Path(model).is_file()):
         hint = f"did you mean local:{model}?"
     elif model.startswith("llama.cpp:"):
-        hint = "start llama-server with that file, and name openai/NAME with its base_url"
+        hint = f"did you mean llamacpp:{name}?"
     else:
-        hint = f"there is {KINDS}"
+        hint = did_you_mean(model, ("demo", "smol")) or _behind(model)
     raise ModelError(f"no model is called {model!r}", hint=hint)
+
+
+async def listed(**access: Unpack[Access]) -> tuple[str, ...]:
+    """Ids of the models that a server lists, in its order. Raises ModelError."""
+    from lmql_lite.models.openai.model import OpenAIModel
+
+    found = _behind_an_api("", {**access, "base_url": access.get("base_url") or os.environ.get("LQ_BASE_URL")})
+    assert isinstance(found, OpenAIModel), "it is behind an API"
+    return await found.models()
+
+
+def is_known(model: str) -> bool:
+    """True if the id has one of the forms that `load` takes; what it names may still be missing."""
+    kind, _, name = model.partition("/")
+    return (
+        model in ("demo", "smol")
+        or (bool(name) and kind in ("openai", "hf", *SERVERS))
+        or (model.startswith(("local:", "llamacpp:")))
+    )
+
+
+def _behind(model: str) -> str:
+    """Hint at a model behind an API, where the id may be the name of one."""
+    if model in ("demo", "smol"):
+        return "leave the option out, or name a model of a server: openai/NAME"
+    return f"use {KINDS}" if {":", "/"} & set(model) else f"did you mean openai/{model}?"
+
+
+def of_network(
+    network: Any,
+    tokenizer: Any,
+    kv: str | KVCacheConfig | None = None,
+    exact: bool | Literal["auto"] | None = None,
+) -> Scorer:
+    """Model from a causal language model of transformers that the caller has loaded, and its tokenizer."""
+    _require("a loaded network", ("torch", "transformers"), "lmql-lite[local]")
+    from lmql_lite.models.transformers import TransformersModel
+
+    return TransformersModel.of(network, tokenizer, kv, _exact(exact))
+
+
+def _refuse(model: str, access: Access, options: tuple[str, ...], why: str, hint: str) -> None:
+    for option, value in access.items():
+        if value is not None and option in options:
+            raise ModelError(f"{option}= {why}, which {model!r} is not", hint=hint)
 
 
 def _demo() -> Scorer:
@@ -66,28 +157,68 @@ def _demo() -> Scorer:
     return DemoModel.load()
 
 
-def _local(name: str) -> Scorer:
-    _require(f"local:{name}", ("torch", "transformers"), "lmql-lite[local]")
+def _local(name: str, access: Access, label: str = "") -> Scorer:
+    _require(label or f"local:{name}", ("torch", "transformers"), "lmql-lite[local]")
+    from lmql_lite.models.checkpoint import LoadOptions
+    from lmql_lite.models.model_files import smol_file
     from lmql_lite.models.transformers import TransformersModel
 
-    return TransformersModel.load(name)
+    options = LoadOptions(
+        access.get("device"),
+        access.get("dtype"),
+        access.get("quantization"),
+        access.get("device_map"),
+        access.get("adapter"),
+    )
+    if label != "smol" and _is_multimodal(name):
+        from lmql_lite.models.multimodal import MultimodalModel
+
+        if access.get("exact") is True:
+            raise ModelError(f"local:{name} cannot be exact: it is shown items too", hint="leave exact= out")
+        return MultimodalModel.load(name, options, access.get("kv"))
+    file, exact = smol_file() if label == "smol" else name, _exact(access.get("exact"))
+    return TransformersModel.load(file, options, label, access.get("kv"), exact)
+
+
+def _exact(wanted: object) -> bool | Literal["auto"]:
+    if wanted is None or wanted == "auto":
+        return "auto"
+    if not isinstance(wanted, bool):
+        raise ModelError(f"exact={wanted!r} says nothing", hint='exact= True, False or "auto"')
+    return wanted
+
+
+def _is_multimodal(name: str) -> bool:
+    """True for a model that takes pictures or clips, by its config alone."""
+    from lmql_lite.models.checkpoint import multimodal_class
+    from lmql_lite.models.model_files import located
+
+    folder, _ = located(name)
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and (
+        multimodal_class(str(config.get("model_type")), config.get("architectures")) is not None
+    )
 
 
 def _behind_an_api(name: str, access: Access) -> Model:
-    _require(f"openai/{name}", ("openai",), "lmql-lite")
-    from lmql_lite.models.openai.client import CONCURRENCY, TIMEOUT
-    from lmql_lite.models.openai.endpoint import OpenAIModel
+    from lmql_lite.models.openai.client import CONCURRENCY
+    from lmql_lite.models.openai.model import OpenAIModel
     from lmql_lite.models.tokenizer import HFTokenizer
 
-    tokenizer, timeout, concurrency = access.get("tokenizer"), access.get("timeout"), access.get("concurrency")
+    tokenizer, concurrency = access.get("tokenizer"), access.get("concurrency")
     return OpenAIModel(
         name,
         base_url=access.get("base_url"),
         api_key=access.get("api_key"),
         revision=access.get("revision"),
         tokenizer=HFTokenizer.from_folder(Path(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer,
-        timeout=TIMEOUT if timeout is None else timeout,
+        timeout=access.get("timeout"),
         concurrency=CONCURRENCY if concurrency is None else concurrency,
+        headers=access.get("headers"),
+        default_query=access.get("default_query"),
     )
 
 

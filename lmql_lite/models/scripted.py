@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.scores import mix
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import Endpoint, Piece, Prompt, Scored, ScoreRequest, Wish
+from lmql_lite.models.base import (
+    Capabilities,
+    CompletionRequest,
+    ModelObject,
+    Prompt,
+    Scored,
+    ScoreRequest,
+    StreamPiece,
+)
 
 WORDS = (
     b"\n", b"\n\n", b"\n-", b"- ", b".\n", b"?\n", b".\n\n", b" the", b" a", b" and", b" is", b" of", b"the", b"ing",
@@ -58,12 +66,15 @@ class ScriptedTokenizer:
         return b"".join(self.vocabulary[token] or b"" for token in ids)
 
 
-class ScriptedModel:
+class ScriptedModel(ModelObject):
     """A Scorer over a script.
 
     `script` is a function, or a text that continues from wherever the text so far has reached in it (a text that left
     the script is answered with end-of-text). `certainty` is the margin of the scripted token over the noise, in nats;
     0 leaves a random model. `levels` coarsens the noise so that ties happen.
+
+    >>> lq.generate_sync("A list:\\n-", stop="\\n", model=lq.ScriptedModel("A list:\\n- Sun\\n"))
+    ' Sun'
     """
 
     context_length = 4096
@@ -100,7 +111,9 @@ class ScriptedModel:
     def _scores(self, ids: tuple[int, ...]) -> NDArray[np.float32]:
         self.positions += 1
         if len(ids) > self.context_length:
-            raise ModelError(f"the text is {len(ids)} tokens long, the scripted model reads {self.context_length}")
+            raise ModelError(
+                f"the text is {len(ids)} tokens long, but the scripted model reads at most {self.context_length}"
+            )
         path = self._seed
         for token in ids:
             path = mix(path, token)
@@ -129,44 +142,44 @@ class ScriptedCompleter:
     def place(self) -> str:
         return self.name
 
-    async def meet(self, known: Endpoint | None = None) -> Endpoint:
-        return Endpoint(self.fingerprint, stops=4)
+    async def probe(self, known: Capabilities | None = None) -> Capabilities:
+        return Capabilities(self.fingerprint, stops=4)
 
     async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
-        raise ModelError(f"{self.name} tells no log-probabilities")
+        raise ModelError(f"{self.name} does not report log-probabilities")
 
-    async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
+    async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         self.requests += 1
-        said = b""
+        written = b""
         begun = "".join(turn.text for turn in prompt).encode()
-        for _ in range(wish.max_tokens):
-            wanted = self.script(begun + said)
+        for _ in range(request.max_tokens):
+            wanted = self.script(begun + written)
             if not wanted:
-                yield Piece(b"", finish="stop")
+                yield StreamPiece(b"", finish="stop")
                 return
             token = self._tokenizer.first(wanted)
             data = self._tokenizer.vocabulary[token] or b""
-            stopped = sorted((at, stop) for stop in wish.stops if (at := (said + data).find(stop.encode())) >= 0)
+            stopped = sorted((at, stop) for stop in request.stops if (at := (written + data).find(stop.encode())) >= 0)
             if stopped:
                 at, stop = stopped[0]
-                yield Piece((said + data)[len(said) : at + len(stop.encode())], token)
-                yield Piece(b"", finish="stop", ended_by=stop)
+                yield StreamPiece((written + data)[len(written) : at + len(stop.encode())], token)
+                yield StreamPiece(b"", finish="stop", ended_by=stop)
                 return
-            said += data
-            yield Piece(data, token)
+            written += data
+            yield StreamPiece(data, token)
             await asyncio.sleep(0)
-        yield Piece(b"", finish="length")
+        yield StreamPiece(b"", finish="length")
 
 
 def spoken(text: str) -> Script:
     """Script of a fixed text. It continues after the longest suffix of the text so far that occurs in `text`."""
     data = text.encode()
 
-    def script(said: bytes) -> bytes:
-        if data.startswith(said[-len(data) :]) and len(said) <= len(data):
-            return data[len(said) :]
-        for length in range(min(len(said), len(data)), 0, -1):
-            at = data.find(said[-length:])
+    def script(written: bytes) -> bytes:
+        if data.startswith(written[-len(data) :]) and len(written) <= len(data):
+            return data[len(written) :]
+        for length in range(min(len(written), len(data)), 0, -1):
+            at = data.find(written[-length:])
             if at >= 0:
                 return data[at + length :]
         return data

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +24,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 class HFTokenizer:
     """Implementation of `lmql_lite.tokens.Tokenizer` over a `tokenizers.Tokenizer`, which this object takes over.
+
+    `encode` raises ModelError for a text with a character that the vocabulary cannot spell, and names it.
 
     `size` is the number of scores per position, if the model has more than the tokenizer has tokens. Tokens that end an
     answer in a `chat` are end-of-text here.
@@ -45,14 +47,14 @@ class HFTokenizer:
         self._bos = tuple(bos)
         self._eos = frozenset(eos) | (chat.ends if chat else frozenset())
         self._vocabulary = _vocabulary(self._backend, byte_level, size, self._eos.union(self._bos))
-        self._bytes = _single_bytes(self._backend, self._vocabulary, byte_level)
+        self._speller = ByteSpeller(self._vocabulary, _single_bytes(self._backend, self._vocabulary, byte_level))
 
     @classmethod
     def from_folder(cls, folder: Path) -> HFTokenizer:
         """Tokenizer from `tokenizer.json` and the special ids in the files beside it."""
         path = folder / "tokenizer.json"
         if not path.is_file():
-            raise ModelError(f"there is no tokenizer.json in {folder}", hint="is this the folder of a model?")
+            raise ModelError(f"{folder} has no tokenizer.json", hint="use the folder of a model")
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the only class that the library raises
@@ -86,24 +88,48 @@ class HFTokenizer:
         return self._eos
 
     def encode(self, text: bytes) -> tuple[int, ...]:
+        return self._speller.encode(text, self._characters)
+
+    def _characters(self, text: str) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+class ByteSpeller:
+    """Encoder of any bytes, given the tokens of characters: what these do not spell is spelled byte by byte."""
+
+    def __init__(self, vocabulary: Sequence[bytes | None], single: Mapping[int, int]) -> None:
+        """`single` has the token of each single byte that has one."""
+        self._vocabulary, self._bytes = vocabulary, single
+
+    def encode(self, text: bytes, characters: Callable[[str], list[int]]) -> tuple[int, ...]:
+        """Tokens that spell the text; `characters` gives those of valid text. Raises ModelError where none do."""
         ids: list[int] = []
         for piece in _decodable(text):
             if isinstance(piece, str):
-                ids += self._encode_characters(piece)
+                ids += self._encode_characters(piece, characters)
             else:
-                ids += [self._bytes[byte] for byte in piece]
+                ids += self._encode_bytes(piece, f"the byte 0x{piece[0]:02X}")
         return tuple(ids)
 
-    def _encode_characters(self, text: str) -> list[int]:
-        """Tokens of the backend, or those of the two halves if the backend's do not spell the text."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        data = text.encode()
+    def _encode_characters(self, text: str, characters: Callable[[str], list[int]]) -> list[int]:
+        """Tokens of the whole text, or those of its two halves if they do not spell the text."""
+        ids, data = characters(text), text.encode()
         if b"".join(self._vocabulary[number] or b"" for number in ids) == data:
             return ids
         if len(text) == 1:
-            return [self._bytes[byte] for byte in data]
+            return self._encode_bytes(data, f"the character {text!r} (U+{ord(text):04X})")
         middle = len(text) // 2
-        return self._encode_characters(text[:middle]) + self._encode_characters(text[middle:])
+        return self._encode_characters(text[:middle], characters) + self._encode_characters(text[middle:], characters)
+
+    def _encode_bytes(self, data: bytes, name: str) -> list[int]:
+        """One token for each byte. Raises ModelError, with this name for the bytes, where the vocabulary has none."""
+        if any(byte not in self._bytes for byte in data):
+            raise ModelError(
+                f"this model's tokenizer has no token for {name}, which the text contains",
+                hint="leave it out of the text, or use a model that knows it",
+            )
+        return [self._bytes[byte] for byte in data]
 
 
 def _decodable(text: bytes) -> Iterator[str | bytes]:
@@ -130,8 +156,8 @@ def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
     if _SPACE in _state(backend.decoder) + _state(backend.pre_tokenizer) + _state(backend.normalizer):
         return False
     raise ModelError(
-        "this tokenizer is neither byte-level nor a SentencePiece one, so the bytes of its tokens are not known",
-        hint="use a model with a byte-level BPE tokenizer, as nearly all recent ones have",
+        "this tokenizer is neither byte-level nor SentencePiece, so the bytes of its tokens are not known",
+        hint="use a model with a byte-level BPE tokenizer, such as nearly every recent one",
     )
 
 
@@ -196,18 +222,16 @@ def _gpt2_bytes() -> dict[str, int]:
 
 def _single_bytes(
     backend: tokenizers.Tokenizer, vocabulary: tuple[bytes | None, ...], byte_level: bool
-) -> tuple[int, ...]:
-    """Token of each single byte. SentencePiece has `A` beside `<0x41>`; a byte outside a character uses the latter."""
+) -> dict[int, int]:
+    """Token of each single byte that has one. SentencePiece has `A` beside `<0x41>`; a byte outside a character uses
+    the latter.
+
+    Some vocabularies lack bytes that their training text did not contain, such as control characters.
+    """
     if byte_level:
-        found = {data[0]: number for number, data in enumerate(vocabulary) if data is not None and len(data) == 1}
-    else:
-        spelled = ((byte, backend.token_to_id(f"<0x{byte:02X}>")) for byte in range(256))
-        found = {byte: number for byte, number in spelled if number is not None}
-    if len(found) < 256:
-        raise ModelError(
-            f"this tokenizer has tokens for only {len(found)} of the 256 bytes, so it cannot take any text"
-        )
-    return tuple(found[byte] for byte in range(256))
+        return {data[0]: number for number, data in enumerate(vocabulary) if data is not None and len(data) == 1}
+    spelled = ((byte, backend.token_to_id(f"<0x{byte:02X}>")) for byte in range(256))
+    return {byte: number for byte, number in spelled if number is not None}
 
 
 def _settings(path: Path) -> dict[str, Any]:

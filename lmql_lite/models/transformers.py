@@ -1,250 +1,241 @@
 """Causal language models in Hugging Face format, run in this process by torch: `local:FOLDER_OR_NAME`.
 
-This module scores: one sequence after the other, reusing keys and values of sequences scored before. `checkpoint.py`
-loads the model and chooses its precision; scores are float32 in any case.
+Requests of all runs, event loops and threads are collected, and each pass answers all that wait (`packed_rows.py`).
+Networks that cannot be fed rows, found by a probe, are asked one sequence after the other (`single_rows.py`).
+`checkpoint.py` loads the model and chooses its precision; scores are float32 in any case.
 
 torch is imported when a model is loaded, not with this module.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmql_lite.cache.kv.block_policy import BlockPolicy
+from lmql_lite.cache.kv.kv_config import KVCacheConfig
+from lmql_lite.cache.kv.kv_engine import KVCacheEngine
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import ScoreRequest
-from lmql_lite.models.checkpoint import Checkpoint, is_out_of_memory, loading
+from lmql_lite.models.base import ModelObject, Scorer, ScoreRequest
+from lmql_lite.models.block_model import BlockModel
+from lmql_lite.models.checkpoint import AS_STATED, Checkpoint, LoadOptions, free_bytes, is_out_of_memory, loading
+from lmql_lite.models.collector import PassCollector
+from lmql_lite.models.exact_step import MOST_ROWS, exact_step
+from lmql_lite.models.kv_tiers import kv_engine
+from lmql_lite.models.packed_rows import PackedRows, ScoreJob
+from lmql_lite.models.packed_weights import pack_weights
+from lmql_lite.models.pass_probe import can_pack, noise, price
+from lmql_lite.models.single_rows import SingleRows
 
 if TYPE_CHECKING:
     import torch
 
 Row = NDArray[np.float32]
-Past = Any
-"""Keys and values of one sequence: a DynamicCache, or in some models of older releases a tuple of pairs."""
 
-_LIVE_SEQUENCES = 8
-"""Maximum number of sequences that keep keys and values; together they hold at most one full context of tokens."""
-_REDO_TOKENS = 4
-"""A sequence that leaves a cached one at most this many tokens before its end replaces it: copying costs more."""
-_PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
+_LIVE_SHARE, _LIVE_BYTES = 0.25, 4 << 30
+"""Keys and values of live sequences take at most this share of free memory, and at most so many bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
-    ids: tuple[int, ...]
-    past: Past
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """Ids up to the last scored position, and the prefix lengths to score."""
-
-    ids: tuple[int, ...]
-    ends: tuple[int, ...]
-
-
-class TransformersModel:
-    """A Scorer (S35). Threads and event loops may share it; their calls take turns.
+class TransformersModel(ModelObject):
+    """A Scorer (S35). Threads and event loops share it; what they ask at about the same time is one pass.
 
     Sequences scored before keep their keys and values, so that a longer or branching one pays for its new tokens only.
-    This changes scores by no more than the floating-point noise of another batch shape (S5).
+    This changes scores by less than `epsilon`, and by nothing where that is 0 (S5).
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Scorer over a loaded network, which is run once to probe its outputs."""
+    sequences = 32
+    """Number of sequences that are worth asking about at the same time."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, kv: str | KVCacheConfig | None = None, exact: bool | Literal["auto"] = "auto"
+    ) -> None:
+        """Scorer over a loaded network, which is run a few times to probe what it can do. `kv` as in `kv_engine`.
+
+        `exact` demands scores of the same bits in every pass, or allows others (S5); `auto` has them in half precision,
+        where noise would change tokens, if the probe finds that they can be had. Raises ModelError for a demand that
+        cannot be met.
+        """
         self.name = checkpoint.name
         self.fingerprint = checkpoint.fingerprint
         self.tokenizer = checkpoint.tokenizer
         self.context_length = checkpoint.context_length
-        self.forward_passes = 0
         self._network = checkpoint.network
+        self._width, packs = can_pack(checkpoint.network)
+        step, difference = self._found(packs, exact)
+        self.epsilon = 2 * difference
+        """See `NoisyScorer.epsilon`."""
+        self._rows: PackedRows | SingleRows
+        if packs:
+            engine, most = kv_engine(checkpoint, kv, exact=bool(step))
+            free = free_bytes(checkpoint.network.device) or _LIVE_BYTES
+            most = min(_LIVE_BYTES, int(_LIVE_SHARE * free)) if most is None else most
+            self._rows = PackedRows(checkpoint.network, most, step=step, engine=engine)
+            if engine is not None:
+                weakref.finalize(self, engine.close)  # also when the process ends
+        else:
+            self._rows = SingleRows(checkpoint.network, self.context_length)
+            self.sequences = 8
         self._lock = threading.Lock()
-        self._live: list[_Live] = []
-        self._width, self._past_kind = _probe(checkpoint.network)
-        self._picks_places = "logits_to_keep" in inspect.signature(checkpoint.network.forward).parameters
+        self._collector = PassCollector(self.name)
+
+    def _found(self, packs: bool, exact: bool | Literal["auto"]) -> tuple[int, float]:
+        """Step of exact passes, 0 for others, and the largest difference of scores between passes."""
+        network = self._network
+        if exact is True or (exact == "auto" and network.dtype.itemsize <= 2):
+            wrong = "its network is fed one sequence after the other"
+            if packs:
+                few = exact_step(network)
+                for step in dict.fromkeys((few, max(few, MOST_ROWS))):
+                    found = noise(PackedRows(network, _LIVE_BYTES, step=step), network, self.fingerprint)
+                    if not found:
+                        return step, 0.0
+                wrong = f"on this device, scores differ between passes by up to {found:.1g} nats"
+            if exact is True:
+                raise ModelError(f"{self.name} cannot be exact: {wrong}", hint="leave exact= out")
+        rows = PackedRows(network, _LIVE_BYTES) if packs else SingleRows(network, self.context_length)
+        return 0, noise(rows, network, self.fingerprint)
+
+    @property
+    def kv(self) -> KVCacheEngine | None:
+        """Engine that keeps prompts on disk or on a server; None without one. `kv.report()` has its hit rates."""
+        return self._rows.engine if isinstance(self._rows, PackedRows) else None
+
+    @property
+    def forward_passes(self) -> int:
+        """Number of passes so far, of all runs together."""
+        return self._rows.passes
+
+    @property
+    def tokens_fed(self) -> int:
+        """Number of tokens fed to the network so far, of all runs together."""
+        return self._rows.fed
 
     @classmethod
-    def load(cls, name: str | Path) -> TransformersModel:
-        """Model from a folder, or by its name on the model hub: from the local cache, downloaded if necessary.
+    def load(
+        cls,
+        name: str | Path,
+        options: LoadOptions = AS_STATED,
+        label: str = "",
+        kv: str | KVCacheConfig | None = None,
+        exact: bool | Literal["auto"] = "auto",
+    ) -> TransformersModel:
+        """Model from a folder or a GGUF file, or by its name on the model hub if it was downloaded from there.
+        `label` is its id, by default `local:NAME`.
 
-        Prints nothing. Reads all weights twice, once for the fingerprint; a model from the hub is identified by its
-        commit.
+        Prints nothing. A model from the hub is identified by its commit, others by the content of their files.
         """
         with loading(str(name)):
-            return cls(Checkpoint.load(str(name)))
+            checkpoint = Checkpoint.load(str(name), options)
+            pack_weights(checkpoint.network)
+            return cls(replace(checkpoint, name=label) if label else checkpoint, kv, exact)
 
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
-        """See `Scorer.score`. One sequence after the other, in a thread, so that the event loop stays free."""
-        return await asyncio.to_thread(self._score, [self._checked(request) for request in requests])
+    @classmethod
+    def of(
+        cls,
+        network: Any,
+        tokenizer: Any,
+        kv: str | KVCacheConfig | None = None,
+        exact: bool | Literal["auto"] = "auto",
+    ) -> TransformersModel:
+        """Model from a loaded network of transformers and its tokenizer, which stay the caller's."""
+        with loading(type(network).__name__):
+            return cls(Checkpoint.of(network, tokenizer), kv, exact)
 
-    def _checked(self, request: ScoreRequest) -> _Job:
-        ids = request.prefix + request.new_ids
-        ends = tuple(len(request.prefix) + position for position in request.positions)
-        if len(ids) > self.context_length:
-            raise ModelError(
-                f"the text is {len(ids)} tokens long, {self.name} reads at most {self.context_length}",
-                hint="shorten the prompt, or name a model with a longer context",
-            )
-        if not all(0 <= position <= len(request.new_ids) for position in request.positions):
-            raise ModelError(f"positions {request.positions} do not lie in the {len(request.new_ids)} new tokens")
-        if not all(ends):
-            raise ModelError(
-                f"{self.name} has no scores before the first token", hint="begin the prompt with some text"
-            )
-        if ids and not 0 <= min(ids) <= max(ids) < self._width:
-            raise ModelError(f"{self.name} has scores for {self._width} tokens, the text holds token {max(ids)}")
-        return _Job(ids[: max(ends, default=0)], ends)
+    def exact_price(self) -> tuple[float, float] | None:
+        """Time of exact passes as a multiple of fast ones, for a prompt and a step; None where none are to be had."""
+        if not isinstance(self._rows, PackedRows):
+            return None
+        with self._lock:
+            return price(self._network)
 
-    def _score(self, jobs: Sequence[_Job]) -> list[list[Row]]:
+    def with_blocks(self, policy: BlockPolicy) -> Scorer:
+        """Scorer over the same network that reuses blocks of prompts. See `BlockModel`."""
+        return BlockModel(self, policy)
+
+    @property
+    def network(self) -> Any:
+        """Causal language model of transformers."""
+        return self._network
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Context in which nobody else runs the network. Exhausted memory is a ModelError."""
         import torch
 
         with self._lock, torch.inference_mode():
             try:
-                return [self._rows(job) if job.ends else [] for job in jobs]
+                yield
             except (MemoryError, RuntimeError) as error:
-                self._live.clear()
                 if not is_out_of_memory(error):
                     raise
-                longest = max(len(job.ids) for job in jobs)
                 raise ModelError(
-                    f"{self.name} ran out of memory on a text of {longest} tokens",
-                    hint="shorten the prompt, or name a smaller model",
+                    f"{self.name} ran out of memory", hint="shorten the prompt, or use a smaller model"
                 ) from error
 
-    def _rows(self, job: _Job) -> list[Row]:
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
+        """See `Scorer.score`. A thread of the model computes, so that the event loop stays free."""
+        jobs = [self._checked(request) for request in requests]
+        return await self._collector.score(jobs, self._answered, self._rows.settle)
+
+    def _checked(self, request: ScoreRequest) -> ScoreJob:
+        ids, ends = request.checked(self.name, self.context_length)
+        if ids and not 0 <= min(ids) <= max(ids) < self._width:
+            raise ModelError(f"{self.name} has scores for {self._width} tokens, but the text contains token {max(ids)}")
+        return ScoreJob(ids, ends, request.counts)
+
+    def _answered(self, jobs: Sequence[ScoreJob]) -> list[list[Row]]:
+        """Scores of all jobs. Raises a sentence where memory runs out."""
         import torch
 
-        wanted = sorted(set(job.ends))
-        # the last hidden state of a known prefix is not kept, so the first scored position is computed again
-        past, known = self._resumed(job.ids, wanted[0] - 1)
-        logits, past = self._forward(job.ids[known:], past, [end - 1 - known for end in wanted])
-        self._remember(job.ids, past)
+        try:
+            with self._lock, torch.inference_mode():
+                self._rows.run(jobs)
+                return [self._scores(job) for job in jobs]
+        except BaseException as error:
+            raise self._told(error, max(len(job.ids) for job in jobs)) from error.__cause__
+
+    def _told(self, error: BaseException, longest: int) -> BaseException:
+        if not is_out_of_memory(error):
+            return error
+        told = ModelError(
+            f"{self.name} ran out of memory on a text of {longest} tokens",
+            hint="shorten the prompt, or use a smaller model",
+        )
+        told.__cause__ = error
+        return told
+
+    def _scores(self, job: ScoreJob) -> list[Row]:
+        """Normalised scores at the job's ends, one for every token of the vocabulary."""
+        import torch
+
+        ends = sorted(job.rows)
+        logits = [job.rows[end] for end in ends]
+        rows = dict(zip(ends, self.rows(torch.stack(logits) if len(ends) > 1 else logits[0][None]), strict=True))
+        return [rows[end] for end in job.ends]
+
+    def rows(self, logits: torch.Tensor) -> list[Row]:
+        """Scores over the vocabulary from logits. Raises ModelError for what is no number."""
+        import torch
+
         scores = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
-        if np.isnan(scores).any():
+        if np.isnan(scores.sum()):  # a sum of numbers, minus infinity among them, is none
             raise ModelError(
-                f"{self.name} gave scores that are not numbers",
-                hint="its weights may be damaged, or its precision too low for this device",
+                f"{self.name} returned scores that are not numbers",
+                hint="check its weights, and its precision on this device",
             )
-        rows = dict(zip(wanted, scores, strict=True))
-        return [self._as_row(rows[end]) for end in job.ends]
+        return [self._as_row(row, is_only=len(scores) == 1) for row in scores]
 
-    def _as_row(self, scores: Row) -> Row:
-        """Copy with one score for every token of the vocabulary; a view would keep the other rows alive."""
+    def _as_row(self, scores: Row, *, is_only: bool) -> Row:
+        """One score for every token of the vocabulary. A copy where a view would keep other rows alive."""
         size = len(self.tokenizer.vocabulary)
+        if is_only and len(scores) == size:
+            return scores
         return np.concatenate([scores[:size], np.full(max(size - len(scores), 0), -np.inf, dtype=np.float32)])
-
-    def _resumed(self, ids: tuple[int, ...], limit: int) -> tuple[Past, int]:
-        """Keys and values of the longest cached prefix, at most `limit` tokens, and its length.
-
-        The result belongs to the caller: a pass changes it in place.
-        """
-        best = max(self._live, key=lambda live: _common(live.ids, ids), default=None)
-        known = 0 if best is None else min(_common(best.ids, ids), limit)
-        if best is None or known == 0:
-            return _empty(self._past_kind), 0
-        self._live.remove(best)
-        if known == len(best.ids):
-            return best.past, known
-        if len(best.ids) - known > _REDO_TOKENS:
-            self._live.append(best)
-        return _cut(best.past, known), known
-
-    def _remember(self, ids: tuple[int, ...], past: Past) -> None:
-        if self._past_kind == "none" or not _is_whole(past, len(ids)):
-            return
-        self._live.append(_Live(ids, past))
-        while len(self._live) > 1 and (
-            len(self._live) > _LIVE_SEQUENCES or sum(len(live.ids) for live in self._live) > self.context_length
-        ):
-            del self._live[0]
-
-    def _forward(self, new_ids: tuple[int, ...], past: Past, places: list[int]) -> tuple[torch.Tensor, Past]:
-        """One pass: the logits at `places` of `new_ids`, and the extended keys and values."""
-        import torch
-
-        self.forward_passes += 1
-        device = self._network.device
-        tokens, rows = torch.tensor([new_ids], device=device), torch.tensor(places, device=device)
-        if self._past_kind == "none":
-            return self._network(input_ids=tokens, use_cache=False).logits[0, rows], None
-        if not self._picks_places:
-            output = self._network(input_ids=tokens, past_key_values=past, use_cache=True)
-            return output.logits[0, rows], output.past_key_values
-        output = self._network(input_ids=tokens, past_key_values=past, use_cache=True, logits_to_keep=rows)
-        return output.logits[0], output.past_key_values
-
-
-def _probe(network: Any) -> tuple[int, Literal["none", "pairs", "cache"]]:
-    """Number of scores per position, and the form of keys and values that can be kept and cut.
-
-    Recurrent layers and caches with shapes of their own are not kept: such models compute every text again.
-    """
-    import torch
-
-    with torch.inference_mode():
-        output = network(input_ids=torch.zeros((1, 2), dtype=torch.long, device=network.device), use_cache=True)
-    width, past = int(output.logits.shape[-1]), getattr(output, "past_key_values", None)
-    if past is None or not _is_whole(past, 2):
-        return width, "none"
-    if isinstance(past, tuple):
-        return width, "pairs"
-    layers = {type(layer).__name__ for layer in getattr(past, "layers", ())}
-    return width, "cache" if type(past).__name__ == "DynamicCache" and layers <= _PLAIN_LAYERS else "none"
-
-
-def _empty(kind: Literal["none", "pairs", "cache"]) -> Past:
-    """Empty keys and values, made without the config: with it, a cache drops tokens that left a sliding window, and
-    cannot be cut."""
-    from transformers import DynamicCache
-
-    return DynamicCache() if kind == "cache" else None
-
-
-def _pairs(past: Past) -> list[tuple[Any, Any]]:
-    if isinstance(past, tuple):
-        return [layer[:2] for layer in past]
-    if hasattr(past, "layers"):
-        return [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in past.layers]
-    return list(zip(past.key_cache, past.value_cache, strict=True)) if hasattr(past, "key_cache") else []
-
-
-def _is_whole(past: Past, length: int) -> bool:
-    """True where every layer holds (1, heads, length, head size)."""
-    shapes: list[Any] = [getattr(part, "shape", ()) for pair in _pairs(past) for part in pair]
-    return bool(shapes) and all(len(shape) == 4 and shape[0] == 1 and shape[2] == length for shape in shapes)
-
-
-def _cut(past: Past, length: int) -> Past:
-    """Keys and values of the first tokens; the argument stays unchanged. Built from slices, because releases of the
-    library differ in how a cache is cropped."""
-    from transformers import DynamicCache
-
-    pairs = [(keys[:, :, :length], values[:, :, :length]) for keys, values in _pairs(past)]
-    if isinstance(past, tuple):
-        return tuple(pairs)
-    shorter = DynamicCache()
-    for number, (keys, values) in enumerate(pairs):
-        shorter.update(keys, values, number)
-    return shorter
-
-
-def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """Length of the common prefix of two sequences of ids, by bisection: comparing slices is fast."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

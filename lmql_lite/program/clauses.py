@@ -1,28 +1,46 @@
-"""What the clauses of `where` ask of a hole, once its type is known: each guides the model, or judges what it said."""
+"""Clauses of a hole, once its type is known: each guides the model, or judges the value.
+
+A clause that an automaton can follow in parts only is mixed: these parts guide, and Python judges the whole (S21).
+Clauses that leave no text for their hole are refused, as far as that is seen without an automaton.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import copy
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any as Anything
+from typing import NamedTuple
 
-from lmql_lite.errors import QueryError
+from lmql_lite.constraints.simplify import conflict, simplify
+from lmql_lite.constraints.terms import And, Choice, Constant, Term
+from lmql_lite.constraints.units import Unit
+from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS
-from lmql_lite.program.conditions import All, Condition, Joint
-from lmql_lite.program.contradictions import refuse_contradiction
-from lmql_lite.program.given import Given
-from lmql_lite.program.lower import Unguided, lower
+from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
+from lmql_lite.lang.names import Names, every_node, values, words
+from lmql_lite.program.bytecode import compile_expression, span_of
+from lmql_lite.program.conditions import All, Any, Atom, Condition, at_compile_time, bounds_length, reach, truth
+from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.mistakes import refuse_mistakes
-from lmql_lite.program.mixed import mixed
-from lmql_lite.program.numbers import SHAPE, Kind, LengthIs
-from lmql_lite.program.ops import Clause, Hole, Predicate
-from lmql_lite.program.python import compile_expression, span_of
-from lmql_lite.program.schemas import JsonType
-from lmql_lite.program.subjects import PLAIN, Text, Value
-from lmql_lite.program.texts import Tidied
+from lmql_lite.program.number_terms import SHAPE, Kind, length_fits
+from lmql_lite.program.ops import FINAL, GUIDED, TEXT, VALUE, Clause, FinalCall, Hole, Predicate
 from lmql_lite.program.types import typed
+from lmql_lite.program.where import (
+    OTHER,
+    PLAIN,
+    Subject,
+    TextLength,
+    Unguided,
+    WholeText,
+    lower,
+    mentioned,
+    subject,
+    tidied_text,
+)
 
 
 def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
@@ -31,28 +49,32 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
     if isinstance(spec, JsonType):
         return _asked_of_json(hole, clauses, spec)
     number = None if spec else _number(hole.name, clauses)
-    bare = spec.bare if spec else Text(Tidied(), number)
+    bare = spec.bare if spec else WholeText(kind=number)
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
     # what a query or a decorator gives need not be text
     is_text = bare == PLAIN and not hole.callees and not hole.decorators
-    for expression, others in ((clause.expression, clause.others) for clause in clauses):
+    whole: list[tuple[nodes.Expression, Condition]] = []
+    for clause in clauses:
+        expression = clause.expression
         if is_text:
             refuse_mistakes(expression, hole.name)
         try:
             guiding: Condition | None = lower(expression, hole.name, bare)
         except Unguided:
             guiding, judging = mixed(expression, hole.name, bare)
-            predicates.append(replace(judging, others=others))
+            predicates.append(replace(judging, others=clause.others))
+        else:
+            whole += [(expression, guiding)] if guiding else []
         if guiding is not None:
-            conditions.append(Joint(expression.span, others, guiding) if others else guiding)
-    refuse_contradiction(hole.name, [clause.expression for clause in clauses], bare)
+            conditions.append(clause.bearing(guiding))
+    refuse_contradiction(hole.name, whole)
     condition = All(hole.span, tuple(conditions))
     return replace(hole, condition=condition, predicates=tuple(predicates), number=number)
 
 
 def _number(hole: str, clauses: Sequence[Clause]) -> Kind | None:
-    """What `INT(X)` or `FLOAT(X)` makes of the hole, where it certainly holds: as a clause of its own."""
+    """Kind of number that `INT(X)` or `FLOAT(X)` makes of the hole, where it is a clause of its own."""
     for kind, name in SHAPE.items():
         for clause in clauses:
             match clause.expression.tree.body:
@@ -61,7 +83,7 @@ def _number(hole: str, clauses: Sequence[Clause]) -> Kind | None:
     return None
 
 
-def settled(hole: Hole, annotation: Any) -> Hole:
+def settled(hole: Hole, annotation: Anything) -> Hole:
     """A hole whose type the run had to find out: this is what its annotation gave."""
     assert hole.type is not None, "only the type of a typed hole is found out"
     spec = typed(annotation, hole.name, hole.type.span)
@@ -69,34 +91,26 @@ def settled(hole: Hole, annotation: Any) -> Hole:
 
 
 def _asked_of_json(hole: Hole, clauses: Sequence[Clause], spec: JsonType) -> Hole:
-    """How many items a list has is a part of its grammar; all else Python judges, on the value."""
+    """The hole of a JSON type: bounds of a list's length join its grammar, Python judges all else on the value."""
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
-    for clause, others in ((each.expression, each.others) for each in clauses):
-        judging = replace(_judged(clause, hole.name, spec), others=others)
+    for clause in clauses:
+        judging = replace(_judged(clause.expression, hole.name, spec), others=clause.others)
         try:
-            guiding = lower(clause, hole.name, Value())
+            guiding: Condition | None = lower(clause.expression, hole.name, OTHER)
         except QueryError:  # on a text it would be a mistake, on a value it need not be
             guiding = None
-        if isinstance(guiding, Given) or (guiding is not None and spec.is_list and _bounds_length(guiding)):
-            conditions.append(Joint(clause.span, others, guiding) if others else guiding)
+        is_given = isinstance(guiding, Atom) and guiding.term is truth
+        if guiding is not None and (is_given or (spec.is_list and bounds_length(guiding))):
+            conditions.append(clause.bearing(guiding))
         else:
             predicates.append(judging)
     return replace(hole, condition=All(hole.span, tuple(conditions)), predicates=tuple(predicates))
 
 
-def _bounds_length(condition: Condition) -> bool:
-    match condition:
-        case All(_, conditions):
-            return all(map(_bounds_length, conditions))
-        case LengthIs(_, comparison, _, unit):
-            return unit == "characters" and comparison != "!="
-    return False
-
-
 def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
     """A condition on a value that is JSON: no automaton knows its text and its grammar at once, Python knows it."""
-    for node in ast.walk(clause.tree):
+    for node in every_node(clause.tree):
         match node:
             case ast.Call(ast.Name(name)) if name in CONSTRAINTS:
                 raise QueryError(
@@ -111,3 +125,242 @@ def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
                     hint=f"bound a part of it, such as len({hole}.name), or the type (max_length)",
                 )
     return Predicate(clause.span, compile_expression(clause.tree.body, clause.span))
+
+
+# Mixed clauses -----------------------------------------------------------------------------------------------------
+
+
+def mixed(clause: nodes.Expression, hole: str, bare: Subject) -> tuple[Condition | None, Predicate]:
+    """Condition of the parts that an automaton can follow, None if there are none, and the predicate for the rest.
+
+    A part that only Python can judge is taken for true on the way. Raises Unguided where a function of `where` stands
+    in such a part.
+    """
+    parts = GuidingParts(clause, hole, bare)
+    condition, judged = parts.read(clause.tree.body)
+    if not isinstance(bare, WholeText) or bare.kind:
+        judged = OfValue(copy.deepcopy(judged), hole, bare).tree
+    return condition, replace(predicate(judged, clause.span, hole), guided=tuple(parts.guided))
+
+
+def predicate(node: ast.expr, span: Span, hole: str) -> Predicate:
+    """Any Python. A call of a function may tell it whether the text is complete."""
+    code = compile_expression(node, span)
+    match node:
+        case ast.Call(function, arguments, keywords) if _is_named(function, hole):
+            starred = any(isinstance(argument, ast.Starred) for argument in arguments)
+            if not starred and all(keyword.arg not in ("final", None) for keyword in keywords):
+                final = ast.keyword("final", ast.Name(FINAL, ast.Load()))
+                told = ast.copy_location(ast.Call(function, arguments, [*keywords, final]), node)
+                call = FinalCall(compile_expression(told, span), compile_expression(function, span), len(arguments))
+                return Predicate(span, code, call)
+    return Predicate(span, code)
+
+
+def _is_named(function: ast.expr, hole: str) -> bool:
+    """True if it can be looked up before the hole has a value, without calling anything."""
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return isinstance(function, ast.Name) and function.id != hole
+
+
+LENGTH = "length of the hole"
+ARITHMETIC = ("abs", "bool", "divmod", "float", "int", "max", "min", "pow", "range", "round", "sum")
+"""Functions that do nothing but compute."""
+SIMPLE = (
+    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.IfExp, ast.Constant, ast.Name, ast.Attribute),
+    *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set),
+    *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
+)
+"""Python that does nothing but compute."""
+
+
+def negated_parts(node: ast.BoolOp) -> ast.BoolOp:
+    """`not` before `and` or `or`, moved inwards: `not (a or b)` is `not a and not b`."""
+    parts: list[ast.expr] = [ast.copy_location(ast.UnaryOp(ast.Not(), value), value) for value in node.values]
+    return ast.copy_location(ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), parts), node)
+
+
+class GuidingParts:
+    def __init__(self, clause: nodes.Expression, hole: str, bare: Subject) -> None:
+        self._clause = clause
+        self._hole = hole
+        self._bare = bare
+        self.guided: list[Condition] = []
+        """The parts with functions of `where`, which are no Python: an automaton judges them at the end too."""
+
+    def read(self, node: ast.expr) -> tuple[Condition | None, ast.expr]:
+        """Condition of the parts that guide, and the node with these parts looked up."""
+        part = nodes.Expression(span_of(node, self._clause.span), ast.Expression(node))
+        functions = {word.id for word in words(node)}
+        try:
+            condition = lower(part, self._hole, self._bare)
+        except Unguided:
+            match node:
+                case ast.UnaryOp(ast.Not(), ast.BoolOp() as inner):
+                    return self.read(negated_parts(inner))
+            if isinstance(node, ast.BoolOp):
+                return self._read_all(part, node, functions)
+            if functions:
+                raise
+            return self._by_length(part, node) or self._by_casefold(part, node), node
+        if not functions:
+            return condition, node
+        if "TOKENS" in functions:
+            raise QueryError(
+                f"how many tokens [{self._hole}] has cannot be joined by `or` with what only Python can judge",
+                span=part.span,
+                hint="count its characters or words instead",
+            )
+        looked_up = ast.Subscript(ast.Name(GUIDED, ast.Load()), ast.Constant(len(self.guided)), ast.Load())
+        self.guided.append(condition)
+        return condition, ast.copy_location(looked_up, node)
+
+    def _by_length(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
+        """Condition of a node that asks nothing of the hole but its length."""
+        lengths = Lengths(self._hole, self._bare)
+        asked: ast.expr = lengths.visit(copy.deepcopy(node))
+        if len(lengths.units) != 1 or lengths.asks_more or any(name.id == self._hole for name in values(asked)):
+            return None
+        given = ast.arguments([], [ast.arg(LENGTH)], None, [], [], None, [])
+        function = ast.copy_location(ast.Lambda(given, asked), node)
+        return Atom(part.span, partial(length_fits, lengths.units.pop()), (compile_expression(function, part.span),))
+
+    def _by_casefold(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
+        """Condition where a Greek sigma made small depends on the letters around it: texts that are equal in small
+        letters are equal in `casefold()`, which has one sigma. `not` of it would guide away from what is right."""
+        match node:
+            case ast.Compare(left, [ast.Eq() | ast.In()], [right]):
+                sides = [left, right]
+            case ast.Call(ast.Attribute(owner, "startswith" | "endswith"), [_], []):
+                sides = [owner]
+            case _:
+                return None
+        made = [side for side in sides if (text := tidied_text(side, self._hole)) and text.case == "lower"]
+        if len(made) != 1:
+            return None
+        folded: ast.expr = Folded().visit(copy.deepcopy(node))
+        try:
+            return lower(nodes.Expression(part.span, ast.Expression(folded)), self._hole, self._bare)
+        except QueryError:
+            return None
+
+    def _read_all(
+        self, part: nodes.Expression, node: ast.BoolOp, functions: set[str]
+    ) -> tuple[Condition | None, ast.expr]:
+        read = [self.read(value) for value in node.values]
+        judged = ast.copy_location(ast.BoolOp(node.op, [each for _, each in read]), node)
+        known = tuple(condition for condition, _ in read if condition is not None)
+        if isinstance(node.op, ast.And):
+            return (All(part.span, known) if known else None), judged
+        if len(known) == len(read):
+            return Any(part.span, known), judged
+        # one of the others may be true of any text; but a stop is a stop wherever it stands
+        true = Atom(part.span, truth, (compile_expression(ast.Constant(True), part.span),))
+        return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged
+
+
+class OfValue(ast.NodeTransformer):
+    """Puts the text of a typed hole in the place of X in `len(X)`, and the number that `INT(X)` or `FLOAT(X)` makes
+    of a text in the place of X in `str(X)`."""
+
+    def __init__(self, tree: ast.expr, hole: str, bare: Subject) -> None:
+        self._reads = {id(name) for name in Names().scan([tree]).reads if name.id == hole}
+        self._function, self._instead = ("str", VALUE) if isinstance(bare, WholeText) else ("len", TEXT)
+        self.tree: ast.expr = self.visit(tree)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(ast.Name(function), [name], []) if function == self._function and id(name) in self._reads:
+                instead = ast.copy_location(ast.Name(self._instead, ast.Load()), name)
+                return ast.copy_location(ast.Call(node.func, [instead], []), node)
+        return self.generic_visit(node)
+
+
+class Folded(ast.NodeTransformer):
+    """Puts `casefold()` in the place of `lower()`, in the texts too."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        node.attr = "casefold" if node.attr == "lower" else node.attr
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        value = node.value
+        return ast.copy_location(ast.Constant(value.casefold() if isinstance(value, str) else value), node)
+
+
+class Lengths(ast.NodeTransformer):
+    """Puts a parameter in the place of the hole's length."""
+
+    def __init__(self, hole: str, bare: Subject) -> None:
+        self._hole = hole
+        self._bare = bare
+        self.units: set[Unit] = set()
+        self.asks_more = False
+        """True if it does what may not be done for every length, such as calling a function of the query."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match subject(node, self._hole, self._bare):
+            case TextLength(unit):
+                self.units.add(unit)
+                return ast.copy_location(ast.Name(LENGTH, ast.Load()), node)
+        if not (isinstance(node.func, ast.Name) and node.func.id in ARITHMETIC):
+            self.asks_more = True
+        return self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if not isinstance(node, SIMPLE):
+            self.asks_more = True
+        return super().generic_visit(node)
+
+
+class Known(NamedTuple):
+    """A clause that is the same in every run: its values are written out."""
+
+    clause: nodes.Expression
+    term: Term
+    reach: tuple[float, float]
+
+
+def refuse_contradiction(hole: str, clauses: Iterable[tuple[nodes.Expression, Condition]]) -> None:
+    """Raises ConstraintError, naming as few clauses as it takes. What is not seen here is found when the hole opens."""
+    guilty = _conflict([known for clause, condition in clauses if (known := _known(clause, condition))])
+    if not guilty:
+        return
+    *others, last = (f"`{each.clause.span.source}`" for each in guilty)
+    reason = f"{', '.join(others)} and {last} cannot hold together" if others else f"{last} holds for no text"
+    hint = "take one of them away, or join them by `or`" if others else "look at its bounds, its spaces and its case"
+    if not others and not mentioned(guilty[-1].clause, [hole]):
+        reason, hint = f"{last} is false", f"write a condition on {hole}"
+    if guilty[-1].term == Choice(()):
+        hint = "the list of options is empty"
+    raise ConstraintError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].clause.span, hint=hint)
+
+
+def _known(clause: nodes.Expression, condition: Condition) -> Known | None:
+    try:
+        return Known(clause, condition.bind(at_compile_time), reach(condition, at_compile_time))
+    except Exception:  # a value is not written out, or it is a wrong one, which is said elsewhere
+        return None
+
+
+def _conflict(known: list[Known]) -> list[Known]:
+    """Clauses that cannot hold together, though they could without any of them; none where all may hold."""
+    lowest, highest = -math.inf, math.inf
+    for at, after in enumerate(known):
+        lowest, highest = max(lowest, after.reach[0]), min(highest, after.reach[1])
+        if lowest > highest:
+            return _apart(known[: at + 1])
+    return conflict(known, _is_impossible) if _is_impossible(known) else []
+
+
+def _apart(known: list[Known]) -> list[Known]:
+    """The last clause, and the first one that its number cannot meet; the last alone where no number meets it."""
+    after = known[-1]
+    before = next(each for each in known if max(each.reach[0], after.reach[0]) > min(each.reach[1], after.reach[1]))
+    return [after] if before is after else [before, after]
+
+
+def _is_impossible(known: Iterable[Known]) -> bool:
+    return simplify(And(tuple(each.term for each in known))) == Constant(False)

@@ -10,12 +10,13 @@ from typing import Any, get_args
 
 from lmql_lite.errors import ConstraintError, InputError, QueryError, Span, joined
 from lmql_lite.lang import nodes
-from lmql_lite.lang.embedded import OFFERED, Function, moved, offers
+from lmql_lite.lang.docstrings import OFFERED, Function, moved, offers
+from lmql_lite.lang.names import every_node
 from lmql_lite.lang.scope import Scope, check
-from lmql_lite.program.assembly import Assembly
+from lmql_lite.options import clash, decoder_named, decoder_problem, option_problem, value_problem
+from lmql_lite.program.bytecode import compile_call, compile_expression, compile_statements, constant
 from lmql_lite.program.conditions import All
-from lmql_lite.program.control import Control
-from lmql_lite.program.decoding import clash, decoder_named, decoder_problem, option_problem, value_problem
+from lmql_lite.program.control_flow import ControlFlow
 from lmql_lite.program.holes import Holes
 from lmql_lite.program.ops import (
     CALL,
@@ -25,34 +26,30 @@ from lmql_lite.program.ops import (
     Hole,
     Input,
     Interpolated,
-    Jump,
     Let,
     Op,
-    Option,
+    OptionCode,
     Program,
+    PromptText,
     Return,
-    Text,
     Turn,
 )
-from lmql_lite.program.options import texts_of
-from lmql_lite.program.placement import QueryClauses, StringClauses
-from lmql_lite.program.python import compile_call, compile_expression, compile_statements, constant
+from lmql_lite.program.placement import clauses_of_query, clauses_of_string
 from lmql_lite.program.segments import segmented
+from lmql_lite.program.values import texts_of
 
 
-def compile(tree: nodes.Query) -> Program:
-    """Raises QueryError, with every problem found, for a query that cannot run."""
-    return _compiled(tree, check(tree))
-
-
-def _compiled(tree: nodes.Query, scope: Scope) -> Program:
-    program = Compiler(tree, scope).program(tuple(Input(free.name, free.span, free.form) for free in scope.inputs))
+def compile(tree: nodes.QueryNode, scope: Scope | None = None) -> Program:
+    """Raises QueryError, with every problem found, for a query that cannot run. Its scope is checked unless given."""
+    scope = scope or check(tree)
+    inputs = [Input(free.name, free.span, free.form) for free in scope.inputs]
+    program = Compiler(tree, scope).program(tuple(inputs))
     if not scope.queries:
         return program
     queries, problems = dict[int, Program](), list[QueryError | ConstraintError]()
     for inner, names in scope.queries:
         try:
-            queries[inner.line] = _compiled(inner.tree, names)
+            queries[inner.line] = compile(inner.tree, names)
         except (QueryError, ConstraintError) as error:
             for each in error.problems:
                 kind = ConstraintError if isinstance(each, ConstraintError) else QueryError
@@ -62,17 +59,16 @@ def _compiled(tree: nodes.Query, scope: Scope) -> Program:
     return replace(program, queries=queries)
 
 
-class Compiler:
-    def __init__(self, tree: nodes.Query, scope: Scope) -> None:
+class Compiler(ControlFlow):
+    def __init__(self, tree: nodes.QueryNode, scope: Scope) -> None:
+        super().__init__()
         self._tree = tree
         self._names = scope.holes
         self._offers_query = bool(scope.queries) and OFFERED not in scope.locals
         self._bound = scope.locals.union(scope.holes)
         self._holes = Holes(self._bound, self._bound.union(free.name for free in scope.inputs))
-        self._assembly = Assembly()
-        self._control = Control(self._assembly, self._block)
         self._problems: list[QueryError | ConstraintError] = []
-        self._open: list[tuple[int, nodes.Hole, list[Clause]]] = []
+        self._open: list[tuple[int, nodes.HoleNode, list[Clause]]] = []
         """Holes whose ops are still to be written, with the clauses of their strings."""
 
     def program(self, inputs: tuple[Input, ...]) -> Program:
@@ -83,20 +79,20 @@ class Compiler:
         if tree.distribution is not None:
             self._check_options(tree.distribution)
         prologue = tuple(self._let(code) for code in tree.prologue)
-        self._block(tree.body)
+        self.block(tree.body)
         end = Span(tree.span.name, tree.span.text, tree.span.end, tree.span.end, tree.span.first_line)
-        self._assembly.add(Return(end, None))
-        ops = self._assembly.finished()
+        self.add(Return(end, None))
+        ops = self.finished()
         self._write_holes(ops)
         if self._problems:
             raise joined(self._problems)
         return Program(
             span=tree.span,
-            ops=segmented([_with_following(ops, at) for at in range(len(ops))], prologue),
+            ops=segmented(ops, prologue),
             prologue=prologue,
             decoder=decoder.name if decoder else None,
             options=tuple(self._option(argument) for argument in decoder.arguments) if decoder else (),
-            model=Option(tree.model.span, "model", self._expression(tree.model)) if tree.model else None,
+            model=OptionCode(tree.model.span, "model", self._expression(tree.model)) if tree.model else None,
             holes=self._names,
             inputs=inputs,
             bound=self._bound,
@@ -104,22 +100,22 @@ class Compiler:
 
     # Statements --------------------------------------------------------------------------------------------------
 
-    def _block(self, statements: tuple[nodes.Statement, ...]) -> None:
+    def block(self, statements: tuple[nodes.Statement, ...]) -> None:
         for statement in statements:
             try:
                 match statement:
-                    case nodes.Prompt():
+                    case nodes.PromptNode():
                         self._prompt(statement)
                     case nodes.Code():
-                        self._assembly.add(self._let(statement))
+                        self.add(self._let(statement))
                     case _:
-                        self._control.statement(statement)
+                        self.control(statement)
             except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
 
     def _let(self, code: nodes.Code) -> Let:
         tree = code.tree
-        kinds = {type(node) for node in ast.walk(tree)}
+        kinds = {type(node) for node in every_node(tree)}
         if self._offers_query and kinds.intersection(get_args(Function)):
             tree = Offering().visit(copy.deepcopy(tree))
         if ast.While in kinds:
@@ -129,47 +125,47 @@ class Compiler:
     def _expression(self, expression: nodes.Expression) -> CodeType:
         return compile_expression(expression.tree.body, expression.span)
 
-    def _option(self, argument: nodes.Argument) -> Option:
-        return Option(argument.span, argument.name, self._expression(argument.value))
+    def _option(self, argument: nodes.ArgumentNode) -> OptionCode:
+        return OptionCode(argument.span, argument.name, self._expression(argument.value))
 
     # Prompts -----------------------------------------------------------------------------------------------------
 
-    def _prompt(self, prompt: nodes.Prompt) -> None:
+    def _prompt(self, prompt: nodes.PromptNode) -> None:
         if prompt.distribution is not None:
             self._check_options(prompt.distribution)
-        holes = [part.name for part in prompt.parts if isinstance(part, nodes.Hole)]
-        clauses = StringClauses(prompt.where, holes, self._names)
+        holes = [part.name for part in prompt.parts if isinstance(part, nodes.HoleNode)]
+        clauses = clauses_of_string(prompt.where, holes, self._names)
         place = 0
         text: list[str | Interpolated] = []
         for part in prompt.parts:
             match part:
-                case nodes.Literal(_, literal):
+                case nodes.LiteralNode(_, literal):
                     text.append(literal)
-                case nodes.Interpolation(span, value, conversion, format):
+                case nodes.InterpolationNode(span, value, conversion, format):
                     code, call = self._expression(value), compile_call(CALL, value.tree.body, value.span)
                     text.append(Interpolated(span, code, call, conversion, format))
-                case nodes.Tag(span, role):
+                case nodes.TagNode(span, role):
                     self._flush(prompt.span, text)
-                    self._assembly.add(Turn(span, role))
-                case nodes.Hole(span, name):
+                    self.add(Turn(span, role))
+                case nodes.HoleNode(span, name):
                     self._flush(prompt.span, text)
                     distribution = self._distribution(part, prompt.distribution)
-                    at = self._assembly.add(Hole(span, name, All(span, ()), distribution=distribution))
-                    self._open.append((at, part, list(clauses.of(place))))
+                    at = self.add(Hole(span, name, All(span, ()), distribution=distribution))
+                    self._open.append((at, part, clauses[place]))
                     place += 1
         self._flush(prompt.span, text)
 
     def _flush(self, span: Span, text: list[str | Interpolated]) -> None:
         if text:
-            self._assembly.add(Text(span, tuple(text)))
+            self.add(PromptText(span, tuple(text)))
             text.clear()
 
     def _write_holes(self, ops: list[Op]) -> None:
-        """Which clauses at the end of the query a hole has is known when all ops are."""
-        clauses = QueryClauses(self._tree.where, self._names, ops)
+        """Write the ops of the holes, last: their clauses at the end of the query depend on all other ops."""
+        clauses = clauses_of_query(self._tree.where, self._names, ops)
         for at, hole, inline in self._open:
             try:
-                op = self._holes.hole(hole, [*inline, *clauses.of(at, hole.name)])
+                op = self._holes.hole(hole, [*inline, *clauses.get(at, ())])
             except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
                 continue
@@ -177,7 +173,7 @@ class Compiler:
             assert isinstance(blank, Hole)
             ops[at] = replace(op, distribution=blank.distribution)
 
-    def _distribution(self, hole: nodes.Hole, inline: nodes.Distribution | None) -> Distribution | None:
+    def _distribution(self, hole: nodes.HoleNode, inline: nodes.DistributionNode | None) -> Distribution | None:
         """The options of a hole: those of its string, or of the clause at the end of the query."""
         own = [each for each in (inline, self._tree.distribution) if each is not None and each.name == hole.name]
         if len(own) > 1:
@@ -187,13 +183,13 @@ class Compiler:
 
     # Refusals ----------------------------------------------------------------------------------------------------
 
-    def _check_header(self, decoder: nodes.Decoder) -> None:
+    def _check_header(self, decoder: nodes.DecoderNode) -> None:
         problem = decoder_problem(decoder.name)
         if problem is not None:
             self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
         seen, known = set[str](), dict[str, Any]()
         for argument in decoder.arguments:
-            problem = option_problem(decoder.name, argument.name)
+            problem = option_problem(argument.name, decoder.name)
             if problem is None and (value := constant(argument.value.tree.body)) is not None:
                 known[argument.name] = value
                 problem = value_problem(argument.name, value)
@@ -202,11 +198,13 @@ class Compiler:
             if argument.name in seen:
                 self._problems.append(QueryError(f"{argument.name} is given twice", span=argument.span))
             seen.add(argument.name)
+        if self._problems:
+            return
         problem = clash(decoder_named(decoder.name), known.get("temperature"), known.get("n"))
-        if problem is not None and not self._problems:
+        if problem is not None:
             self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
 
-    def _check_options(self, distribution: nodes.Distribution) -> None:
+    def _check_options(self, distribution: nodes.DistributionNode) -> None:
         """Options that are written out are looked at before anything runs."""
         try:
             texts_of(ast.literal_eval(distribution.options.tree.body))
@@ -252,28 +250,3 @@ class Offering(ast.NodeTransformer):
                 else:
                     node.decorator_list[at] = found
         return self.generic_visit(node)
-
-
-def _with_following(ops: list[Op], at: int) -> Op:
-    op = ops[at]
-    return replace(op, following=_following(ops, at + 1)) if isinstance(op, Hole) else op
-
-
-def _following(ops: list[Op], at: int) -> bytes:
-    """The literal text that comes from op `at` on, whatever happens at run time."""
-    said: list[str] = []
-    seen: set[int] = set()
-    while at not in seen:
-        seen.add(at)
-        op = ops[at]
-        if isinstance(op, Jump):
-            at = op.target
-            continue
-        if not isinstance(op, Text):
-            break
-        for part in op.parts:
-            if not isinstance(part, str):
-                return "".join(said).encode("utf-8", "replace")
-            said.append(part)
-        at += 1
-    return "".join(said).encode("utf-8", "replace")

@@ -1,24 +1,124 @@
 """A `where` clause between compile time and run time: its shape is known, its values are Python code.
 
-`bind` evaluates the values and gives the term. What has a wrong type is said with the clause's place.
+`bind` evaluates the values and gives the term. A value of a wrong type raises ConstraintError with the clause's place.
 """
 
 from __future__ import annotations
 
+import builtins
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import date
+from enum import Enum
+from functools import cached_property
+from types import CodeType
+from typing import TypeVar
 
-from lmql_lite.constraints import shapes
 from lmql_lite.constraints.terms import And, Constant, Not, Or, Term, conjunction
-from lmql_lite.errors import Span
-from lmql_lite.program.given import Compared, Given, OtherHoles
-from lmql_lite.program.numbers import SHAPE, LengthFits, LengthIn, LengthIs, NumberIn, NumberIs, Occurs
-from lmql_lite.program.patterns import Fits, StopsAt
-from lmql_lite.program.texts import Edge, Has, OneOf, PartOf, Shaped
-from lmql_lite.program.typed_values import DateIn, DateIs, ListedIn, ListedIs
-from lmql_lite.program.values import Comparison, Evaluate, once
+from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.program.bytecode import NotWritten
 
-OPPOSITE: dict[Comparison, Comparison] = {"<": ">=", "<=": ">", "==": "!=", "!=": "==", ">=": "<", ">": "<="}
+Evaluate = Callable[[CodeType], object]
+Reach = Callable[..., tuple[float, float]]
+Made = TypeVar("Made")
+NO_VALUE = object()
+
+
+def at_compile_time(code: CodeType) -> object:
+    """Evaluates nothing: bound with it, a condition gives its term where all its values are written out."""
+    raise NotWritten
+
+
+def once(evaluate: Evaluate) -> Evaluate:
+    """Evaluates each code object once: the middle of `a < b < c` is one, and stands in two comparisons."""
+    if evaluate is at_compile_time:
+        return evaluate
+    known: dict[int, object] = {}
+
+    def remembered(code: CodeType) -> object:
+        if id(code) not in known:
+            known[id(code)] = evaluate(code)
+        return known[id(code)]
+
+    return remembered
+
+
+@dataclass(frozen=True, slots=True)
+class OtherHoles:
+    """The holes besides its own that a clause reads. One without a value binds nothing yet if the clause `waits`."""
+
+    names: tuple[str, ...]
+    codes: tuple[CodeType, ...]
+    """Each name as an expression."""
+    waits: bool
+
+    def have_values(self, evaluate: Evaluate, clause: Span) -> bool:
+        """Raises ConstraintError where a hole has no value and the clause cannot wait for it."""
+        for name, code in zip(self.names, self.codes, strict=True):
+            try:
+                value = evaluate(code)
+            except NameError:
+                value = NO_VALUE
+            if value is not vars(builtins).get(name, NO_VALUE):
+                continue
+            if self.waits:
+                return False
+            raise ConstraintError(
+                f"`{clause.source}` reads [{name}], which has no value yet",
+                span=clause,
+                hint=f"fill [{name}] first, or put the condition into the `where` at the end of the query",
+            )
+        return True
+
+    @contextmanager
+    def read_as_values(self, evaluate: Evaluate, clause: Span) -> Iterator[None]:
+        """Raises ConstraintError where Python fails since one of them is a number or a date, and no text any more."""
+        try:
+            yield
+        except (TypeError, AttributeError) as error:
+            for name, code in zip(self.names, self.codes, strict=True):
+                value = evaluate(code)
+                if isinstance(value, int | float | date | Enum):
+                    kind = "number" if type(value) in (int, float) else type(value).__name__
+                    sentence = f"`{clause.source}` reads [{name}], which is the {kind} {value} by then: {error}"
+                    hint = f"write str({name}) for its text"
+                    raise ConstraintError(sentence, span=clause, hint=hint) from error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """One condition without `and`, `or` and `not` in it: `term` makes it of its span and its values.
+
+    Python raises an error for some texts where it judges `int(X) < 3` or `X[0] == "a"`: these meet neither the
+    condition nor its opposite. Such an atom has both terms, and that of the texts that Python can judge.
+    """
+
+    span: Span
+    term: Callable[..., Term]
+    codes: tuple[CodeType, ...]
+    opposite: Callable[..., Term] | None = None
+    judgeable: Callable[..., Term] | None = None
+    reaches: tuple[Reach, Reach] | None = None
+    """The least and the greatest number for which it, or its opposite, may be true: of `int(X)` and `float(X)`."""
+    is_stop: bool = False
+    bounds_length: bool = False
+    """True if it is a bound of `len(X)`."""
+    written: tuple[object, ...] | None = None
+    """Its values, where they are written out."""
+    known: Term | None = None
+    """Its term, where it is the same in every run."""
+
+    def bind(self, evaluate: Evaluate) -> Term:
+        return self.known if self.known is not None else self.made(self.term, evaluate)
+
+    def made(self, make: Callable[..., Made], evaluate: Evaluate) -> Made:
+        """Result of one of its functions for its values."""
+        if evaluate is at_compile_time and self.written is not None:
+            return make(self.span, *self.written)
+        return make(self.span, *map(evaluate, self.codes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +130,20 @@ class No:
         return Not(self.condition.bind(evaluate), self.span)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class All:
     span: Span
     conditions: tuple[Condition, ...]
 
+    @cached_property
+    def known(self) -> Term | None:
+        """Its term, where it is the same in every run."""
+        terms = [each.known for each in self.conditions if isinstance(each, Atom | All) and each.known is not None]
+        return conjunction(tuple(terms)) if len(terms) == len(self.conditions) else None
+
     def bind(self, evaluate: Evaluate) -> Term:
+        if self.known is not None:
+            return self.known
         evaluate = once(evaluate)
         terms: list[Term] = []
         for condition in self.conditions:
@@ -54,7 +162,7 @@ class Any:
         evaluate = once(evaluate)
         terms: list[Term] = []
         reached: list[Term] = []
-        """What a text must be for Python to come this far."""
+        """Terms that a text must meet for Python to come this far."""
         for condition in self.conditions:
             # as in Python, what comes after a true part is not evaluated; but a stop is a stop wherever it stands
             if not any(isinstance(term, Constant) and term.holds for term in terms) or _has_stops(condition):
@@ -81,31 +189,12 @@ class Joint:
             return self.condition.bind(evaluate)
 
 
-Condition = (
-    Given
-    | Compared
-    | LengthIs
-    | LengthIn
-    | LengthFits
-    | OneOf
-    | Has
-    | Occurs
-    | Fits
-    | Shaped
-    | Edge
-    | PartOf
-    | NumberIs
-    | NumberIn
-    | ListedIs
-    | ListedIn
-    | DateIs
-    | DateIn
-    | StopsAt
-    | No
-    | All
-    | Any
-    | Joint
-)
+Condition = Atom | No | All | Any | Joint
+
+
+def truth(span: Span, value: object) -> Term:
+    """The term of a condition that does not mention the hole."""
+    return Constant(bool(value), span)
 
 
 def negated(condition: Condition) -> Condition:
@@ -113,12 +202,9 @@ def negated(condition: Condition) -> Condition:
     if not _is_partial(condition):
         return No(condition.span, condition)
     match condition:
-        case NumberIs(span, comparison, code, kind):
-            return NumberIs(span, OPPOSITE[comparison], code, kind)
-        case NumberIn(span, code, inside, kind):
-            return NumberIn(span, code, not inside, kind)
-        case PartOf():
-            return replace(condition, inside=not condition.inside)
+        case Atom(_, term, opposite=opposite) if opposite is not None:
+            reaches = condition.reaches and condition.reaches[::-1]
+            return replace(condition, term=opposite, opposite=term, reaches=reaches, known=None)
         case All(span, conditions):
             return Any(span, tuple(map(negated, conditions)))
         case Any(span, conditions):
@@ -130,10 +216,8 @@ def _judgeable(condition: Condition, evaluate: Evaluate) -> Term | None:
     """The texts of which Python can tell whether they meet the condition, `int` raising an error for all others; None
     for every text."""
     match condition:
-        case NumberIs(span=span, kind=kind) | NumberIn(span=span, kind=kind):
-            return shapes.shape(SHAPE[kind], span)
-        case PartOf(is_single=True):
-            return condition.judgeable(evaluate)
+        case Atom(span=span, judgeable=judge) if judge is not None:
+            return condition.made(judge, evaluate)
         case All(span, parts) | Any(span, parts) if _is_partial(condition):
             judgeable: list[Term] = []
             ends: list[Term] = []
@@ -153,13 +237,23 @@ def _judgeable(condition: Condition, evaluate: Evaluate) -> Term | None:
 
 
 def _is_partial(condition: Condition) -> bool:
-    """Whether Python raises an error for some texts where it judges the condition: those that are no number."""
-    match condition:
-        case All(_, conditions) | Any(_, conditions):
-            return any(map(_is_partial, conditions))
-        case PartOf(is_single=is_single):
-            return is_single
-    return isinstance(condition, NumberIs | NumberIn)
+    """True if Python raises an error for some texts where it judges the condition: those that are no number."""
+    if isinstance(condition, All | Any):
+        return any(map(_is_partial, condition.conditions))
+    return isinstance(condition, Atom) and condition.judgeable is not None
+
+
+def _has_stops(condition: Condition) -> bool:
+    if isinstance(condition, All | Any):
+        return any(map(_has_stops, condition.conditions))
+    return isinstance(condition, Atom) and condition.is_stop
+
+
+def bounds_length(condition: Condition) -> bool:
+    """True if it says nothing but how long a value is."""
+    if isinstance(condition, All):
+        return all(map(bounds_length, condition.conditions))
+    return isinstance(condition, Atom) and condition.bounds_length
 
 
 def reach(condition: Condition, evaluate: Evaluate) -> tuple[float, float]:
@@ -168,13 +262,6 @@ def reach(condition: Condition, evaluate: Evaluate) -> tuple[float, float]:
         case All(_, conditions):
             lows, highs = zip(*(reach(part, evaluate) for part in conditions), strict=True)
             return max(lows), min(highs)
-        case NumberIs():
-            return condition.reach(evaluate)
+        case Atom(reaches=(own, _)):
+            return condition.made(own, evaluate)
     return -math.inf, math.inf
-
-
-def _has_stops(condition: Condition) -> bool:
-    match condition:
-        case All(_, conditions) | Any(_, conditions):
-            return any(_has_stops(part) for part in conditions)
-    return isinstance(condition, StopsAt)

@@ -1,4 +1,4 @@
-"""What a hole of a prompt string says of itself, to its op: type, decoder, decorators, what it may call, clauses."""
+"""Holes of prompt strings to ops: type, decoder, decorators, callees and clauses."""
 
 from __future__ import annotations
 
@@ -12,21 +12,14 @@ from typing import Literal
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS
-from lmql_lite.program.annotations import NotKnown, written
+from lmql_lite.lang.names import every_node
+from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clash, option_problem, value_problem
+from lmql_lite.program.bytecode import NotWritten, compile_call, compile_expression, constant, span_of
 from lmql_lite.program.clauses import asked
 from lmql_lite.program.conditions import All
-from lmql_lite.program.decoding import (
-    Problem,
-    decoder_named,
-    decoder_problem,
-    hole_clash,
-    hole_option_problem,
-    value_problem,
-)
-from lmql_lite.program.lower import WAYS, mentioned
-from lmql_lite.program.ops import CALL, Callee, Clause, Decorator, Hole, HoleDecoder, HoleType, Option
-from lmql_lite.program.python import compile_call, compile_expression, constant, span_of
-from lmql_lite.program.types import NAMES, typed
+from lmql_lite.program.ops import CALL, Callee, Clause, Hole, HoleDecoder, HoleDecorator, HoleType, OptionCode
+from lmql_lite.program.types import NAMES, typed, written_type
+from lmql_lite.program.where import WAYS, mentioned
 
 OF_TOOLS = ("tools", "max_calls")
 """Options of a hole that say what the model may call, not how tokens are chosen."""
@@ -39,14 +32,14 @@ class Holes:
         self._bound = bound
         self._own = own
 
-    def hole(self, hole: nodes.Hole, clauses: Sequence[Clause]) -> Hole:
+    def hole(self, hole: nodes.HoleNode, clauses: Sequence[Clause]) -> Hole:
         """Raises QueryError for what the hole cannot be."""
         call = hole.call
         op = replace(
             Hole(hole.span, hole.name, All(hole.span, ())),
             decoder=self._decoder(hole.name, call) if call and not _is_action(hole, call) else None,
             decorators=tuple(
-                Decorator(each.span, _code(each), compile_call(CALL, each.tree.body, each.span, is_async=True))
+                HoleDecorator(each.span, _code(each), compile_call(CALL, each.tree.body, each.span, is_async=True))
                 for each in hole.decorators
             ),
             callees=tuple(self._callees(hole, clauses)),
@@ -60,10 +53,10 @@ class Holes:
         return replace(op, callees=(called, *op.callees)) if called else op
 
     def _type(self, name: str, annotation: nodes.Expression, clauses: tuple[Clause, ...]) -> HoleType:
-        """What the type is, where that is written out; else the run finds out, and reads the clauses then."""
+        """Type of the hole, if it is written out; else the run finds it out, and reads the clauses then."""
         try:
-            spec = typed(written(annotation.tree.body, self._own), name, annotation.span)
-        except NotKnown:
+            spec = typed(written_type(annotation.tree.body, self._own), name, annotation.span)
+        except NotWritten:
             spec = None
         except ConstraintError as error:
             raise QueryError(error.message, span=error.span, hint=error.hint) from None
@@ -93,20 +86,20 @@ class Holes:
         _refuse(hole_clash(hole, name, known.get("temperature"), known.get("n")), call.span)
         return HoleDecoder(call.span, name, options)
 
-    def _option(self, decoder: str, keyword: ast.keyword, around: Span) -> Option:
+    def _option(self, decoder: str, keyword: ast.keyword, around: Span) -> OptionCode:
         span = span_of(keyword.value, around)
         if keyword.arg is None:
             raise QueryError("a decoder takes no ** arguments", span=span, hint="write each one as name=value")
         if keyword.arg not in OF_TOOLS:
-            _refuse(hole_option_problem(decoder, keyword.arg), span)
+            _refuse(option_problem(keyword.arg, decoder, at_hole=True), span)
             if (value := constant(keyword.value)) is not None:
                 _refuse(value_problem(keyword.arg, value), span)
-        return Option(span, keyword.arg, compile_expression(keyword.value, span))
+        return OptionCode(span, keyword.arg, compile_expression(keyword.value, span))
 
     # Queries in a hole -------------------------------------------------------------------------------------------
 
-    def _callees(self, hole: nodes.Hole, clauses: Sequence[Clause]) -> list[Callee]:
-        """What its function-call form and its clauses call with the hole first: perhaps queries."""
+    def _callees(self, hole: nodes.HoleNode, clauses: Sequence[Clause]) -> list[Callee]:
+        """Functions that its call form and its clauses call with the hole as first argument: perhaps queries."""
         found = []
         if hole.call and _is_action(hole, hole.call):
             found.append(_callee("hole", hole.call.tree.body, hole.call.span, hole.name))
@@ -117,8 +110,8 @@ class Holes:
         ]
         return [each for each in found if each]
 
-    def _calls(self, clause: nodes.Expression, hole: nodes.Hole) -> bool:
-        """Whether this is `f(X, ...)` with an f that only the run knows."""
+    def _calls(self, clause: nodes.Expression, hole: nodes.HoleNode) -> bool:
+        """True if this is `f(X, ...)` with an f that only the run knows."""
         match clause.tree.body:
             case ast.Call(function, [ast.Name(hole.name), *others], named):
                 first = ast.unparse(function).partition(".")[0]
@@ -145,20 +138,20 @@ def _callee(
 
 
 def _is_named(node: ast.expr) -> bool:
-    """Whether it can be looked up without calling anything."""
+    """True if it can be looked up without calling anything."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name)
 
 
-def _is_action(hole: nodes.Hole, call: nodes.Expression) -> bool:
-    """Whether this is `[f(X)]`, not `[f() X]`."""
+def _is_action(hole: nodes.HoleNode, call: nodes.Expression) -> bool:
+    """True if this is `[f(X)]`, not `[f() X]`."""
     behind = hole.span.text[call.span.end : hole.span.end].lstrip()
     return behind[:1] in ("]", ":")
 
 
 def _reads(node: ast.expr, name: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
+    return any(isinstance(part, ast.Name) and part.id == name for part in every_node(node))
 
 
 def _refuse(problem: Problem | None, span: Span) -> None:

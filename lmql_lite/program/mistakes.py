@@ -9,8 +9,9 @@ from typing import Literal
 from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
-from lmql_lite.program.lower import EXAMPLES
-from lmql_lite.program.python import span_of
+from lmql_lite.lang.names import every_node
+from lmql_lite.program.bytecode import span_of
+from lmql_lite.program.where import EXAMPLES, UNITS
 
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 SYMBOLS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
@@ -35,13 +36,13 @@ INSTEAD = {
     "sentences": "len(SENTENCES({})) < 3",
     **dict.fromkeys(("stops_at", "stop_at", "stop"), 'STOPS_AT({}, "..")'),
 }
-"""What other languages call it: method, and the condition of this language."""
+"""Methods of other languages, and the condition of this language for each."""
 ASKED = {
     "INT": "write int({}) < 3",
     "FLOAT": "write float({}) < 1.5",
     "DATE": "write [{}: date] in the prompt, and date(2026, 1, 31) < {}",
 }
-"""What is compared instead of a function that says what kind of text a hole is."""
+"""Comparisons for users who compare a function that is true or false."""
 
 
 def refuse_mistakes(clause: nodes.Expression, hole: str) -> None:
@@ -74,7 +75,7 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
             return "this len(...) closes after the comparison instead of before it", hint
         case ast.Call(ast.Name("len"), given, []) if len(given) != 1 and _reads(node, hole):
             return f"len takes one value, and here it is given {len(given)}", f"write len({hole})"
-        case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in (*NUMBERS, "TOKENS", "WORDS", "SENTENCES"):
+        case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in NUMBERS or name in UNITS:
             return f"{name} is a function and takes parentheses", f"write {name}({hole})"
         case ast.Call(ast.Name(name)) if name == hole and name not in EXAMPLES:
             return f"[{hole}] is text and cannot be called", f"write {hole} alone, or put an operator between the two"
@@ -118,7 +119,7 @@ def _of_comparison(
 
 
 def _kind(node: ast.expr, hole: str) -> Literal["text", "number"] | None:
-    """What the value certainly is."""
+    """Kind of value, if it is certain."""
     match node:
         case ast.Name(name) if name == hole:
             return "text"
@@ -140,4 +141,4 @@ def _kind(node: ast.expr, hole: str) -> Literal["text", "number"] | None:
 
 
 def _reads(node: ast.AST, hole: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == hole for part in ast.walk(node))
+    return any(isinstance(part, ast.Name) and part.id == hole for part in every_node(node))

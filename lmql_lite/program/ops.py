@@ -7,24 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import CodeType
 from typing import Any, Literal
 
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.names import Form
-from lmql_lite.program.conditions import Condition
-from lmql_lite.program.given import OtherHoles
-from lmql_lite.program.numbers import Kind
+from lmql_lite.program.conditions import Condition, Joint, OtherHoles
+from lmql_lite.program.number_terms import Kind
 from lmql_lite.program.types import TextType, TypeSpec
 from lmql_lite.tokens import Role
 
 
 @dataclass(frozen=True, slots=True)
-class Interpolated:
-    """A value to be formatted into the text, as an f-string does."""
+class Placed:
+    """Part of a program, with its place in the source."""
 
     span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolated(Placed):
+    """A value to be formatted into the text, as an f-string does."""
+
     code: CodeType
     here: CodeType
     """Calls CALL, so that a traceback shows this place."""
@@ -33,23 +39,21 @@ class Interpolated:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class PromptText(Placed):
     """Adds text to the prompt: literals and values."""
 
-    span: Span
     parts: tuple[str | Interpolated, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Placed):
     """A turn of a chat begins: what follows is said by `role`."""
 
-    span: Span
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FinalCall:
     """A predicate that calls `function` with so many arguments by place, and with `final=FINAL` beside its own: for
     functions that want to judge text that is not complete."""
 
@@ -59,16 +63,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicate:
+class Predicate(Placed):
     """A condition that only Python can judge (S21).
 
     `call` is set where it is a call of something that has a name. `guided` are parts that are no Python: whether they
-    hold stands under GUIDED.
+    hold stands under GUIDED. `len(X)` reads the text of a typed hole, `str(X)` the number of one that `INT` or `FLOAT`
+    makes a number: with them the same is true of the value that the hole has in the end.
     """
 
-    span: Span
     code: CodeType
-    call: Call | None = None
+    call: FinalCall | None = None
     guided: tuple[Condition, ...] = ()
     others: OtherHoles | None = None
 
@@ -80,15 +84,18 @@ class Clause:
     expression: nodes.Expression
     others: OtherHoles | None = None
 
+    def bearing(self, condition: Condition) -> Condition:
+        """The clause's condition, waiting for other holes if the clause reads them."""
+        return Joint(self.expression.span, self.others, condition) if self.others else condition
+
 
 @dataclass(frozen=True, slots=True)
-class HoleType:
+class HoleType(Placed):
     """The type of a hole. Where `spec` is None the run finds it out, and only then what `clauses` mean.
 
     `offered` are names that the annotation may use without an import.
     """
 
-    span: Span
     code: CodeType
     offered: tuple[str, ...]
     clauses: tuple[Clause, ...]
@@ -96,48 +103,44 @@ class HoleType:
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Placed):
     """The texts that a hole may be, each of them weighed as a whole (S25)."""
 
-    span: Span
     options: CodeType
 
 
 @dataclass(frozen=True, slots=True)
-class HoleDecoder:
+class HoleDecoder(Placed):
     """`[sample(temperature=0.8) X]`: how the tokens of this hole are chosen. Its options are read when it opens."""
 
-    span: Span
     name: str
-    options: tuple[Option, ...] = ()
+    options: tuple[OptionCode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Decorator:
+class HoleDecorator(Placed):
     """`@tidy(1)` before a hole's name: its value is what the hole is decorated with. `here` awaits CALL."""
 
-    span: Span
     code: CodeType
     here: CodeType
 
 
 @dataclass(frozen=True, slots=True)
-class Callee:
-    """Something that a hole calls, which may be a query: that only the run can tell (S26, runtime/callees.py).
+class Callee(Placed):
+    """Something that a hole calls, which may be a query: that only the run can tell (S26, engine/subquery.py).
 
     `function` gives what is called, `arguments` the pair (by place, by name) that it gets without the hole's own name,
     None where it is not called but only named. `form` says what it is where it is no query: the hole's type in
     `[X: kind(3)]`, a predicate of its in `where fits(X)`, and a mistake in `[ask(X)]`.
     """
 
-    span: Span
     form: Literal["type", "where", "hole"]
     function: CodeType
     arguments: CodeType | None
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
+@dataclass(frozen=True)
+class Hole(Placed):
     """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject what it says.
 
     Where it has a `distribution` its value is one of those options, if condition and predicates let it be. `callees`
@@ -145,9 +148,9 @@ class Hole:
     `number`: its text becomes such a number once it has met all that is asked of it.
     `following` is the text that comes after the hole in every case, b"" where that is not known (S18).
     `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
+    `is_judged`: its query returns it to a hole whose own Python may refuse it (S26).
     """
 
-    span: Span
     name: str
     condition: Condition
     predicates: tuple[Predicate, ...] = ()
@@ -157,17 +160,18 @@ class Hole:
     number: Kind | None = None
     distribution: Distribution | None = None
     decoder: HoleDecoder | None = None
-    decorators: tuple[Decorator, ...] = ()
+    decorators: tuple[HoleDecorator, ...] = ()
     callees: tuple[Callee, ...] = ()
+    is_judged: bool = False
 
-    @property
+    @cached_property
     def may_reject(self) -> bool:
-        """Whether Python, or the type, may refuse a value that the model was let say."""
-        return bool(self.predicates) or bool(self.type and self.type.spec and self.type.spec.judges)
+        """True if Python, or the type, may refuse a value that the model was let say."""
+        return self.is_judged or bool(self.predicates) or bool(self.type and self.type.spec and self.type.spec.judges)
 
     @property
     def stands_alone(self) -> bool:
-        """Whether what may be said in it is not known when its segment starts, or may not be passed (S16)."""
+        """True if what may be said in it is not known when its segment starts, or may not be passed (S16)."""
         return bool(
             self.may_reject
             or self.distribution
@@ -179,10 +183,9 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Let:
+class Let(Placed):
     """Runs Python statements in the environment."""
 
-    span: Span
     code: CodeType
 
 
@@ -193,20 +196,18 @@ class Jump:
 
 
 @dataclass(frozen=True, slots=True)
-class JumpIf:
+class JumpIf(Placed):
     """Jumps when the test's truth is `when`."""
 
-    span: Span
     test: CodeType
     when: bool
     target: int
 
 
 @dataclass(frozen=True, slots=True)
-class Enter:
+class Enter(Placed):
     """Begins a loop: keeps the iterator of a value under `slot`, a name that no query can spell."""
 
-    span: Span
     slot: str
     iterable: CodeType
     here: CodeType
@@ -215,10 +216,9 @@ class Enter:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class Next(Placed):
     """Takes the next item of `slot` and assigns it (`assign` reads ITEM); jumps to `target` when there is none."""
 
-    span: Span
     slot: str
     assign: CodeType
     target: int
@@ -227,17 +227,16 @@ class Next:
 
 
 # `Enter`, `EnterWith` and `Try` open a block, and the ops named with them close it. How a block is left otherwise, by
-# `Leave`, by `Return` or by an exception, is settled when that happens (runtime/blocks.py).
+# `Leave`, by `Return` or by an exception, is settled when that happens (engine/blocks.py).
 
 
 @dataclass(frozen=True, slots=True)
-class EnterWith:
+class EnterWith(Placed):
     """Opens a `with`: `manager` is entered, and what that gives lies under ITEM. Its exit is kept under `slot`.
 
     An exception that the exit swallows goes on at `target`.
     """
 
-    span: Span
     slot: str
     manager: CodeType
     target: int
@@ -246,114 +245,105 @@ class EnterWith:
 
 
 @dataclass(frozen=True, slots=True)
-class ExitWith:
+class ExitWith(Placed):
     """The end of its body."""
-
-    span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class Try(Placed):
     """Opens a `try`: its handlers begin at `target`, or its `finally` where that is what `always` runs."""
 
-    span: Span
     target: int
     always: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class EndTry:
+class EndTry(Placed):
     """The end of what a `Try` guards. Behind it stands the `finally`, or what comes if nothing was raised."""
-
-    span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Except:
+class Except(Placed):
     """Jumps to `target`, the next handler, unless the exception at hand is of its types, which `here` gives to CALL."""
 
-    span: Span
     here: CodeType
     target: int
 
 
 @dataclass(frozen=True, slots=True)
-class EndExcept:
+class EndExcept(Placed):
     """The end of a handler: the exception is dealt with."""
 
-    span: Span
     target: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reraise:
+class Reraise(Placed):
     """No handler took the exception."""
-
-    span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class EndFinally:
+class EndFinally(Placed):
     """The end of a `finally`: goes on with what led into it. `onward` are the places that leads to."""
 
-    span: Span
     onward: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Placed):
     """`break` and `continue` out of blocks: leaves the open ones but the first `depth`, then jumps.
 
     `via` is the `finally` that this comes by first, None for none.
     """
 
-    span: Span
     depth: int
     target: int
     via: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class Return(Placed):
     """Ends the query. `value` is None for a bare return and for the end of the body. `via` as in `Leave`."""
 
-    span: Span
     value: CodeType | None
     via: int | None = None
 
 
 Jumping = Jump | JumpIf | Next | EnterWith | Try | Except | EndExcept | Leave
 Blocked = Enter | Next | EnterWith | ExitWith | Try | EndTry | Except | EndExcept | Reraise | EndFinally | Leave
-Op = Text | Turn | Hole | Let | Jump | JumpIf | Blocked | Return
+Op = PromptText | Turn | Hole | Let | Jump | JumpIf | Blocked | Return
 
 ITEM = "#item"
-"""Where `Next` leaves the item for its `assign` code, and `EnterWith` what it was given; no name of a query."""
+"""Name under which `Next` leaves the item and `EnterWith` the value that it was given; not a name of a query."""
 ERROR = "#error"
 """The exception that is being handled, if one is."""
 CALL = "#call"
-"""What the `here` of an op calls."""
+"""Name of the function that the `here` of an op calls."""
 CASE = "#case"
-"""Which case of a `match` holds, -1 for none."""
+"""Number of the case of a `match` that holds, -1 for none."""
 STEP = "#step"
-"""What a `while` in plain Python calls each time around."""
+"""Name of the function that a `while` in plain Python calls each time around."""
 QUERIES = "#queries"
 """The programs of the functions in a query that are queries themselves, by the line of their first decorator."""
 GUIDED = "#guided"
-"""Where a predicate finds the truth of its parts that are no Python."""
+"""Name of the list in which a predicate finds the truth of its parts that are not Python."""
 FINAL = "#final"
-"""Where a predicate finds whether the text it judges is complete."""
+"""Name of the flag that tells a predicate that its text is complete."""
+TEXT = "#text"
+"""Name under which a predicate finds the text of a hole whose name stands for its value."""
+VALUE = "#value"
+"""Name under which a predicate finds the value of a hole whose name stands for its text."""
 
 
 def is_slot(name: str) -> bool:
-    """Whether a loop keeps its iterator under this name, or a `with` its exit."""
+    """True if a loop keeps its iterator under this name, or a `with` its exit."""
     return name.startswith("#") and name[1:].isdecimal()
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class OptionCode(Placed):
     """One argument of the decoder header, evaluated when a run begins."""
 
-    span: Span
     name: str
     value: CodeType
 
@@ -367,7 +357,7 @@ class Input:
     form: Form = "value"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """A compiled query.
 
@@ -378,8 +368,8 @@ class Program:
     ops: tuple[Op, ...]
     prologue: tuple[Let, ...] = ()
     decoder: str | None = None
-    options: tuple[Option, ...] = ()
-    model: Option | None = None
+    options: tuple[OptionCode, ...] = ()
+    model: OptionCode | None = None
     holes: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
     bound: frozenset[str] = frozenset()
@@ -390,7 +380,7 @@ class Program:
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
         return self  # nothing in it changes
 
-    @property
+    @cached_property
     def returns(self) -> bool:
-        """Whether the query returns a value of its own somewhere."""
+        """True if the query returns a value of its own somewhere."""
         return any(isinstance(op, Return) and op.value is not None for op in self.ops)

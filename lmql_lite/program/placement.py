@@ -8,70 +8,70 @@ which one is last, at each that may be, once the others have values.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
-from lmql_lite.program.given import OtherHoles
-from lmql_lite.program.lower import conjuncts, mentioned
+from lmql_lite.program.bytecode import compile_expression
+from lmql_lite.program.conditions import OtherHoles
 from lmql_lite.program.ops import Clause, Hole, Op
-from lmql_lite.program.python import compile_expression
-from lmql_lite.program.ways import ways
+from lmql_lite.program.segments import Ways, ways
+from lmql_lite.program.where import conjuncts, mentioned
 
 
-class StringClauses:
-    """Clauses of the `where` of one prompt string. The holes of other strings are values by then."""
-
-    def __init__(self, where: nodes.Expression | None, in_string: Sequence[str], in_query: Iterable[str]) -> None:
-        self._in_string = in_string
-        self._clauses = _read(where, in_query)
-
-    def of(self, place: int) -> Iterator[Clause]:
-        """The clauses of the hole that is at this place among those of its string."""
-        name = self._in_string[place]
-        to_come = set(self._in_string[place + 1 :]) - {name}
-        for each in self._clauses:
-            own = each.holes.intersection(self._in_string)
+def clauses_of_string(
+    where: nodes.Expression | None, in_string: Sequence[str], in_query: Iterable[str]
+) -> list[list[Clause]]:
+    """The clauses of each hole of one prompt string, by its place there. Holes of other strings are values by then."""
+    found: list[list[Clause]] = [[] for _ in in_string]
+    for each in _read(where, in_query):
+        own = each.holes.intersection(in_string)
+        for place, name in enumerate(in_string):
+            to_come = set(in_string[place + 1 :]) - {name}
             if not own or (name in own and own.isdisjoint(to_come)):
-                yield each.clause(each.reads - {name}, waits=False)
+                found[place].append(each.clause(each.reads - {name}, waits=False))
+    return found
 
 
-class QueryClauses:
-    """Clauses of the `where` at the end of a query."""
-
-    def __init__(self, where: nodes.Expression | None, in_query: Iterable[str], ops: Sequence[Op]) -> None:
-        self._ops = ops
-        self._ways = ways(ops)
-        self._clauses = _read(where, in_query)
-        self._by_hole: dict[str, list[int]] = {name: [] for name in in_query}
-        for at, each in enumerate(self._clauses):
-            for name in each.holes or self._by_hole:
-                self._by_hole[name].append(at)
-
-    def of(self, place: int, name: str) -> Iterator[Clause]:
-        """The clauses of the hole that is op `place` of the program."""
-        for each in (self._clauses[at] for at in self._by_hole[name]):
+def clauses_of_query(
+    where: nodes.Expression | None, in_query: Iterable[str], ops: Sequence[Op]
+) -> Mapping[int, Sequence[Clause]]:
+    """The clauses of the `where` at the end of a query, by the op of the hole that bears them."""
+    found: dict[int, list[Clause]] = defaultdict(list)
+    if where is None:
+        return found
+    onward = ways(ops)
+    places: dict[str, list[int]] = defaultdict(list)
+    for at, op in enumerate(ops):
+        if isinstance(op, Hole):
+            places[op.name].append(at)
+    for each in _read(where, in_query):
+        for name in each.holes or tuple(places):
             others = each.holes - {name}
-            if not others or self._may_be_last(place, others):
-                yield each.clause(each.reads - {name}, waits=bool(others))
+            for at in places[name]:
+                if not others or _may_be_last(ops, onward, at, others):
+                    found[at].append(each.clause(each.reads - {name}, waits=bool(others)))
+    return found
 
-    def _may_be_last(self, place: int, others: frozenset[str]) -> bool:
-        """Whether a run may end without filling any of the others after this op."""
-        seen, reached = set[int](), list(self._ways[place])
-        while reached:
-            at = reached.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            op = self._ops[at]
-            if isinstance(op, Hole) and op.name in others:  # filled, unless it fails and a `try` goes on
-                reached += [target for target in self._ways[at] if target != at + 1]
-            elif not self._ways[at]:
-                return True
-            else:
-                reached += self._ways[at]
-        return False
+
+def _may_be_last(ops: Sequence[Op], onward: Ways, place: int, others: frozenset[str]) -> bool:
+    """True if a run may end without filling any of the others after this op."""
+    seen, reached = set[int](), list(onward[place])
+    while reached:
+        at = reached.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        op = ops[at]
+        if isinstance(op, Hole) and op.name in others:  # filled, unless it fails and a `try` goes on
+            reached += [target for target in onward[at] if target != at + 1]
+        elif not onward[at]:
+            return True
+        else:
+            reached += onward[at]
+    return False
 
 
 class _Read(NamedTuple):

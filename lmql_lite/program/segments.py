@@ -1,4 +1,4 @@
-"""Which holes are matched as one run with the hole before them. Fixed by the program alone (S16)."""
+"""Segments and ways of a program: what comes after each op, and which holes are matched as one run (S16)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import CodeType
 
-from lmql_lite.program.ops import CALL, Hole, Jumping, Let, Op, Text
+from lmql_lite.program.ops import (
+    CALL,
+    EndExcept,
+    EndFinally,
+    EnterWith,
+    Except,
+    Hole,
+    Jump,
+    JumpIf,
+    Jumping,
+    Leave,
+    Let,
+    Next,
+    Op,
+    PromptText,
+    Reraise,
+    Return,
+    Try,
+)
 
 REFLECTION = frozenset({"context", "eval", "exec", "globals", "locals", "vars"})
 """Through these Python reads any hole without naming it."""
 
 
 def segmented(ops: Sequence[Op], prologue: Sequence[Let]) -> tuple[Op, ...]:
-    """The ops, with the holes marked that stand in one segment with the hole before them.
+    """The ops, each hole with the text that follows it in every case, and marked if it stands in one segment with the
+    hole before it.
 
     Between the two is nothing but text that could be known when the segment starts: no statement, no place that is
     jumped to, no value of one of its holes. What Python judges, before or after, begins anew.
@@ -24,31 +43,31 @@ def segmented(ops: Sequence[Op], prologue: Sequence[Let]) -> tuple[Op, ...]:
     segment: set[str] = set()
     """The holes so far of the segment that may go on here."""
     for at, op in enumerate(ops):
-        if at in targets or not isinstance(op, Text | Hole):
+        if at in targets or not isinstance(op, PromptText | Hole):
             segment = set()
-        read = {name for code in _codes(op) for name in _names(code)} - {CALL}
+        read = {name for code in codes_of(op) for name in _names(code)} - {CALL}
         if read:  # what is called may be a function of the query and read what that reads
             read |= later
         if read & (segment | REFLECTION):
             segment = set()
         if isinstance(op, Hole):
             joins = bool(segment) and not op.stands_alone
-            op = replace(op, continues_segment=joins)
+            op = replace(op, continues_segment=joins, following=_following(ops, at + 1))
             segment = set() if op.stands_alone else {*segment, op.name} if joins else {op.name}
         marked.append(op)
     return tuple(marked)
 
 
-def _codes(part: object) -> Iterator[CodeType]:
-    """All Python that an op evaluates."""
+def codes_of(part: object) -> Iterator[CodeType]:
+    """All Python in a part of a program."""
     if isinstance(part, CodeType):
         yield part
     elif isinstance(part, tuple):
         for each in part:
-            yield from _codes(each)
+            yield from codes_of(each)
     elif is_dataclass(part) and not isinstance(part, type):  # the type of a hole may be a class of the user's
         for field in fields(part):
-            yield from _codes(getattr(part, field.name))
+            yield from codes_of(getattr(part, field.name))
 
 
 def _names(code: CodeType) -> set[str]:
@@ -57,5 +76,61 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _read_later(code: CodeType) -> set[str]:
-    """What the functions and classes inside it read."""
+    """Names that the functions and classes inside it read."""
     return {name for inner in code.co_consts if isinstance(inner, CodeType) for name in _names(inner)}
+
+
+def _following(ops: Sequence[Op], at: int) -> bytes:
+    """The literal text that comes from op `at` on, whatever happens at run time."""
+    said: list[str] = []
+    seen: set[int] = set()
+    while at not in seen:
+        seen.add(at)
+        op = ops[at]
+        if isinstance(op, Jump):
+            at = op.target
+            continue
+        if not isinstance(op, PromptText):
+            break
+        for part in op.parts:
+            if not isinstance(part, str):
+                return "".join(said).encode("utf-8", "replace")
+            said.append(part)
+        at += 1
+    return "".join(said).encode("utf-8", "replace")
+
+
+# Ways --------------------------------------------------------------------------------------------------------------
+
+Ways = tuple[tuple[int, ...], ...]
+
+
+def ways(ops: Sequence[Op]) -> Ways:
+    """The places behind each op. Where a hole fails, what guards it goes on; any other exception counts as raised where
+    the block begins."""
+    found = [_onward(op, at) for at, op in enumerate(ops)]
+    for at, op in enumerate(ops):
+        if isinstance(op, Try | EnterWith):
+            for inside in range(at + 1, op.target):
+                if isinstance(ops[inside], Hole):
+                    found[inside] = (*found[inside], op.target)
+    return tuple(tuple(dict.fromkeys(each)) for each in found)
+
+
+def _onward(op: Op, at: int) -> tuple[int, ...]:
+    match op:
+        case Return(via=via):
+            return () if via is None else (via,)
+        case Reraise():
+            return ()
+        case Jump(target=target) | EndExcept(target=target) | Leave(target=target, via=None):
+            return (target,)
+        case Leave(via=int() as via):
+            return (via,)
+        case JumpIf(target=target) | Next(target=target) | Try(target=target) | Except(target=target):
+            return (at + 1, target)
+        case EnterWith(target=target):
+            return (at + 1, target)
+        case EndFinally(_, onward):
+            return (at + 1, *onward)
+    return (at + 1,)

@@ -7,6 +7,8 @@ containers, classes, unions and JSON Schemas, is JSON.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import datetime
 import re
 import typing
@@ -15,14 +17,25 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lmql_lite.constraints import decimals, shapes
+from lmql_lite.constraints import formats
 from lmql_lite.constraints.pattern import UnsupportedPattern, found, program
 from lmql_lite.constraints.terms import ANYTHING, Choice, Length, Matches, Term, conjunction
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.patterns import MEANINGFUL
-from lmql_lite.program.schemas import Convert, JsonType, adapted, of_python, of_schema, says_all, schema_of, validating
-from lmql_lite.program.subjects import PLAIN, Day, Number, OneListed, Subject, Value
-from lmql_lite.program.values import Comparison, encode, finite
+from lmql_lite.program.bytecode import NotWritten, written
+from lmql_lite.program.json_types import (
+    Convert,
+    JsonType,
+    adapted,
+    of_python,
+    of_schema,
+    says_all,
+    schema_of,
+    validating,
+)
+from lmql_lite.program.number_terms import Comparison
+from lmql_lite.program.text_terms import MEANINGFUL
+from lmql_lite.program.values import encode, finite
+from lmql_lite.program.where import OTHER, PLAIN, ParsedNumber, Subject, TypedValue
 
 NAMES: Mapping[str, object] = {
     "Literal": typing.Literal,
@@ -34,8 +47,10 @@ NAMES: Mapping[str, object] = {
     "date": datetime.date,
     "datetime": datetime,
 }
-"""What an annotation may use without an import (`lang.keywords.TYPES`)."""
-DATETIME = f"(?:{shapes.DATE})T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+"""Names that an annotation may use without an import (`lang.keywords.TYPES`)."""
+IN_ANNOTATIONS: Mapping[str, object] = {**vars(builtins), "re": re, **NAMES}
+"""Names whose value is known where a query is compiled."""
+DATETIME = f"(?:{formats.DATE})T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +61,7 @@ class TextType:
     convert: Convert = str
     bare: Subject = PLAIN
     judges: bool = False
-    """Whether `convert` may refuse a text that the term lets through."""
+    """True if `convert` may refuse a text that the term lets through."""
 
     def spelled(self, value: Any) -> str:
         """The text of a value that no model said."""
@@ -56,20 +71,32 @@ class TextType:
 TypeSpec = TextType | JsonType
 
 
+def written_type(annotation: ast.expr, own: frozenset[str]) -> Any:
+    """The value of an annotation whose names are Python's or `NAMES`. Raises NotWritten for all others.
+
+    `own` are the names that the query binds or is given.
+    """
+    names = {each: value for each, value in IN_ANNOTATIONS.items() if each not in own}
+    try:
+        return written(annotation, names)
+    except (TypeError, ValueError, LookupError, AttributeError, re.error) as error:
+        raise NotWritten from error  # Python says it again when the query runs
+
+
 def typed(annotation: Any, name: str, span: Span) -> TypeSpec:
-    """What the annotation of the hole called `name` means. Raises ConstraintError for what no hole can have."""
+    """Type of the hole called `name`. Raises ConstraintError for an annotation that no hole can have."""
     if annotation is str:
         return TextType(ANYTHING)
     if annotation is int:
-        return TextType(shapes.shape("INT", span), int, Number("int"))
+        return TextType(formats.shape("INT", span), int, ParsedNumber("int"))
     if annotation is float:
-        return TextType(shapes.shape("FLOAT", span), finite, Number("float"))
+        return TextType(formats.shape("FLOAT", span), finite, ParsedNumber("float"))
     if annotation is bool:
         return _listed((False, True), name, span)
     if annotation is datetime.date:
-        return TextType(shapes.shape("DATE", span), datetime.date.fromisoformat, Day())
+        return TextType(formats.shape("DATE", span), datetime.date.fromisoformat, TypedValue("date"))
     if annotation in (datetime.datetime, datetime):  # the name stands for the module: datetime.date is one of it
-        return TextType(Matches(DATETIME, span=span), datetime.datetime.fromisoformat, Value())
+        return TextType(Matches(DATETIME, span=span), datetime.datetime.fromisoformat, OTHER)
     if isinstance(annotation, str):
         return _pattern(annotation, 0, span)
     if isinstance(annotation, re.Pattern) and isinstance(annotation.pattern, str):
@@ -116,7 +143,7 @@ def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
     if not texts:
         raise ConstraintError(f"nothing can fill [{name}]: its type lists no value", span=span)
     listed = tuple((encode(span, text), value) for text, value in texts.items())
-    return TextType(Choice(tuple(text for text, _ in listed), span), texts.__getitem__, OneListed(listed))
+    return TextType(Choice(tuple(text for text, _ in listed), span), texts.__getitem__, TypedValue(listed))
 
 
 # Annotated -----------------------------------------------------------------------------------------------------------
@@ -136,15 +163,15 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
     adapter = adapted(annotation, name, span)
     schema = {key: value for key, value in schema_of(adapter, annotation, name, span).items() if key not in WORDLESS}
     terms = [plain.term]
-    if plain.bare == Number("int"):
+    if plain.bare == ParsedNumber("int"):
         least = [schema.pop("minimum", None), _next(schema.pop("exclusiveMinimum", None), 1)]
         most = [schema.pop("maximum", None), _next(schema.pop("exclusiveMaximum", None), -1)]
         low = max((bound for bound in least if bound is not None), default=None)
         high = min((bound for bound in most if bound is not None), default=None)
-        terms.append(shapes.integers(low, high, span))
-    elif plain.bare == Number("float"):
+        terms.append(formats.integers(low, high, span))
+    elif plain.bare == ParsedNumber("float"):
         bounds = [(comparison, schema.pop(key, None)) for key, comparison in BOUNDS.items()]
-        terms += [decimals.compared(comparison, bound, span) for comparison, bound in bounds if bound is not None]
+        terms += [formats.compared(comparison, bound, span) for comparison, bound in bounds if bound is not None]
     elif plain.bare == PLAIN:
         terms.append(Length(schema.pop("minLength", 0), schema.pop("maxLength", None), span=span))
         if "pattern" in schema:  # pydantic stays the judge: its expressions are nearly those of Python
@@ -159,7 +186,7 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
 
 
 def _searched(pattern: str, span: Span) -> list[Term]:
-    """What guides where pydantic searches for a pattern; nothing, where Python would read it otherwise."""
+    """Term of a pattern that pydantic searches for; none where Python would read it otherwise."""
     if ANOTHER_CLASS.search(pattern):
         return []
     if not MULTILINE.search(pattern):

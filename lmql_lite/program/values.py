@@ -1,33 +1,18 @@
-"""What Python gave for a value in a `where` clause, if the clause can use it; else an error with the clause's place."""
+"""Values that the query's Python gave, if they can be used; else an error with the place of the code."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
+from datetime import date
+from enum import Enum
 from numbers import Integral, Rational, Real
-from types import CodeType
-from typing import Literal, cast
+from typing import Any, cast
 
-from lmql_lite.constraints.pattern import UnsupportedPattern, program
-from lmql_lite.constraints.terms import Matches, Term
-from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.errors import ConstraintError, InputError, Span
 
-Evaluate = Callable[[CodeType], object]
-Comparison = Literal["<", "<=", "==", "!=", ">=", ">"]
 SHOWN = 80
 """Characters of a value in a sentence."""
-
-
-def once(evaluate: Evaluate) -> Evaluate:
-    """Evaluates each code object once: the middle of `a < b < c` is one, and stands in two comparisons."""
-    known: dict[int, object] = {}
-
-    def remembered(code: CodeType) -> object:
-        if id(code) not in known:
-            known[id(code)] = evaluate(code)
-        return known[id(code)]
-
-    return remembered
 
 
 def number(span: Span, sentence: str, value: object) -> float:
@@ -54,20 +39,51 @@ def encode(span: Span, text: str) -> bytes:
         raise wrong(span, "half of a surrogate pair is no text that a model could say", text, hint) from None
 
 
-def followed(term: Term) -> Term:
-    """The term, if its pattern can be followed."""
-    if isinstance(term, Matches):
-        try:
-            program(term.pattern, term.flags)
-        except UnsupportedPattern as error:
-            raise ConstraintError(error.sentence, span=term.span, hint=error.hint) from None
-    return term
-
-
 def wrong(span: Span, sentence: str, value: object, hint: str | None = None) -> ConstraintError:
+    return ConstraintError(f"{sentence}; this is {_shown(value)} ({type(value).__name__})", span=span, hint=hint)
+
+
+def _shown(value: object) -> str:
     try:
         shown = repr(value)
     except Exception:  # an integer of 5,000 digits has no text, and a repr may do anything
-        shown = "a value that cannot be shown"
-    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}.."
-    return ConstraintError(f"{sentence}; this is {shown} ({type(value).__name__})", span=span, hint=hint)
+        return "a value that cannot be shown"
+    return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}.."
+
+
+def texts_of(options: Any) -> tuple[str, ...]:
+    """The options of a `distribution`, or of a scoring, as texts in their order.
+
+    Numbers and dates are spelled as `str` does, an enum's member as its value.
+    Raises InputError where there are none, where one is empty, no text or there twice, and where they have no order.
+    """
+    if isinstance(options, str | bytes) or not isinstance(options, Iterable):
+        raise InputError(f"the options are a list of texts; this is {_shown(options)}", hint='write ["yes", "no"]')
+    if isinstance(options, set | frozenset):
+        raise InputError("a set of options has no order that stays", hint="write a list, or sorted(...)")
+    texts: dict[str, None] = {}
+    for number, option in enumerate(options, start=1):
+        text = _text(option, number)
+        if text in texts:
+            raise InputError(
+                f"the option {_shown(text)} is there twice", hint="options share one probability: each stands once"
+            )
+        texts[text] = None
+    if not texts:
+        raise InputError("there are no options", hint="a choice needs one at least")
+    return tuple(texts)
+
+
+def _text(option: Any, number: int) -> str:
+    if isinstance(option, Enum):
+        option = option.value
+    if not isinstance(option, str | int | float | date):
+        raise InputError(f"option {number} is no text: {_shown(option)}", hint="write it as a text, such as str(x)")
+    text = str(option)
+    if not text:
+        raise InputError(f"option {number} is empty", hint="every option has a character at least")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"option {number} has a character that no text can have: {_shown(text)}") from None
+    return text

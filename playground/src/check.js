@@ -2,7 +2,7 @@
 import { byId, make, visible } from "./dom.js";
 
 const QUIET_MS = 250;
-const LONGEST_MS = 1_000; // that a run waits for a check
+const LONGEST_MS = 5_000; // that a run waits for a check
 
 export class Checker {
   constructor({ server, editor, onInputs }) {

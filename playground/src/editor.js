@@ -37,10 +37,11 @@ export function plainEditor({ parent, text, onChange }) {
   });
   return {
     text: () => area.value,
-    setText(value) {
-      area.value = value;
+    open(document) {
+      area.value = document;
       onChange();
     },
+    document: () => area.value,
     setProblems: (problems) => area.setAttribute("aria-invalid", String(problems.length > 0)),
     select(from, to) {
       area.focus();

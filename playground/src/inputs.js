@@ -1,5 +1,7 @@
-// The form for a query's inputs: one field each, for text or for JSON.
+// The form for a query's inputs: one field each, for text, for JSON, or for a text on each line.
 import { byId, make } from "./dom.js";
+
+const MOST_RUNS = 50; // of one click
 
 export class Inputs {
   constructor() {
@@ -24,19 +26,31 @@ export class Inputs {
     this.show(names);
   }
 
-  /** Raises SyntaxError with a sentence where one is no JSON. */
-  values() {
-    return Object.fromEntries(
-      this._names.map((name) => {
-        const { kind, text } = this._value(name);
-        if (kind === "text") return [name, text];
-        try {
-          return [name, JSON.parse(text)];
-        } catch {
-          throw new SyntaxError(`the input ${name} is no JSON`);
-        }
-      }),
-    );
+  /** The inputs of each run: one, unless some have a value on each line. Raises SyntaxError with a sentence where one is
+   * no JSON, and where there are too many. */
+  sets() {
+    let sets = [{}];
+    for (const name of this._names) {
+      const values = this._read(name);
+      sets = sets.flatMap((set) => values.map((value) => ({ ...set, [name]: value })));
+      if (sets.length > MOST_RUNS) throw new SyntaxError(`the inputs make more than ${MOST_RUNS} runs`);
+    }
+    return sets;
+  }
+
+  _read(name) {
+    const { kind, text } = this._value(name);
+    if (kind === "text") return [text];
+    if (kind === "lines") {
+      const lines = text.split("\n").filter((line) => line.trim());
+      if (!lines.length) throw new SyntaxError(`the input ${name} has no line`);
+      return lines;
+    }
+    try {
+      return [JSON.parse(text)];
+    } catch {
+      throw new SyntaxError(`the input ${name} is no JSON`);
+    }
   }
 
   get saved() {
@@ -58,8 +72,53 @@ export class Inputs {
     const area = make("textarea", { rows: "1", "aria-label": `input ${name}`, oninput: () => (value.text = area.value) });
     area.value = value.text;
     const kind = make("select", { "aria-label": `kind of ${name}`, onchange: () => (value.kind = kind.value) },
-      make("option", { value: "text" }, "text"), make("option", { value: "json" }, "JSON"));
+      make("option", { value: "text" }, "text"), make("option", { value: "json" }, "JSON"), make("option", { value: "lines" }, "each line"));
     kind.value = value.kind;
     return make("div", { class: "input" }, make("span", { class: "input-name" }, name), area, kind);
+  }
+}
+
+/** A field for each option that `about.options` names, the model apart. Empty is "as the query says". */
+export class Options {
+  show(rows) {
+    this._rows = rows.filter(({ name }) => name !== "model");
+    byId("options").replaceChildren(...this._rows.map((row) => this._field(row)));
+  }
+
+  values() {
+    const given = this._rows.map(({ name, type }) => {
+      const { value } = byId(`option-${name}`);
+      if (value === "") return [name, null];
+      if (type === "bool") return [name, value === "true"];
+      return [name, type === "text" ? value : Number(value)];
+    });
+    return Object.fromEntries(given);
+  }
+
+  /** Texts of the fields, the model's too. */
+  get saved() {
+    const names = ["model", ...(this._rows ?? []).map(({ name }) => name)];
+    return Object.fromEntries(names.map((name) => [name, byId(`option-${name}`).value]));
+  }
+
+  /** Fills the fields; a value that is no longer offered is left out. */
+  set saved(values) {
+    for (const [name, value] of Object.entries(values)) {
+      const field = byId(`option-${name}`);
+      const isOffered = field && (!field.options || Array.from(field.options).some((option) => option.value === value));
+      if (!isOffered || field.value === value) continue;
+      field.value = value;
+      field.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+  }
+
+  _field({ name, help, type, low, choices }) {
+    const id = `option-${name}`;
+    const listed = type === "bool" ? ["true", "false"] : choices;
+    const unset = make("option", { value: "" }, "as the query says");
+    const input = listed.length
+      ? make("select", { id }, unset, ...listed.map((value) => make("option", { value }, value)))
+      : make("input", { id, type: type === "text" ? "text" : "number", min: low, step: type === "float" ? "any" : "1" });
+    return make("label", { title: help }, `${name} `, input);
   }
 }

@@ -5,7 +5,7 @@ export const SOURCES = {
   cache: "known before this run, so nobody was asked",
   model: "said by the model",
   draft: "guessed, and the model agreed",
-  forced: "the only thing that a condition allowed, so nobody was asked",
+  forced: "the only thing that a condition allowed, or given; so nobody was asked",
   dropped: "thrown away: a wrong guess, or taken back",
 };
 
@@ -16,6 +16,13 @@ export const FATES = {
   rejected: "taken back",
   pruned: "of a hypothesis that was given up",
   missed: "guessed, and the run did not come by",
+};
+
+export const ENDINGS = {
+  stop: "it reached a phrase that ends it",
+  "end-of-text": "the model ended its text",
+  bound: "it reached its length limit",
+  forced: "its conditions, or whoever gave its text, left nothing more to say",
 };
 
 export const MARKS = { cache: "↺", draft: "»", forced: "■", dropped: "✕" };

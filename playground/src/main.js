@@ -1,11 +1,14 @@
 // The page: joins the editor, the runs and the views.
+import { Cases } from "./cases.js";
 import { Checker } from "./check.js";
 import { byId, make, visible } from "./dom.js";
 import { loadRich, plainEditor } from "./editor.js";
-import { Inputs } from "./inputs.js";
+import { Guide } from "./guide.js";
+import { Inputs, Options } from "./inputs.js";
 import { listen } from "./keys.js";
 import { Library } from "./library.js";
 import { applyTheme, fromAddress, nextTheme, remember, remembered } from "./memory.js";
+import { askedFrom } from "./onward.js";
 import { Player } from "./player.js";
 import { rangeOf } from "./positions.js";
 import { Runner, readRecording } from "./runner.js";
@@ -14,6 +17,7 @@ import { Sharing } from "./sharing.js";
 import { Stage } from "./stage.js";
 import { Tabs } from "./tabs.js";
 import { showPlan } from "./views/plan.js";
+import { RunsView } from "./views/runs.js";
 
 const FIRST = '"Q: What is the capital of France?\\nA:[ANSWER]" where STOPS_BEFORE(ANSWER, "\\n")\n';
 
@@ -22,7 +26,6 @@ class Page {
     byId("theme").textContent = `Theme: ${applyTheme()}`;
     const address = fromAddress();
     const before = remembered();
-    this.name = before.name ?? "query.lq";
     this.isStarting = false; // a run was asked for, and the server has not answered
     this.awaited = null; // the example whose recorded run is to be shown
     this.planned = null; // the text whose plan is shown
@@ -37,11 +40,27 @@ class Page {
       completions: () => this.checker.completions,
     });
     this.inputs = new Inputs();
+    this.options = new Options();
     this.inputs.saved = before.inputs ?? [];
     this.checker = new Checker({ server: this.server, editor: this.editor, onInputs: (names) => this.inputs.show(names) });
-    this.stage = new Stage({ tidyRows: rich?.tidyRows, onPlace: (place) => this.goTo(place) });
+    this.stage = new Stage({
+      onPlace: (place) => this.goTo(place),
+      onGoOn: (prefill) => this.goOn(prefill),
+      onCard: () => this.guide.did("token"),
+      mayRun: () => this.server !== null && this.runner.run === null && (this.player.recording?.asked ?? null) !== null,
+    });
     this.player = new Player((scene, deadline) => this.draw(scene, deadline), byId("panels"));
     this.stage.player = this.player;
+    this.guide = new Guide();
+    this.runs = new RunsView({
+      empty: byId("runs-empty"),
+      list: byId("runs-list"),
+      grid: byId("runs-grid"),
+      onShow: (recording) => {
+        this.show(recording);
+        this.tabs.show("output");
+      },
+    });
     this.tabs = new Tabs((name) => {
       this.player?.wake();
       if (name === "plan" && this.planned !== this.editor.text()) this.askPlan();
@@ -57,7 +76,7 @@ class Page {
     this.library = new Library({
       server: this.server,
       editor: this.editor,
-      onOpen: (name, text) => this.open(name, text),
+      onOpen: (document) => this.open(document),
       onExample: (example) => this.showExample(example),
       onFailure: (error, text) => this.tell(error, text),
     });
@@ -65,13 +84,19 @@ class Page {
       editor: this.editor,
       player: this.player,
       server: this.server,
-      name: () => this.name,
+      name: () => this.library.name,
       onCode: (text) => this.openShared(text),
       onRecording: (file) => this.openRecording(file),
       isOfServer: (recording) => recording.source !== null,
     });
+    this.cases = new Cases({
+      server: this.server,
+      asked: () => this.asked(),
+      onRun: (list) => this.run(list),
+      onFailure: (error) => this.tell(error),
+    });
+    if (before.open) this.library.restore(before.open);
     this.listen();
-    this.showName();
     await this.greet(address, before);
     document.documentElement.dataset.ready = rich ? "rich" : "plain";
   }
@@ -96,6 +121,7 @@ class Page {
     listen({
       run: () => this.run(),
       stop: () => this.stop(),
+      save: () => this.library.save(),
       plan: () => this.plan(),
       help: () => byId("help-dialog").showModal(),
       problem: (step) => this.checker.go(step),
@@ -111,8 +137,8 @@ class Page {
     if (address.code) await this.sharing.open(`#code=${address.code}`);
     if (!address.token) {
       this.tell(null, "This page can show recordings. To run queries, open the address that `lq playground` has printed.");
-      byId("run").disabled = true;
       this.server = null;
+      this.showState();
       return;
     }
     try {
@@ -121,9 +147,12 @@ class Page {
       const examples = await this.library.fill();
       const file = address.file ?? about.start?.file;
       if (!address.code && before.text === undefined) {
-        if (file) await this.library.open(file);
-        else this.open(examples[0]?.name ?? "query.lq", examples[0]?.text ?? FIRST);
+        const first = file ?? this.library.files[0];
+        if (first) await this.library.open(first);
+        else this.library.openText(examples[0]?.name ?? "query.lq", examples[0]?.text ?? FIRST);
+        if (!file && this.library.isExamples) byId("examples-dialog").showModal();
       }
+      if (before.text !== undefined) this.cases.open(this.library.remembered);
       this.checker.now();
       const last = before.run ? await this.runner.again(before.run, before.source ?? "") : null;
       const example = examples.find(({ text }) => text === this.editor.text());
@@ -138,51 +167,74 @@ class Page {
     const [first] = about.models;
     byId("option-model").replaceChildren(...about.models.map(({ id }) => make("option", { value: id }, id)));
     byId("model").textContent = first ? `${first.id}${first.demo ? " (a demo: small, and often wrong)" : ""}` : "";
-    byId("model").title = `cache: ${about.cache.name}`;
+    byId("model").title = `${byId("model").textContent}; cache: ${about.cache.name}`;
+    this.cases.models = about.models.map(({ id }) => id);
     byId("option-model").addEventListener("change", (event) => {
       const model = about.models.find(({ id }) => id === event.target.value);
       byId("model").textContent = `${model.id}${model.demo ? " (a demo: small, and often wrong)" : ""}`;
     });
+    this.options.show(about.options);
+    this.options.saved = remembered().options ?? {};
     byId("build").hidden = !about.build;
     byId("build").textContent = about.build ?? "";
   }
 
   asked() {
-    const number = (id) => (byId(id).value === "" ? null : Number(byId(id).value));
     return {
       text: this.editor.text(),
-      name: this.name,
-      inputs: this.inputs.values(),
+      name: this.library.name,
+      inputs: this.inputs.sets()[0],
       options: {
         model: byId("option-model").value || null,
-        cache_mode: byId("option-cache").value || null,
-        seed: number("option-seed"),
-        max_tokens: number("option-max"),
-        speculate: byId("option-speculate").checked ? null : false,
+        ...this.options.values(),
       },
     };
   }
 
-  async run() {
-    if (!this.server || this.isStarting || this.runner.run !== null) return;
+  /** A run like the one that is shown, whose first holes have these texts. */
+  goOn(prefill) {
+    this.tabs.show("output");
+    return this.run([askedFrom(this.player.recording.asked, this.player.scene.started, prefill)]);
+  }
+
+  /** Runs what is asked for, one after the other: what stands on the page, once for each set of inputs, unless it is
+   * told. Several then stand beside each other. Gives their recordings, which have ended where there are several. */
+  async run(list = null) {
+    const recordings = [];
+    if (!this.server || this.isStarting || this.runner.run !== null) return recordings;
     this.quiet();
     this.isStarting = true;
     this.awaited = null;
     this.showState();
     try {
       await this.checker.upToDate();
-      const asked = this.asked();
-      const recording = await this.runner.start(asked);
-      this.isStarting = false;
-      this.show(recording);
-      this.remember({ run: recording.name, source: asked.text });
-      recording.asked = asked;
-      if (this.tabs.shown === "constraints") this.askClauses();
+      const wanted = list ?? this.inputs.sets().map((inputs) => ({ ...this.asked(), inputs }));
+      const numbers = [];
+      for (const asked of wanted) {
+        numbers.push(await this.begin(asked));
+        recordings.push(this.player.recording);
+        if (wanted.length > 1 || asked.case) await this.runner.over;
+        if (recordings.at(-1).end?.kind === "Stopped") break;
+      }
+      if (numbers.length > 1) this.runs.compare(numbers);
+      if (numbers.length > 1 || wanted[0].case) this.tabs.show("runs");
     } catch (error) {
       this.tell(error);
     }
     this.isStarting = false;
     this.showState();
+    return recordings;
+  }
+
+  /** Gives the number of the run in the list of runs. */
+  async begin(asked) {
+    this.isStarting = true;
+    const recording = await this.runner.start(asked);
+    this.isStarting = false;
+    this.show(recording);
+    this.remember({ run: recording.name, source: asked.text });
+    if (this.tabs.shown === "constraints") this.askClauses();
+    return this.runs.add(recording);
   }
 
   async stop() {
@@ -222,10 +274,10 @@ class Page {
     const { recording } = this.player;
     if (!recording?.asked) return;
     const { asked } = recording;
-    recording.asked = null;
+    if (recording.plan !== null) return;
     recording.plan = undefined;
     const found = await this.server.post("/api/plan", asked).catch(() => ({}));
-    recording.plan = found.plan ?? null;
+    recording.plan = found.plan ?? false;
     this.player.wake();
   }
 
@@ -235,7 +287,7 @@ class Page {
     if (this.isStarting || this.runner.run !== null) return; // what is under way is to be seen
     this.awaited = example;
     try {
-      const recording = await readRecording(example.name, await this.server.recorded(example.name), () => {});
+      const recording = await readRecording(example.name, await this.server.recorded(example.name), () => {}, example.text);
       if (this.awaited !== example) return;
       recording.isExample = true;
       recording.asked = { text: example.text, name: example.name, inputs: example.inputs, options: {} };
@@ -248,6 +300,7 @@ class Page {
 
   show(recording) {
     this.player.show(recording);
+    this.showStale();
     this.stage.began(recording);
     this.showState();
   }
@@ -256,6 +309,7 @@ class Page {
     this.player.wake();
     this.showState();
     const { end } = recording;
+    if (end?.type === "done") this.guide.ran(end.usage.tokens_from_cache);
     if (end?.type === "error" && end.span && recording.source === this.editor.text()) {
       const { line, column } = end.span;
       this.checker.fail({ ...rangeOf(recording.source, end.span), line, column, message: end.message, hint: end.hint });
@@ -264,34 +318,48 @@ class Page {
 
   draw(scene, deadline) {
     this.stage.announce(scene, (text) => this.say(text));
+    if (this.tabs.shown === "runs") this.runs.draw();
     return this.stage.draw(scene, this.tabs.shown, deadline);
   }
 
   changed() {
     this.checker?.changed();
+    this.library?.showName();
+    this.showStale();
     this.remember();
   }
 
-  open(name, text) {
-    this.name = name;
+  /** Another document is shown: its text, or as it was left; null where only its name has changed. */
+  open(document) {
     this.awaited = null;
-    if (this.player.recording?.isExample) this.show(null);
-    this.editor.setText(text);
+    if (document !== null) {
+      if (this.player.recording?.isExample) this.show(null);
+      this.editor.open(document);
+    }
     this.quiet();
-    this.showName();
+    this.library.showName();
+    if (this.server) this.cases.open(this.library.remembered);
+    this.remember();
   }
 
   openShared(text) {
-    this.library.leave();
-    this.open("shared.lq", text);
+    this.library.openText("shared.lq", text);
     this.tell(null, "This query is from a link. Read it before you run it: it may run Python.");
   }
 
   async openRecording(file) {
     this.awaited = null;
     const recording = await readRecording(file.name, file.stream(), (each) => this.player.recording === each && this.player.wake());
+    const { query, name, inputs } = recording.lines.find(({ type }) => type === "started") ?? {};
+    if (query) {
+      this.library.openText(name || "shared.lq", query);
+      this.inputs.offer(Object.fromEntries(Object.entries(inputs).map(([input, value]) => [input, typeof value === "string" ? value : JSON.stringify(value)])));
+      recording.source = this.editor.text();
+      recording.asked = { text: query, name, inputs, options: {} };
+    }
     this.show(recording);
-    this.tell(null, `${file.name} is a recording. The query on this page may be another one.`);
+    this.runs.add(recording);
+    this.tell(null, query ? `${file.name} is a recording, and this is its query. Read it before you run it: it may run Python.` : `${file.name} is a recording without its query: the one on this page may be another one.`);
   }
 
   goTo(place) {
@@ -300,18 +368,20 @@ class Page {
   }
 
   remember(more = {}) {
-    remember({ name: this.name, text: this.editor?.text(), inputs: this.inputs?.saved, ...more });
+    const open = this.library?.remembered;
+    remember({ open, text: this.editor?.text(), inputs: this.inputs?.saved, options: this.options?.saved, ...more });
   }
 
-  showName() {
-    byId("name").textContent = this.name;
-    document.title = `${this.name} – lq playground`;
-    this.remember();
+  /** Marks output of a text that is not the editor's any more. */
+  showStale() {
+    const { source } = this.player?.recording ?? {};
+    byId("stale").hidden = source === undefined || source === null || source === this.editor.text();
   }
 
   showState() {
     const isRunning = this.runner.run !== null;
-    byId("run").disabled = isRunning || this.isStarting || !this.server;
+    // not `disabled`: that would take the focus from whoever runs by keyboard
+    byId("run").setAttribute("aria-disabled", String(isRunning || this.isStarting || !this.server));
     byId("stop").disabled = !isRunning;
     const { end, isExample } = this.player.recording ?? {};
     const says = this.isStarting ? "starting" : isRunning ? "running" : isExample ? "recorded" : end?.type === "done" ? "done" : end?.kind === "Stopped" ? "stopped" : end ? "failed" : "";

@@ -27,6 +27,15 @@ export function fromAddress() {
   return { token: sessionStorage.getItem("token"), file: found.get("file"), code: found.get("code") };
 }
 
+/** The first steps that somebody has done, in any tab. */
+export function stepsDone() {
+  return (localStorage.getItem("lq-steps") ?? "").split(" ").filter(Boolean);
+}
+
+export function keepSteps(steps) {
+  localStorage.setItem("lq-steps", steps.join(" "));
+}
+
 const THEMES = ["system", "light", "dark"];
 
 export function applyTheme(theme = localStorage.getItem("lq-theme") ?? "system") {

@@ -8,8 +8,8 @@ export class Recording {
   constructor(name, source = null) {
     this.name = name;
     this.source = source; // the query's text, where it is known
-    this.asked = null; // the run as it was asked for, until its plan is
-    this.plan = null; // what the clauses are; undefined while it is on its way
+    this.asked = null; // the run as it was asked for, where that is known
+    this.plan = null; // what the clauses are, once somebody has asked; undefined while it is on its way, false where there is none
     this.isExample = false; // it came with an example, and nothing was run
     this.lines = [];
     this.texts = [];
@@ -24,7 +24,7 @@ export class Recording {
     return this.lines.at(-1)?.ms ?? 0;
   }
 
-  /** Takes the next line. One that was read before is passed over; raises Broken where one is missing. */
+  /** Takes the next line as it was written; `texts` keep it. */
   add(text) {
     let line;
     try {
@@ -32,15 +32,21 @@ export class Recording {
     } catch {
       throw new Broken(`line ${this.lines.length + 1} is no JSON`);
     }
+    if (this.take(line)) this.texts.push(text);
+  }
+
+  /** Takes the next line and says that it is new. One that was read before is passed over; raises Broken where one is
+   * missing. */
+  take(line) {
     if (line?.schema > SCHEMA) throw new Broken(`it has schema ${line.schema}, and this page reads up to ${SCHEMA}`);
     if (line?.schema !== SCHEMA || !Number.isInteger(line.seq) || typeof line.type !== "string") {
       throw new Broken(`line ${this.lines.length + 1} is no line of a run`);
     }
-    if (line.seq < this.lines.length) return;
+    if (line.seq < this.lines.length) return false;
     if (line.seq > this.lines.length) throw new Broken(`line ${this.lines.length} is missing`);
     if (this.lines.length && line.run !== this.lines[0].run) throw new Broken("a line of another run stands in it");
     this.lines.push(line);
-    this.texts.push(text);
     if (line.type === "done" || line.type === "error") this.end = line;
+    return true;
   }
 }

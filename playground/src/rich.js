@@ -12,10 +12,10 @@ import {
 import { lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/search";
 import { EditorState } from "@codemirror/state";
-import { EditorView, highlightActiveLine, highlightActiveLineGutter, keymap, lineNumbers } from "@codemirror/view";
+import { EditorView, highlightActiveLine, highlightActiveLineGutter, highlightSpecialChars, keymap, lineNumbers } from "@codemirror/view";
 import { Tag } from "@lezer/highlight";
-import { cluster, hierarchy } from "d3-hierarchy";
 
+import { visible } from "./dom.js";
 import { lq } from "./highlight.js";
 
 const NAMES = ["keyword", "constant", "clause", "decoder", "condition", "type", "comment", "string", "number"];
@@ -31,43 +31,45 @@ export function richEditor({ parent, text, onChange, completions, nonce }) {
     if (!word && !context.explicit) return null;
     return { from: word?.from ?? context.pos, options: completions(), validFor: /^[\p{L}\p{N}_]*$/u };
   };
-  const view = new EditorView({
-    parent,
-    state: EditorState.create({
-      doc: text,
-      extensions: [
-        EditorView.cspNonce.of(nonce),
-        EditorView.contentAttributes.of({ "aria-label": "query", spellcheck: "false" }),
-        EditorView.lineWrapping,
-        EditorView.updateListener.of((update) => update.docChanged && onChange()),
-        lineNumbers(),
-        lintGutter(),
-        highlightActiveLine(),
-        highlightActiveLineGutter(),
-        highlightSelectionMatches(),
-        history(),
-        bracketMatching(),
-        search({ top: true }),
-        indentUnit.of("    "),
-        StreamLanguage.define({ ...lq, tokenTable: TAGS }),
-        syntaxHighlighting(COLOURS),
-        EditorView.domEventHandlers({ beforeinput: typedOver }),
-        autocompletion({ override: [complete], icons: false }),
-        keymap.of([
-          { key: "Tab", run: acceptCompletion },
-          indentWithTab,
-          ...completionKeymap,
-          ...lintKeymap,
-          ...searchKeymap,
-          ...historyKeymap,
-          ...defaultKeymap,
-        ]),
-      ],
-    }),
-  });
+  const extensions = [
+    EditorView.cspNonce.of(nonce),
+    EditorView.contentAttributes.of({ "aria-label": "query", spellcheck: "false" }),
+    EditorView.lineWrapping,
+    EditorView.updateListener.of((update) => update.docChanged && onChange()),
+    lineNumbers(),
+    lintGutter(),
+    highlightActiveLine(),
+    highlightActiveLineGutter(),
+    highlightSelectionMatches(),
+    highlightSpecialChars({ addSpecialChars: /[\u061c\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069]/g, render: marked }),
+    history(),
+    bracketMatching(),
+    search({ top: true }),
+    indentUnit.of("    "),
+    StreamLanguage.define({ ...lq, tokenTable: TAGS }),
+    syntaxHighlighting(COLOURS),
+    EditorView.domEventHandlers({ beforeinput: typedOver }),
+    autocompletion({ override: [complete], icons: false }),
+    keymap.of([
+      { key: "Tab", run: acceptCompletion },
+      indentWithTab,
+      ...completionKeymap,
+      ...lintKeymap,
+      ...searchKeymap,
+      ...historyKeymap,
+      ...defaultKeymap,
+    ]),
+  ];
+  const state = (doc) => EditorState.create({ doc, extensions });
+  const view = new EditorView({ parent, state: state(text) });
   return {
     text: () => view.state.doc.toString(),
-    setText: (value) => view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: value } }),
+    /** Another document, with an undo history of its own: a text, or what `document` gave. */
+    open(document) {
+      view.setState(typeof document === "string" ? state(document) : document);
+      onChange();
+    },
+    document: () => view.state,
     setProblems: (problems) => view.dispatch(setDiagnostics(view.state, problems.map((each) => diagnostic(view, each)))),
     select(from, to) {
       const end = view.state.doc.length;
@@ -77,6 +79,15 @@ export function richEditor({ parent, text, onChange, completions, nonce }) {
     },
     focus: () => view.focus(),
   };
+}
+
+/** A character that nobody would see. */
+function marked(code) {
+  const element = document.createElement("span");
+  element.className = "cm-specialChar";
+  element.textContent = visible(String.fromCodePoint(code));
+  element.setAttribute("aria-label", element.textContent);
+  return element;
 }
 
 /** Types over a selection. A browser that does so itself keeps the colours of what was there, by a `style` attribute,
@@ -95,16 +106,7 @@ function diagnostic(view, problem) {
   return {
     from,
     to: Math.min(Math.max(problem.to, from), end),
-    severity: "error",
+    severity: problem.severity ?? "error",
     message: problem.hint ? `${problem.message}\n${problem.hint}` : problem.message,
   };
-}
-
-/** Gives every run its row, in units of one row: each end has one of its own, and what leads there stands in the middle.
- * Parts are as wide as their text, so that a tighter layout would let branches run into one another. */
-export function tidyRows(top) {
-  const laid = cluster().nodeSize([1, 1]).separation(() => 1)(hierarchy(top, (run) => run.children));
-  let least = 0;
-  laid.each((each) => (least = Math.min(least, each.x)));
-  laid.each((each) => (each.data.row = each.x - least));
 }

@@ -23,12 +23,14 @@ export class Runner {
     this._onTrouble = onTrouble;
     this._onBack = onBack;
     this.run = null; // the number of the run that is under way
+    this.over = Promise.resolve(); // when the last one has ended
   }
 
   async start(asked) {
     const { run } = await this._server.post("/api/runs", asked);
     const recording = new Recording(run, asked.text);
-    this.follow(recording);
+    recording.asked = asked;
+    this.over = this.follow(recording);
     return recording;
   }
 
@@ -72,8 +74,8 @@ export class Runner {
 }
 
 /** The recording that comes piece by piece. Raises Broken where it is none. */
-export async function readRecording(name, stream, onLines) {
-  const recording = new Recording(name);
+export async function readRecording(name, stream, onLines, source = null) {
+  const recording = new Recording(name, source);
   const rest = turns();
   for await (const text of linesOf(stream)) {
     if (!text) continue;

@@ -5,17 +5,19 @@ import { shortened } from "./dom.js";
 
 const LONGEST = 2_000; // characters of a value in the log
 
-/** One hypothesis: what it says, token by token and as text. */
+/** One branch: its text and its tokens. Tokens on its `path` make up its text as far as it has tokens. */
 class Hypothesis {
-  constructor(state, pieces = [], tokens = [], places = new Map()) {
+  constructor(state) {
     this.state = state;
-    this.pieces = pieces; // {kind: "text" | "opened" | "closed" | "tool", ...}
-    this.tokens = tokens; // lines of type `token`, with the fate they have by now
+    this.pieces = []; // {kind: "text" | "opened" | "closed" | "tool", ...}
+    this.tokens = []; // lines of type `token`, with the fate they have by now
+    this.path = []; // indices of the tokens that are kept, in the order of the text
     this.changed = []; // indices of tokens whose fate changed
     this.hole = null; // the hole that is open
     this.isPruned = false;
-    this.places = places; // node -> index of its token
+    this.places = new Map(); // node -> index of its token
     this.leaf = null; // where it stands in the tree
+    this._same = Infinity; // tokens of the path that have stayed since somebody asked
   }
 
   get text() {
@@ -23,25 +25,88 @@ class Hypothesis {
   }
 
   fork(state) {
-    const tokens = this.tokens.map((token) => ({ ...token }));
-    const fork = new Hypothesis(state, [...this.pieces], tokens, new Map(this.places));
+    const fork = new Hypothesis(state);
+    fork.pieces = [...this.pieces];
+    fork.tokens = this.tokens.map((token) => ({ ...token }));
+    fork.path = [...this.path];
+    fork.places = new Map(this.places);
     fork.leaf = this.leaf;
     fork.hole = this.hole;
     return fork;
   }
 
+  /** Tokens at the beginning of the path that have stayed since the last call. */
+  takePathChange() {
+    const same = this._same;
+    this._same = Infinity;
+    return same;
+  }
+
+  /** Takes a token. Gives the tokens that left the path because the run went back, and those that came back to it. */
   move(line) {
     const at = this.places.get(line.node);
     if (line.fate === "kept" || at === undefined) {
-      if (line.fate === "kept") this.places.set(line.node, this.tokens.length);
+      const moved = line.fate === "kept" ? this._goBack(line.parent) : NOTHING;
+      if (line.fate === "kept") {
+        this.places.set(line.node, this.tokens.length);
+        this.path.push(this.tokens.length);
+      }
       this.tokens.push({ ...line });
-      return;
+      return moved;
     }
-    this.tokens[at].fate = line.fate;
-    this.changed.push(at);
+    if (this._isOnPath(at)) this._cut(this.path.lastIndexOf(at), (each) => each !== at);
+    this._fate(at, line.fate);
     this.places.delete(line.node);
+    return NOTHING;
+  }
+
+  /** The run goes on from `node`. Tokens behind it are rejected, as far as is known, and those that lead to it are kept. */
+  _goBack(node) {
+    const last = this.tokens[this.path.at(-1)];
+    if (!last || last.node === node || !this.places.has(node)) return NOTHING;
+    const back = [];
+    let at = this.places.get(node);
+    while (at !== undefined && !this._isOnPath(at)) {
+      back.unshift(at);
+      at = this.places.get(this.tokens[at].parent);
+    }
+    if (at === undefined) return NOTHING; // it begins anew
+    const left = this.path.slice(this.path.lastIndexOf(at) + 1);
+    this._cut(this.path.length - left.length);
+    for (const each of left) this._fate(each, "rejected");
+    for (const each of back) this._fate(each, "kept");
+    this.path.push(...back);
+    return { left: left.map((each) => this.tokens[each]), back: back.map((each) => this.tokens[each]) };
+  }
+
+  /** The run has failed. What was generated for a hole whose value nobody has seen is no part of the text. */
+  fail() {
+    const first = this.hole && this.pieces.at(-1)?.kind === "opened" ? this.path.findIndex((at) => at >= this.hole.from && this.tokens[at].hole === this.hole.name) : -1;
+    if (first < 0) return [];
+    const left = this.path.slice(first);
+    this._cut(first);
+    for (const each of left) this._fate(each, "rejected");
+    return left.map((each) => this.tokens[each]);
+  }
+
+  _isOnPath(at) {
+    return this.tokens[at].fate === "kept";
+  }
+
+  _cut(length, stays = () => false) {
+    const rest = this.path.slice(length).filter(stays);
+    this.path.length = length;
+    this.path.push(...rest);
+    this._same = Math.min(this._same, length);
+  }
+
+  _fate(at, fate) {
+    this.tokens[at].fate = fate;
+    this.changed.push(at);
   }
 }
+
+const NOTHING = { left: [], back: [] };
 
 export const KINDS = ["prompt", "cache", "model", "draft", "forced"];
 
@@ -88,10 +153,15 @@ const TAKES = {
     scene.latest = line.state;
     scene.hypothesis(line.state).pieces.push({ kind: "text", text: line.text, hole: line.hole });
   },
+  media: (scene, line) => {
+    scene.hypothesis(line.state).pieces.push({ kind: "media", name: line.name, thumbnail: line.thumbnail });
+  },
   token: (scene, line) => {
     scene.latest = line.state;
     const hypothesis = scene.hypothesis(line.state);
-    hypothesis.move(line);
+    const { left, back } = hypothesis.move(line);
+    for (const token of left) scene.trie.turn(token, false);
+    for (const token of back) scene.trie.turn(token, true);
     hypothesis.leaf = scene.trie.move(line);
     if (line.allowed !== undefined && line.hole !== null) choose(scene.choices, line);
   },
@@ -107,9 +177,8 @@ const TAKES = {
     const hypothesis = scene.hypothesis(line.state);
     const { hole } = hypothesis;
     if (hole) Object.assign(hole, { value: line.value, ending: line.ending, took: line.ms });
-    const said = hole ? hypothesis.tokens.slice(hole.from).filter((token) => token.hole === line.name) : [];
     hypothesis.hole = null;
-    hypothesis.pieces.push({ kind: "closed", name: line.name, value: line.value, ending: line.ending, counts: tally(said) });
+    hypothesis.pieces.push({ kind: "closed", name: line.name, ending: line.ending });
   },
   forked: (scene, line) => {
     const parent = scene.hypothesis(line.parent);
@@ -130,14 +199,19 @@ const TAKES = {
     const left = [...scene.hypotheses.values()].filter((each) => !each.isPruned);
     scene.winner = (left.length > 1 && left.find((each) => each.text === line.prompt)) || left[0] || null;
   },
-  error: (scene, line) => void (scene.end = line),
+  error: (scene, line) => {
+    scene.end = line;
+    for (const each of scene.hypotheses.values()) for (const token of each.fail()) scene.trie.turn(token, false);
+  },
 };
 
 const NOTES = {
   started: (line) => `${line.model}, ${line.decoder}, seed ${line.seed}`,
   notice: (line) => line.message,
   log: (line) => line.text,
-  "hole.opened": (line) => `[${line.name}] in line ${line.span.line}`,
+  media: (line) => line.name,
+  thought: (line) => shortened(line.text, LONGEST),
+  "hole.opened": (line) => `[${line.name}]${line.span ? ` in line ${line.span.line}` : ""}`,
   "hole.closed": (line) => `[${line.name}] = ${JSON.stringify(shortened(line.value, LONGEST))}, ended by ${line.ending}`,
   forked: (line) => `hypothesis ${line.parent} became ${line.children.join(", ")}`,
   pruned: (line) => `hypothesis ${line.state} was given up`,
@@ -184,15 +258,24 @@ export class Trie {
     const node = this._child(this._places.get(line.parent) ?? this.root, line);
     this._place(line.node, node);
     if (line.fate !== "kept") {
-      node.kept = Math.max(0, node.kept - 1);
+      if (node.fate !== "rejected") node.kept = Math.max(0, node.kept - 1);
       node.fate = line.fate;
       return node.parent;
     }
     if (node.passes === 0) node.token = line; // it was guessed before
     node.passes += 1;
     node.kept += 1;
+    node.fate = "kept";
     this.latest = node;
     return node;
+  }
+
+  /** A token left the text of a branch, or came back to it, before its fate was told. */
+  turn(token, isBack) {
+    const node = this._places.get(token.node);
+    if (!node) return;
+    node.kept = Math.max(0, node.kept + (isBack ? 1 : -1));
+    node.fate = isBack ? "kept" : "rejected";
   }
 
   /** A token that the run may come by. */
@@ -239,18 +322,25 @@ export class Trie {
     return others.sort((a, b) => (b.token.logprob ?? -Infinity) - (a.token.logprob ?? -Infinity));
   }
 
-  /** Adds what another tree has: a later run says where its tokens came from then. */
-  join(other) {
+  /** The node of a token that moved here. */
+  nodeOf(token) {
+    return this._places.get(token.node);
+  }
+
+  /** Adds what another tree has: a later run says where its tokens came from then. `isOther`: of a run that is not the one
+   * that is shown. */
+  join(other, isOther) {
     const pairs = [[this.root, other.root]];
     while (pairs.length) {
       const [mine, theirs] = pairs.pop();
       for (const [key, child] of theirs.children) {
         let node = mine.children.get(key);
         if (!node) {
-          node = { parent: mine, children: new Map(), token: child.token, passes: 0, kept: 0, fate: child.fate };
+          node = { parent: mine, children: new Map(), token: child.token, passes: 0, kept: 0, fate: child.fate, isOther };
           mine.children.set(key, node);
           this.size += 1;
         }
+        node.isOther &&= isOther;
         node.token = child.token;
         node.passes += child.passes;
         node.kept += child.kept;
@@ -262,20 +352,31 @@ export class Trie {
   }
 
   /** Runs of tokens that nothing branches off and that are of one kind, as {tokens, kind, hole, passes, children};
-   * breadth first, at most `most` of them. A run that was left out is counted in `hidden` of its parent. */
-  runs(most) {
+   * breadth first, at most `most` of them. A run that was left out is counted in `hidden` of its parent. `best` are the
+   * nodes of the result, which come first. With `ghosts` a place where the model was asked has what else it had in mind
+   * as runs with an `alternative`. */
+  runs(most, best = new Set(), ghosts = false) {
     const top = { tokens: [], kind: "root", hole: null, passes: 0, children: [], hidden: 0, last: this.root, depth: 0 };
     const drawn = [top];
     for (let at = 0; at < drawn.length; at++) {
       const run = drawn[at];
-      for (const child of run.last.children.values()) {
+      if (run.alternative) continue;
+      const rank = (node) => (best.has(node) ? 0 : node.kept ? 1 : 2);
+      const children = [...run.last.children.values()].sort((a, b) => rank(a) - rank(b));
+      for (const child of children) {
         if (drawn.length > most) {
           run.hidden += 1;
           continue;
         }
-        const next = runFrom(child, run);
+        const next = runFrom(child, run, best, ghosts);
         run.children.push(next);
         drawn.push(next);
+      }
+      if (!ghosts || drawn.length > most) continue;
+      for (const alternative of thoughtOf(children)) {
+        const ghost = { ...NO_RUN, tokens: [alternative.token], alternative, parent: run, depth: run.depth + 1 };
+        run.children.push(ghost);
+        drawn.push(ghost);
       }
     }
     return { top, drawn: drawn.slice(1) };
@@ -287,7 +388,22 @@ export function kindOf(node) {
   return node.token.hole === null ? "prompt" : node.token.source;
 }
 
-function runFrom(first, parent) {
+const MOST_GHOSTS = 3; // at one place
+const LEAST_GHOST = 0.005; // probability
+const NO_RUN = { kind: "ghost", fate: "missed", hole: null, passes: 0, children: [], hidden: 0, isBest: false, isOther: false };
+
+/** What the model had in mind where one of these nodes was chosen, likeliest first, without the nodes themselves. */
+function thoughtOf(nodes) {
+  const asked = nodes.find((node) => node.kept && node.token?.alternatives)?.token;
+  if (!asked) return [];
+  const known = new Set(nodes.map((node) => node.token.id));
+  return asked.alternatives
+    .filter((each) => !known.has(each.id) && Math.exp(each.logprob) >= LEAST_GHOST)
+    .slice(0, MOST_GHOSTS)
+    .map((each) => (each.ghost ??= { ...each, asked, token: { ...asked, id: each.id, text: each.text ?? "", logprob: each.logprob } }));
+}
+
+function runFrom(first, parent, best, ghosts) {
   const kind = kindOf(first);
   const hole = first.token.hole;
   const tokens = [];
@@ -298,9 +414,11 @@ function runFrom(first, parent) {
     const [next] = last.children.values();
     if (kindOf(next) !== kind || next.token.hole !== hole || next.passes !== first.passes) break;
     if (kind === "dropped" && next.fate !== first.fate) break;
+    if (best.has(next) !== best.has(first) || next.isOther !== first.isOther) break;
+    if (ghosts && thoughtOf([next]).length) break;
     last = next;
   }
   const fate = kind === "dropped" ? first.fate : "kept";
-  const { passes } = first;
-  return { tokens, kind, fate, hole, passes, children: [], hidden: 0, last, parent, depth: parent.depth + 1 };
+  const { passes, isOther } = first;
+  return { tokens, kind, fate, hole, passes, isOther, isBest: best.has(first), children: [], hidden: 0, last, parent, depth: parent.depth + 1 };
 }

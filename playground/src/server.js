@@ -5,7 +5,7 @@ export class Refused extends Error {
   constructor(status, message, hint = null) {
     super(message);
     this.status = status;
-    this.hint = "start `lq playground` again, and open the address that it prints; Share has the query of this page as a file";
+    this.hint = hint;
   }
 }
 
@@ -49,7 +49,8 @@ export class Server {
     return (await this._ask("GET", `/api/examples/${encodeURIComponent(name)}/recording`)).body;
   }
 
-  /** The lines of a run behind `after`, as texts; goes on where a connection is lost. Ends where `isWhole` says so. */
+  /** The lines of a run after `after`, as texts; goes on where a connection is lost, and raises Gone where it stays so.
+   * Ends where `isWhole` says so. */
   async *lines(run, after, isWhole, onLost) {
     let failures = 0;
     while (!isWhole()) {
@@ -63,7 +64,8 @@ export class Server {
         if (error instanceof Refused) throw error;
       }
       if (isWhole()) return;
-      const wait = WAITS_MS[Math.min(failures, WAITS_MS.length - 1)];
+      if (failures === WAITS_MS.length) throw new Gone();
+      const wait = WAITS_MS[failures];
       failures += 1;
       if (failures > 1) onLost(failures);
       await new Promise((done) => setTimeout(done, wait));

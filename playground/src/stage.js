@@ -1,6 +1,8 @@
 // The views of a run beside each other, and the slider that goes through it.
-import { byId, make, shortened } from "./dom.js";
+import { byId, make, onOneLine, shortened, visible } from "./dom.js";
 import { MARKS, SOURCES } from "./kinds.js";
+import { placeOf, told } from "./onward.js";
+import { Branches } from "./views/branches.js";
 import { Card } from "./views/card.js";
 import { ConstraintsView } from "./views/constraints.js";
 import { LedgerView } from "./views/ledger.js";
@@ -14,24 +16,27 @@ const SPOKEN = 300; // characters of a value
 const MOST_BEFORE = 20; // runs on this page that the tree remembers
 
 export class Stage {
-  constructor({ tidyRows, onPlace }) {
+  /** `onGoOn(prefill)`: a run is wanted that goes on from a place of the one that is shown. */
+  constructor({ onPlace, onGoOn, onCard, mayRun }) {
     this.player = null;
     this.plan = null; // of a query that was not run
-    this.card = new Card(byId("card"));
+    this.card = new Card(byId("card"), onGoOn);
+    this._mayRun = mayRun;
+    this._onCard = onCard;
     this._shown = null; // the scene
     this._before = []; // scenes of runs that have ended
     this._told = 0;
-    this._chosen = null; // the hypothesis that somebody wants to see
-    this._names = "";
-    this._output = new OutputView(byId("output"));
+    this._branches = new Branches({ select: byId("hypothesis"), label: byId("hypothesis-label"), onChoose: () => this.player.wake() });
+    this._output = new OutputView(byId("output"), (token) => token && this._card(token));
     this._result = new ResultView(byId("result"), onPlace);
-    this._tokens = new TokensView(byId("tokens"), (token) => this.card.show(token, this._shown));
+    this._tokens = new TokensView(byId("tokens"), (token) => this._card(token));
     this._trie = new TrieView({
       root: byId("trie"),
       list: byId("trie-list"),
       scope: byId("trie-scope"),
-      tidyRows,
-      onChoose: (token, run) => this.card.show(token, this._shown, run),
+      ghosts: byId("trie-ghosts"),
+      buttons: { inward: byId("trie-in"), outward: byId("trie-out"), fit: byId("trie-fit") },
+      onChoose: (token, run) => this._card(token, run),
     });
     this._constraints = new ConstraintsView(byId("constraints"), onPlace);
     this._log = new LogView(byId("log"));
@@ -48,20 +53,34 @@ export class Stage {
     this._trie.setOthers(this._before);
     this._recording = recording;
     byId("recorded").hidden = !recording?.isExample;
+    this._tellOnward(recording?.asked?.prefill);
     this._told = 0;
     this.plan = null;
     this.card.close();
-    this._chosen = null;
+    this._branches.forget();
+  }
+
+  _card(token, run = null) {
+    const place = this._mayRun() ? placeOf(this._branches.shown(this._shown), run ? run.tokens[0] : token) : null;
+    this.card.show(token, this._shown, run, place);
+    this._onCard();
   }
 
   /** Draws what is in view until `deadline`; says whether something is left. */
   draw(scene, tab, deadline) {
     this._shown = scene;
-    this.card.isWanted = tab === "trie" || tab === "tokens";
-    const hypothesis = this._hypothesis(scene);
+    this.card.isWanted = ["output", "trie", "tokens"].includes(tab);
+    const hypothesis = this._branches.shown(scene);
     this._slider(scene);
     const isLedgerLeft = this._ledger.draw(scene, hypothesis, this._recording?.isExample);
     return this._view(tab, scene, hypothesis, deadline) || isLedgerLeft;
+  }
+
+  _tellOnward(prefill) {
+    byId("onward").hidden = !prefill;
+    if (!prefill) return;
+    const { name, text, verb } = told(prefill);
+    byId("onward").replaceChildren(make("b", {}, "Goes on from another run. "), `[${visible(name)}] ${verb} `, make("code", {}, onOneLine(text) || "nothing"), "; what stands before it is as it was there.");
   }
 
   /** Says what a reader of the screen should hear: holes and the end, not every token. */
@@ -104,22 +123,6 @@ export class Stage {
     byId("output-waiting").hidden = !isEmpty || recording === null || recording.end !== null;
   }
 
-  /** The one that somebody chose; else the result, and before there is one the first that was not given up. */
-  _hypothesis(scene) {
-    const all = [...scene.hypotheses.values()];
-    byId("hypothesis-label").hidden = all.length < 2;
-    const { winner } = scene;
-    const shown = scene.hypotheses.get(this._chosen) ?? winner ?? all.find((each) => !each.isPruned) ?? all[0] ?? null;
-    const names = all.map((each) => `${each.state}${each === winner ? ": the result" : each.isPruned ? ": given up" : ""}`);
-    const select = byId("hypothesis");
-    if (names.join() !== this._names) {
-      this._names = names.join();
-      select.replaceChildren(...names.map((name, at) => make("option", { value: String(all[at].state) }, name)));
-    }
-    if (shown && select.value !== String(shown.state)) select.value = String(shown.state);
-    return shown;
-  }
-
   _slider(scene) {
     const lines = this.player.recording?.lines.length ?? 0;
     const slider = byId("at");
@@ -146,11 +149,7 @@ export class Stage {
       else this.player.play();
       this.player.wake();
     });
-    byId("hypothesis").addEventListener("change", (event) => {
-      this._chosen = Number(event.target.value);
-      this.player.wake();
-    });
-    byId("trie-scope").addEventListener("change", () => this.player.wake());
+    for (const id of ["trie-scope", "trie-ghosts"]) byId(id).addEventListener("change", () => this.player.wake());
     byId("trie-as-list").addEventListener("change", (event) => {
       byId("trie").hidden = event.target.checked;
       byId("trie-list-box").hidden = !event.target.checked;

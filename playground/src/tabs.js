@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 
-export const TABS = ["output", "trie", "tokens", "constraints", "plan", "log"];
+export const TABS = ["output", "trie", "tokens", "constraints", "plan", "log", "runs"];
 
 export class Tabs {
   constructor(onShow) {

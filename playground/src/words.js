@@ -10,7 +10,10 @@ export const WORDS = {
     "sample",
     "beam",
     "beam_search",
-    "beam_sample"
+    "beam_sample",
+    "best_k",
+    "var",
+    "beam_var"
   ],
   "roles": [
     "system",
@@ -26,6 +29,7 @@ export const WORDS = {
     "CHARS",
     "WORDS",
     "SENTENCES",
+    "LINES",
     "INT",
     "FLOAT",
     "REGEX",
@@ -43,6 +47,7 @@ export const WORDS = {
   ],
   "provided": [
     "context",
+    "block",
     "re",
     "lq",
     "lmql"

@@ -26,6 +26,7 @@ API = (
     ("GET", "/api/files"),
     ("GET", "/api/files/q.lq"),
     ("PUT", "/api/files/q.lq"),
+    ("GET", "/api/cases/q.lq"),
     ("POST", "/api/check"),
     ("POST", "/api/plan"),
     ("GET", "/api/runs"),
@@ -43,13 +44,13 @@ import json, sys
 from pathlib import Path
 from lmql_lite.apps.playground.files import Files
 from lmql_lite.apps.playground.limits import Limits
-from lmql_lite.apps.playground.serving import Wishes, listening, serve
+from lmql_lite.apps.playground.serving import ServerOptions, listening, serve
 
 asked = json.loads(sys.argv[1])
 files = Files.of(Path(asked["files"])) if asked["files"] else None
 cache = Path(asked["cache"]) if asked["cache"] else None
 serve(
-    Wishes(asked["models"], files, cache, asked["bounds"], Limits(**asked["limits"])),
+    ServerOptions(asked["models"], files, cache, asked["bounds"], Limits(**asked["limits"])),
     listening(0),
     lambda address: print(address, flush=True),
 )

@@ -155,14 +155,14 @@ def test_a_cache_file_is_looked_at_and_damage_is_found(shell: Shell) -> None:
         (["run", "q.lq", "--var", "x=@nowhere.txt"], 2, "cannot be read from 'nowhere.txt'"),
         (["run", "q.lq", "--var-json", "x={"], 2, "is no JSON"),
         (["run", "q.lq", "--var", "y=1"], 2, "the query reads no input 'y'"),
-        (["run", "q.lq", "--seed", "-1"], 2, "a seed is a whole number"),
+        (["run", "q.lq", "--seed", "-1"], 2, "seed is a whole number"),
         (["run", "q.lq", "--max-tokens", "0"], 2, "max_tokens is a whole number"),
         (["run", "q.lq", "--seed", "many"], 2, "is not a valid integer"),
-        (["run", "q.lq", "--colour"], 2, "No such option '--colour'. An input of the query is given as --var"),
+        (["run", "q.lq", "--zzz"], 2, "No such option '--zzz'. An input of the query is given as --var"),
         (["run", "q.lq", "--modle", "demo"], 2, "Did you mean --model?"),
         (["chat", "q.lq", "--top-k", "3"], 2, "It stands in the header of the query: sample(top_k=...)"),
         (["run", "q.lq", "--model", "gpt-9"], 5, "no model is called 'gpt-9'"),
-        (["run", "q.lq", "--model", "openai/gpt-9"], 5, "wants an API key"),
+        (["run", "q.lq", "--model", "openai/gpt-9"], 5, "needs an API key"),
         (["walk"], 2, "No such command"),
         (["check"], 2, "Missing argument"),
     ],
@@ -349,3 +349,13 @@ def test_check_reports_a_condition_that_cannot_be_met(shell: Shell) -> None:
 def test_a_command_of_lmql_says_what_to_write(shell: Shell, command: str, instead: str) -> None:
     ended = shell(command)
     assert ended.code == 2 and f"there is no command {command}" in ended.err and instead in ended.err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+@pytest.mark.parametrize("options", [[], ["--json"], ["--format", "events"]])
+def test_a_full_disk_is_one_sentence_and_no_bug(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "q.lq").write_text(GREET)
+    command = [sys.executable, "-m", "lmql_lite", "run", "q.lq", *options]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "Error: the result cannot be written: No space left on device\n")

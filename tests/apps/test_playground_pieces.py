@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from lmql_lite.apps.playground import journal as journals
-from lmql_lite.apps.playground.journal import Journal
-from lmql_lite.apps.playground.keys import Scrub
+from lmql_lite.apps.playground import runs as journals
+from lmql_lite.apps.playground.forking import ForkedProcess, Forks
 from lmql_lite.apps.playground.process import Worker
-from lmql_lite.apps.playground.spares import READY, Spares
+from lmql_lite.apps.playground.runs import Journal, Scrub
 
-OFFER = {"models": {"demo": {}}, "first": "demo", "memory_bytes": 2**31, "ready": True}
+OFFER = {"models": {"demo": {}}, "first": "demo", "memory_bytes": 2**31}
 FOREVER = 3600.0
 
 
@@ -74,73 +73,78 @@ def test_lines_that_fill_a_piece_wait_for_no_others(monkeypatch: pytest.MonkeyPa
     assert asyncio.run(pieces()) == [10, 10, 10, 6]
 
 
-class Started:
-    """Real workers, and those of them that were ready when the next one was started."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.workers: list[Worker] = []
-
-    async def __call__(self) -> Worker:
-        paths = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-        worker = await Worker.start(OFFER, self._folder, {**os.environ, **paths})
-        self.workers.append(worker)
-        return worker
+def forks_of(folder: Path) -> Forks:
+    paths = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    return Forks(OFFER, folder, {**os.environ, **paths})
 
 
-async def ready(spares: Spares, started: Started) -> None:
-    """Until as many wait as should."""
-    for task in spares._waiting:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    assert len(started.workers) == READY
-
-
-def test_two_runs_one_after_the_other_find_a_worker_that_is_ready(tmp_path: Path) -> None:
+def test_workers_are_forked_and_each_answers_for_itself(tmp_path: Path) -> None:
     async def scenario() -> None:
-        started = Started(tmp_path)
-        spares = Spares(started)
-        spares.prepare()
-        await asyncio.sleep(0.05)
-        assert len(started.workers) <= 1, "they make themselves ready one after the other"
-        await ready(spares, started)
-        taken = []
+        forks = forks_of(tmp_path)
         try:
-            for _ in range(READY):
-                taken.append(await spares.take())
-            assert taken == started.workers, "somebody waited for a new one"
-            answers = [await worker.ask({"kind": "check", "text": '"[X]"'}) for worker in taken]
-            assert all(answer is not None and answer["problems"] == [] for answer in answers)
+            workers = await asyncio.gather(*(forks.take() for _ in range(5)))
+            for worker in workers:
+                assert isinstance(worker._process, ForkedProcess)
+                answer = await worker.ask({"kind": "check", "text": '"[X]"'})
+                assert answer is not None and answer["problems"] == []
+            assert len({worker._process.pid for worker in workers}) == 5
+            codes = await asyncio.gather(*(worker.kill() for worker in workers))
+            assert set(codes) == {-signal.SIGKILL}
         finally:
-            await asyncio.gather(*(worker.kill() for worker in taken), spares.close())
+            await forks.close()
 
     asyncio.run(scenario())
 
 
-def test_a_worker_that_died_while_it_waited_is_passed_over(tmp_path: Path) -> None:
+def test_forked_workers_draw_other_random_numbers_and_bear_a_mark_of_their_own(tmp_path: Path) -> None:
+    query = "import os, random, time\nprint(random.random(), os.environ['LMQL_LITE_RUNS'])\ntime.sleep(0.5)\n'a'"
+
+    async def printed(worker: Worker) -> str:
+        await worker.send({"kind": "run", "text": query, "name": "q.lq", "inputs": {}, "options": {}})
+        said = (await anext(worker.printed())).decode()
+        mark = said.split()[-1]
+        assert mark == worker._mark
+        own = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
+        assert f"LMQL_LITE_RUNS={mark}".encode() in own.split(b"\0"), "others find the process by it"
+        return said
+
     async def scenario() -> None:
-        started = Started(tmp_path)
-        spares = Spares(started)
-        spares.prepare()
-        await ready(spares, started)
-        await started.workers[0].kill()
-        worker = await spares.take()
-        assert worker is started.workers[1] and not worker.has_ended
-        await asyncio.gather(worker.kill(), spares.close())
+        forks = forks_of(tmp_path)
+        try:
+            workers = [await forks.take() for _ in range(2)]
+            assert len({await printed(worker) for worker in workers}) == 2
+            assert await asyncio.gather(*(worker.kill(patience=9) for worker in workers)) == [0, 0]
+        finally:
+            await forks.close()
 
     asyncio.run(scenario())
 
 
-def test_none_is_left_where_the_server_ends_while_they_start(tmp_path: Path) -> None:
+def test_a_run_that_ends_the_process_that_forks_ends_itself_and_not_the_next_one(tmp_path: Path) -> None:
     async def scenario() -> None:
-        started = Started(tmp_path)
-        spares = Spares(started)
-        spares.prepare()
-        while not started.workers:
-            await asyncio.sleep(0.01)
-        await spares.close()
-        spares.prepare()
-        await asyncio.sleep(0)
-        assert [worker.has_ended for worker in started.workers] == [True]
+        forks = forks_of(tmp_path)
+        try:
+            worker = await forks.take()
+            text = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nwhile True:\n    pass\n'a'"
+            await worker.send({"kind": "run", "text": text, "name": "q.lq", "inputs": {}, "options": {}})
+            while not worker.has_ended:
+                await asyncio.sleep(0.01)
+            other = await forks.take()
+            assert await other.ask({"kind": "check", "text": "'a'"})
+            await other.kill()
+        finally:
+            await forks.close()
+
+    asyncio.run(scenario())
+
+
+def test_none_is_left_where_the_server_ends_while_it_starts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        forks = forks_of(tmp_path)
+        forks.prepare()
+        await asyncio.sleep(0.05)
+        await forks.close()
+        forks.prepare()
+        assert forks._parent is not None and (await forks._parent)._process.returncode is not None
 
     asyncio.run(scenario())

@@ -338,9 +338,9 @@ def test_its_modules_can_be_read_where_there_is_no_posix() -> None:
     script = (
         "import sys\n"
         "for name in ('fcntl', 'resource', 'pwd', 'grp', 'termios', 'readline'): sys.modules[name] = None\n"
-        "import lmql_lite.apps.cli, lmql_lite.apps.playground.orphans, lmql_lite.apps.playground.memory\n"
+        "import lmql_lite.apps.cli, lmql_lite.apps.playground.orphans, lmql_lite.apps.playground.limits\n"
         "import lmql_lite.apps.playground.process, lmql_lite.apps.playground.runs, lmql_lite.apps.playground.files\n"
-        "import lmql_lite.apps.playground.guard, lmql_lite.apps.playground.keys\n"
+        "import lmql_lite.apps.playground.guard, lmql_lite.apps.playground.runs\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

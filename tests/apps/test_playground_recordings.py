@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.runtime.events import Finished
-from lmql_lite.runtime.shown.wire import read
+from lmql_lite.engine.events import Finished
+from lmql_lite.observe.lines import read
 from tests.apps.playground_server import Server
 from tests.conftest import ROOT
 

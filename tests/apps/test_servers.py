@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from lmql_lite.apps.terminal import money
-from lmql_lite.models.openai import client
+from lmql_lite.engine.generate.question import TOKEN_BYTES, tokens_for
+from lmql_lite.models.openai import pacing
 from tests.apps.test_cli import Shell
 from tests.models.api import KEY
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, VLLM, Config
@@ -26,7 +27,7 @@ OTHER = "sk-other-9876543210"
 
 @pytest.fixture
 def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(pacing, "FIRST_PAUSE", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     shell = Shell(tmp_path, capsys)
@@ -55,7 +56,7 @@ def test_what_the_server_does_not_tell_is_a_question_mark_and_a_bound_law_6(shel
     with serving(replace(VLLM, tells_usage=False), SAYS) as server:
         ended = shell("run", "q.lq", *at(server), "-u", "--max-tokens", "9", "--prices", "1000000,2000000")
         assert ended.err.startswith("1 request · tokens in ? (? cached by the server) out ? · received 7 (0 wasted) · ")
-        most = len("Say") + 1 + 2 * (1 + 9)  # the colon is said again
+        most = len("Say") + 1 + 2 * (1 + tokens_for(9 * TOKEN_BYTES))  # the colon is said again
         assert f" · cost at most {most} · " in ended.err
         told = json.loads(shell("run", "q.lq", *at(server), "--cache", "off", "--json", "--max-tokens", "9").out)
     unknown = ("prompt_tokens", "completion_tokens", "provider_cached_tokens", "forward_passes")
@@ -117,12 +118,22 @@ def test_a_limit_ends_a_run_with_exit_code_7(shell: Shell, limits: list[str], se
         (["--max-cost", "1"], "--max-cost needs --prices"),
         (["--prices", "0.15"], "'0.15' is not two numbers with a comma between them"),
         (["--prices", "a,b"], "'a,b' is not two numbers"),
-        (["--prices", "-1,2"], "prices are two numbers"),
+        (["--prices", "-1,2"], "prices is two or three numbers"),
         (["--max-requests", "-1"], "max_requests is a whole number"),
         (["--max-requests", "many"], "is not a valid integer"),
-        (["--base-url", "http://localhost:1/v1"], "--base-url says where a model is, and none is named"),
+        (["--base-url", "http://localhost:1/v1"], "--base-url is of a model behind an API, and none"),
+        (["--timeout", "5"], "--timeout is of a model behind an API, and none is named"),
     ],
-    ids=["no prices", "one price", "no numbers", "negative price", "negative", "no number", "no model"],
+    ids=[
+        "no prices",
+        "one price",
+        "no numbers",
+        "negative price",
+        "negative",
+        "no number",
+        "no model",
+        "no model either",
+    ],
 )
 def test_wrong_usage_is_a_sentence_and_exit_code_2(shell: Shell, options: list[str], sentence: str) -> None:
     ended = shell("run", "q.lq", *options)
@@ -155,10 +166,10 @@ def test_the_key_comes_from_the_environment_and_there_is_no_option_for_it(
 ) -> None:
     with serving(replace(VLLM, key=KEY), SAYS) as server:
         none = shell("run", "q.lq", *at(server))
-        assert none.code == 5 and "wants an API key" in none.err and "set OPENAI_API_KEY" in none.err
+        assert none.code == 5 and "needs an API key" in none.err and "set OPENAI_API_KEY" in none.err
         monkeypatch.setenv("OPENAI_API_KEY", OTHER)
         wrong = shell("run", "q.lq", *at(server))
-        assert wrong.code == 5 and "does not take the API key" in wrong.err and OTHER not in wrong.err
+        assert wrong.code == 5 and "rejects the API key" in wrong.err and OTHER not in wrong.err
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         assert shell("run", "q.lq", *at(server)).code == 0
     assert shell("run", "q.lq", "--api-key", KEY).code == 2
@@ -187,9 +198,9 @@ def closed_port() -> str:
     [
         (["--model", "openai/stub", "--base-url", "CLOSED"], "no server answers at http://", "is it running"),
         (["--model", "openai/stub", "--base-url", "localhost:80"], "does not begin with http", "did you mean http://"),
-        (["--model", "demo", "--base-url", "CLOSED"], "'demo' is none", "did you mean openai/demo?"),
-        (["--model", "openai/gpt-9"], "https://api.openai.com/v1 wants an API key", "set OPENAI_API_KEY"),
-        (["--model", "gpt-9"], "no model is called 'gpt-9'", "openai/NAME"),
+        (["--model", "demo", "--base-url", "CLOSED"], "which 'demo' is not", "name a model of a server: openai/NAME"),
+        (["--model", "openai/gpt-9"], "https://api.openai.com/v1 needs an API key", "set OPENAI_API_KEY"),
+        (["--model", "gpt-9"], "no model is called 'gpt-9'", "did you mean openai/gpt-9?"),
     ],
     ids=["closed port", "no scheme", "a model of this process", "no key", "no kind"],
 )
@@ -219,11 +230,11 @@ FAULTS: list[Any] = [
     pytest.param([Fault(reset=True)] * 9, "closes the connection without an answer", "its own log", id="resets"),
     pytest.param([Fault(status=500)] * 9, "failed 5 times: out of order", "its own log", id="fails"),
     pytest.param([Fault(status=400, message="no")], "refuses the request: no", "", id="refuses"),
-    pytest.param([Fault(status=403, message="no")], "does not let this key in", "a key", id="403"),
+    pytest.param([Fault(status=403, message="no")], "rejects this key", "a key", id="403"),
     pytest.param(
         [Fault(status=429, code="insufficient_quota", message="insufficient_quota")],
         "the quota of this key",
-        "raise it there",
+        "raise the quota",
         id="no quota",
     ),
 ]
@@ -263,11 +274,11 @@ def test_a_dry_run_tells_hole_by_hole_what_the_server_is_held_to_and_asks_it_not
         "    judged is_known(NAME)  (by Python, when the value is complete)",
     ]
     assert "at most 3 tokens" in age and "held to a grammar" in age
-    assert more.startswith("[MORE]  line 5, filled any number of times, and perhaps never")
-    assert re.search(r"^requests +unbounded +unbounded$", ended.out, re.MULTILINE)
+    assert more.startswith("[MORE]  line 5, filled any number of times")
+    assert re.search(r"^requests +no bound$", ended.out, re.MULTILINE)
     assert "the run ends before it passes 7 requests\n" in ended.out
-    assert "unbounded: the loop in line 4 may have any number of passes" in ended.out
-    assert "not given, so that what depends on it is not known: is_known, place" in ended.out
+    assert "the loop in line 4 may have any number of passes" in ended.out
+    assert "inputs that are not given: is_known, place" in ended.out
 
 
 def test_a_dry_run_as_json_has_null_where_there_is_no_bound(shell: Shell) -> None:
@@ -275,9 +286,9 @@ def test_a_dry_run_as_json_has_null_where_there_is_no_bound(shell: Shell) -> Non
     with serving(VLLM, SAYS) as server:
         told = json.loads(shell("run", "s.lq", *at(server), "--dry-run", "--json").out)
         once = json.loads(shell("run", "q.lq", *at(server), "--dry-run", "--json", "--prices", "1,1").out)
-    assert told["ok"] is True and told["most"]["requests"] is None and told["loops"][0]["passes"] is None
+    assert told["ok"] is True and told["spending"]["requests"] is None and told["loops"][0]["line"] == 4
     assert [hole["way"] for hole in told["holes"]] == ["freely", "grammar", "freely"]
-    assert once["usual"]["requests"] == 1 and once["usual"]["cost"] > 0
+    assert once["spending"]["requests"] == 1 and once["spending"]["cost"] > 0
     assert once["holes"][0]["ends"][0] == "after '\\n'"
 
 
@@ -287,11 +298,11 @@ def test_a_dry_run_of_the_demo_model_counts_no_requests(shell: Shell) -> None:
     assert "token by token, under a mask" in ended.out and "requests" not in ended.out
 
 
-def test_a_dry_run_says_what_a_server_cost_that_had_to_be_asked(shell: Shell) -> None:
+def test_a_dry_run_sends_nothing_that_costs(shell: Shell) -> None:
     with serving(OPENAI_CHAT, SAYS) as server:
         ended = shell("run", "q.lq", *at(server), "--dry-run")
-        assert server.completion_tokens == 1
-    assert "what the server can do was found out with 2 requests" in ended.out
+        assert (server.requests, server.completion_tokens, ended.code) == (0, 0, 0)
+    assert "probe" in ended.out
 
 
 def test_a_dry_run_fails_as_a_run_would(shell: Shell) -> None:
@@ -313,7 +324,7 @@ def test_what_a_server_said_is_shown_as_text_with_its_turns(shell: Shell) -> Non
         assert miss.code == 6 and 'at byte 2, after <user>: stored "S", asked "T"' in miss.out
     shown = shell("cache", "inspect", "x.tokens").out
     # a line ends with the last place of which something is known, and what is known of that is what came next
-    assert '<user> "Say:" <assistant> " hi' in shown and "bytes" in shown and "<258>" not in shown
+    assert '<user> "Say:" <assistant> "hi' in shown and "bytes" in shown and "<258>" not in shown
 
 
 def test_the_last_word_is_kept_where_the_server_was_left_before_the_next_one(shell: Shell) -> None:
@@ -321,5 +332,29 @@ def test_the_last_word_is_kept_where_the_server_was_left_before_the_next_one(she
     with serving(OPENAI_CHAT, "Say: hi\n", None, None, silent) as server:  # two to find out what it can do
         first = shell("run", "q.lq", *at(server), "--cache", "x.tokens")
         again = shell("run", "q.lq", *at(server), "--cache", "x.tokens", "--cache-mode", "replay")
-        assert (again.code, again.out) == (0, first.out) == (0, "Say: hi\n")
-    assert '" hi"  9 bytes, 4 top-k entries' in shell("cache", "inspect", "x.tokens").out
+        assert (again.code, again.out) == (0, first.out) == (0, "Say:hi\n")
+    assert '"hi"  8 bytes, 3 top-k entries' in shell("cache", "inspect", "x.tokens").out
+
+
+def test_what_only_python_could_say_of_a_server_has_a_flag(shell: Shell) -> None:
+    """R24: a timeout, a revision, a tokenizer, a number of requests at once."""
+    with serving(replace(VLLM, seconds_per_token=0.01), "a b c d e f\n") as server:
+        flags_of = at(server)
+        assert shell("run", "q.lq", *flags_of, "--timeout", "9", "--concurrency", "2", "--revision", "r1").code == 0
+        for flags, sentence in (
+            (("--timeout", "0"), "timeout must be a number of seconds above 0"),
+            (("--concurrency", "0"), "concurrency must be a number of requests"),
+            (("--tokenizer", "nowhere"), "nowhere has no tokenizer.json"),
+        ):
+            ended = shell("run", "q.lq", *flags_of, *flags)
+            assert ended.code == 5 and sentence in ended.err
+
+
+def test_the_models_of_a_server_are_listed(shell: Shell) -> None:
+    with serving(VLLM, "") as server:
+        ended = shell("models", "--base-url", server.base_url)
+        assert (ended.code, ended.out, server.requests) == (0, "openai/stub\n", 0)
+        told = json.loads(shell("models", "--base-url", server.base_url, "--json").out)
+        assert told["ok"] and told["models"] == ["openai/stub"]
+        ended = shell("models", "--base-url", server.base_url.removesuffix("/v1"))
+        assert ended.code == 5 and "did you mean" in ended.err

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 DRIVER_FAILURE = r"^(Error|TargetClosedError|TimeoutError): "
 PLAYGROUND = ROOT / "playground"
-SOURCES = ("index.html", "style.css", "build.mjs", "package-lock.json", "src/**/*.js")
+SOURCES = ("index.html", "*.css", "*.mjs", "package-lock.json", "src/**/*.js")
 
 EDITOR = "#query [contenteditable], #query textarea"
 PASTE = """(editor, text) => {
@@ -143,7 +143,7 @@ class Tab:
 
     def wait(self, state: str) -> None:
         self.page.wait_for_selector(f"#state[data-state={state}]", timeout=20_000)
-        self.page.wait_for_selector("#run:enabled")
+        self.page.wait_for_selector("#run[aria-disabled=false]")
         self.settle()
 
     def show(self, view: str) -> None:

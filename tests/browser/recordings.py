@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lmql_lite.engine import events
+from lmql_lite.engine.result import Result, Usage
 from lmql_lite.errors import Span
-from lmql_lite.runtime import events
-from lmql_lite.runtime.result import Result, Usage
-from lmql_lite.runtime.shown.wire import SCHEMA, as_object
+from lmql_lite.observe.lines import SCHEMA, as_object
 from lmql_lite.tokens import Source, Token
 
 WORDS = (" one", " two", " three", " four", " five", " six", " seven,", " eight.\n")

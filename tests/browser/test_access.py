@@ -34,7 +34,7 @@ def test_the_whole_way_by_keyboard_alone(tab: Tab) -> None:
     tab.wait("done")
     keyboard.press("Alt+2")
     assert focused() == "tab-trie"
-    for _ in range(4):  # show, as a list, the tree
+    for _ in range(8):  # show, alternatives, as a list, three of zoom, the tree
         keyboard.press("Tab")
         if "run" in focused():
             break
@@ -51,6 +51,7 @@ def test_the_whole_way_by_keyboard_alone(tab: Tab) -> None:
     keyboard.press("ArrowRight")
     assert focused() == "tab-constraints"
     keyboard.press("ArrowLeft")
+    tab.settle()
     keyboard.press("Tab")
     keyboard.press("Tab")
     assert page.get_attribute(":focus", "aria-posinset") == "1"

@@ -141,6 +141,8 @@ def test_without_the_bundle_the_page_works_and_says_how_to_build_the_rest(plain_
     tab.run((ROOT / "examples" / "01_packing_list.lq").read_text("utf-8"))
     assert tab.page.locator("#output .hole").count() == 4
     tab.show("trie")
+    tab.page.uncheck("#trie-ghosts")
+    tab.settle()
     assert tab.page.locator("#trie .run").count() == 8
     tab.show("tokens")
     assert tab.page.locator("#tokens .token.model").count() == 13

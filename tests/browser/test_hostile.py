@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from lmql_lite.engine import events
+from lmql_lite.engine.result import Result, Usage
 from lmql_lite.errors import Span
-from lmql_lite.runtime import events
-from lmql_lite.runtime.drawing import fragment
-from lmql_lite.runtime.result import Result, Usage
-from lmql_lite.runtime.shown.report import Moment, report
-from lmql_lite.runtime.shown.wire import as_object
+from lmql_lite.observe.lines import Lines, as_object
+from lmql_lite.observe.report import report
 from lmql_lite.tokens import Token
 from tests.browser.conftest import Open, Tab
 from tests.browser.recordings import lines
@@ -23,6 +25,9 @@ EVIL += "<style>*{display:none}</style>&lt;b&gt;\u202egnp.exe\u2066\x1b[31m\x00\
 NO_ELEMENT = "document.querySelector('#evil, main img:not(.cm-widgetBuffer), svg img, iframe') === null"
 NOT_RAN = "window.ran === undefined"
 ACTING = r"/[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/.test(document.body.textContent)"
+SHADOW = "document.querySelector('lq-view').shadowRoot"
+IN_ALL_ROOTS = f"""wanted => document.querySelectorAll(wanted).length
+    + {SHADOW}.querySelectorAll(wanted).length"""
 SPAN = Span("q.lq", f'"[X]" where X == "{EVIL}"', 1, 4)
 
 
@@ -36,6 +41,7 @@ def evil_run() -> Iterator[Mapping[str, Any] | events.Record]:
     other = {"id": 9, "text": EVIL, "logprob": -0.5, "allowed": False, "clause": EVIL}
     yield events.Started(EVIL, EVIL, 1)
     yield events.Text(EVIL)
+    yield events.MediaShown(EVIL, "x.jpg")
     yield said(EVIL, None, 1, 0)
     yield events.HoleOpened(EVIL, SPAN)
     yield said(EVIL, EVIL, 2, 1, allowed=1, vocabulary=9, alternatives=[other, {**other, "id": 2, "allowed": True}])
@@ -126,17 +132,45 @@ def test_reports_and_notebooks_show_hostile_text_as_text(open_tab: Open, tmp_pat
     usage = Usage(prompt_tokens=1, completion_tokens=1, tokens_from_model=1, forward_passes=1)
     result = Result(EVIL * 2, {EVIL: EVIL}, EVIL, tokens, usage, {EVIL: "stop"}, 1, EVIL, (EVIL,))
     records = [record for record in evil_run() if not isinstance(record, Mapping | events.Finished)]
-    moments = [Moment(number, record) for number, record in enumerate([*records, events.Finished(result)])]
-    inner = fragment(tokens, usage.as_dict())
-    page = report(moments) if kind == "report" else f"<!doctype html><title>x</title>{inner}"
+    lines_of_run = Lines()
+    moments = [lines_of_run.line(record) for record in (*records, events.Finished(result))]
+    page = report(moments) if kind == "report" else f"<!doctype html><title>x</title>{result._repr_html_()}"
     place = tmp_path / "page.html"
     place.write_text(page, "utf-8")
     tab = open_tab()
+    tab.page.goto("about:blank")  # the playground's page may ask for one more check until it is left
     tab.page.goto(place.as_uri())
     assert tab.page.evaluate(NOT_RAN)
-    assert tab.page.evaluate("document.querySelectorAll('img, script, iframe, a, form, link').length") == 0
-    assert tab.page.evaluate("document.querySelectorAll('style').length") == 1
-    assert not tab.page.evaluate(ACTING)
-    text = tab.page.inner_text("body")
-    assert "<script>window.ran=1</script>" in text and "⟨U+202E⟩" in text
+    tab.page.wait_for_selector(".panels[aria-busy=false] .output .block")
+    for view in ("Output", "Tree"):
+        tab.page.get_by_role("tab", name=view).click()
+        tab.page.wait_for_selector(".panels[aria-busy=false]")
+        assert tab.page.evaluate(IN_ALL_ROOTS, "img, iframe, a, form, link, script:not([type='application/json'])") == 1
+        assert tab.page.evaluate(IN_ALL_ROOTS, "style") == 1
+        assert not tab.page.evaluate(f"{ACTING.replace('document.body', SHADOW)}")
+        assert "<img id=evil" in (tab.page.locator(".panels").text_content() or "").replace("…", "") or view == "Tree"
+        assert tab.page.evaluate(NOT_RAN)
+    assert "⟨U+202E⟩" in (tab.page.locator(".output").text_content() or "")
     assert tab.asked[-1] == place.as_uri()
+
+
+def test_a_thumbnail_is_drawn_where_its_picture_stands(tab: Tab, tmp_path: Path) -> None:
+    pixel = io.BytesIO()
+    Image.new("RGB", (4, 3), (200, 10, 10)).save(pixel, "JPEG")
+
+    def run() -> Iterator[events.Record]:
+        yield events.Started("m", "argmax", 1)
+        yield events.Text("Look: <image 0123456789ab>")
+        yield events.MediaShown(
+            "<image 0123456789ab>", "data:image/jpeg;base64," + b64encode(pixel.getvalue()).decode()
+        )
+        yield events.Text(" well")
+        yield events.Finished(Result("Look: <image 0123456789ab> well", {}, None, (), Usage(), {}, 1, "m", ()))
+
+    replayed(tab, tmp_path / "shown.lqrun", run(), "done")
+    tab.show("output")
+    picture = tab.page.locator("#output img.thumbnail")
+    picture.evaluate("image => image.decode()")
+    assert picture.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [4, 3]
+    assert tab.page.locator("#output").inner_text().strip() == "Look: <image 0123456789ab> well"
+    assert picture.evaluate("image => image.previousSibling.textContent").endswith("ab>")

@@ -66,11 +66,11 @@ def test_a_second_run_asks_the_model_nothing(server: Server, open_tab: Open) -> 
     assert (tab.count("tokens_from_model"), tab.count("tokens_from_cache")) == ("0", "13")
     assert tab.page.inner_text("#saved") == "saved 13 of 13 tokens (100 %)"
     tab.show("trie")
-    kinds = tab.page.locator("#trie .edge").evaluate_all("edges => edges.map(edge => edge.classList[1])")
+    kinds = tab.page.locator("#trie .edge:not(.ghost)").evaluate_all("edges => edges.map(edge => edge.classList[1])")
     assert set(kinds) == {"cache", "prompt"}
     tab.page.select_option("#trie-scope", "page")
     tab.until("document.querySelector('#trie .run').getAttribute('aria-label').endsWith('2 times')")
-    widths = tab.page.locator("#trie .edge").evaluate_all(
+    widths = tab.page.locator("#trie .edge:not(.ghost)").evaluate_all(
         "edges => edges.map(edge => edge.getAttribute('stroke-width'))"
     )
     assert set(widths) == {"3.5"}  # come by twice; 1.5 for once
@@ -200,6 +200,19 @@ def test_conditions_are_shown_clause_by_clause_and_lead_to_the_query(tab: Tab) -
     assert tab.page.evaluate("getSelection().toString()") == "[THING]"
 
 
+def test_the_form_has_the_options_of_the_table_and_a_run_gets_them(tab: Tab) -> None:
+    tab.page.click("details.options summary")
+    tab.page.fill("#option-seed", "7")
+    tab.page.fill("#option-top_p", "0.5")
+    tab.page.select_option("#option-decoder", "sample")
+    tab.page.select_option("#option-speculate", "false")
+    with tab.page.expect_request(lambda request: request.url.endswith("/api/runs")) as sent:
+        tab.run('"Say:[X]" where len(X) < 5')
+    options = sent.value.post_data_json["options"]
+    given = {name: value for name, value in options.items() if value is not None and name != "model"}
+    assert given == {"seed": 7, "top_p": 0.5, "decoder": "sample", "speculate": False}
+
+
 def test_a_plan_says_what_would_be_asked_and_runs_nothing(tab: Tab) -> None:
     tab.write(PACKING)
     tab.page.keyboard.press("ControlOrMeta+Shift+Enter")
@@ -310,3 +323,11 @@ def test_an_example_can_be_chosen(tab: Tab) -> None:
     assert tab.page.inner_text("#name") == "06_dates.lq"
     tab.run()
     assert tab.page.inner_text("#result .value") == "Sunday, 20 July 1969"
+
+
+def test_conditions_that_clash_are_named_in_their_tab(tab: Tab) -> None:
+    tab.run('"Say:[A]" where A in ["red", "blue"] and len(A) > 5 and STOPS_AT(A, ".")\n', state="failed")
+    tab.show("constraints")
+    unmet = tab.page.locator("#constraints [aria-label='clauses that cannot be met']")
+    assert unmet.locator("tr code").all_text_contents() == ['A in ["red", "blue"]', "len(A) > 5"]
+    assert "cannot hold together" in (unmet.text_content() or "")

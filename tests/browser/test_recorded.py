@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.browser.conftest import ROOT, Open, Server, Tab
 
@@ -72,8 +73,10 @@ def test_the_inputs_of_a_recorded_run_are_there_for_a_run_of_ones_own(server: Se
 
 
 def test_another_query_does_not_keep_the_recorded_run_of_an_example(server: Server, open_tab: Open) -> None:
-    (server.folder / "mine.lq").write_text(OWN, "utf-8")
     tab = open_tab(server)
+    tab.wait("recorded")
+    (server.folder / "mine.lq").write_text(OWN, "utf-8")
+    tab.page.reload()
     tab.wait("recorded")
     tab.page.click("#examples")
     tab.page.click("#gallery button:has-text('mine.lq')")
@@ -120,3 +123,28 @@ def test_the_clauses_of_a_run_are_looked_up_once_somebody_wants_to_see_them(serv
     tab.show("output")
     tab.show("constraints")
     assert len([url for url in tab.asked if url.endswith("/api/plan")]) == 1
+
+
+def test_a_recording_carries_its_query_to_another_page(server: Server, open_tab: Open, tmp_path: Path) -> None:
+    tab = open_tab(server)
+    query = '"Dear {name}, [X]" where X in ["hello", "good bye"]\n'
+    tab.write(query)
+    tab.page.fill("textarea[aria-label='input name']", "Ada")
+    tab.page.click("#run")
+    tab.wait("done")
+    text = tab.text()
+    tab.page.click("#share")
+    with tab.page.expect_download() as download:
+        tab.page.click("#download-lqrun")
+    download.value.save_as(tmp_path / "kept.lqrun")
+    other = open_tab(server)
+    other.page.click("#share")
+    other.page.set_input_files("#open-lqrun", tmp_path / "kept.lqrun")
+    other.until("document.getElementById('banner').textContent.includes('this is its query')")
+    other.settle()
+    assert other.text() == text
+    assert other.page.input_value("textarea[aria-label='input name']") == "Ada"
+    assert other.page.is_hidden("#stale"), "the run is of this text"
+    other.page.click("#run")
+    other.wait("done")
+    assert other.text() == text

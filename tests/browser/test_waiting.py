@@ -47,7 +47,7 @@ def test_a_click_on_run_is_answered_before_the_server_answers(tab: Tab) -> None:
     tab.page.click("#run")
     tab.page.wait_for_selector("#state[data-state=starting]")
     tab.page.keyboard.press("ControlOrMeta+Enter")
-    tab.page.wait_for_selector("#run:disabled")
+    tab.page.wait_for_selector("#run[aria-disabled=true]")
     while not started:
         tab.page.wait_for_timeout(20)
     started[0].continue_()

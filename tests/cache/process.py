@@ -8,23 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
-from lmql_lite.cache.head import Head, Miss
-from lmql_lite.cache.persistent_tree import SavedTrees
-from lmql_lite.cache.tokens_file import TokensFile
-from lmql_lite.cache.tree import Answer, Node
-from lmql_lite.cache.trie import MAX_BYTES, Trie
+from lmql_lite.cache.entry import Answer, Node
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.token_tree import MAX_BYTES, TokenTree
+from lmql_lite.cache.top_k import Miss, TopK
 
 VOCABULARY = 50
 QUESTION, OTHER = bytes(range(16)), bytes(16)
 
 
-def head(token: int) -> Head:
+def head(token: int) -> TopK:
     """One that says `token`."""
     ids = np.array([token, (token + 1) % VOCABULARY], np.int32)
-    return Head(ids, np.array([-0.5, -1.5], np.float32), 0.25, VOCABULARY)
+    return TopK(ids, np.array([-0.5, -1.5], np.float32), 0.25, VOCABULARY)
 
 
-def said(tree: Trie, *path: int) -> int | None:
+def said(tree: TokenTree, *path: int) -> int | None:
     """The best token after a path."""
     fact = tree.scores(at(tree, *path))
     best = None if fact is None else fact.scores.best(np.ones(VOCABULARY, np.bool_))
@@ -32,7 +31,7 @@ def said(tree: Trie, *path: int) -> int | None:
     return best
 
 
-def at(tree: Trie, *path: int) -> Node:
+def at(tree: TokenTree, *path: int) -> Node:
     node = tree.root
     for token in path:
         node = tree.extend(node, token)
@@ -53,11 +52,11 @@ class Clock:
 class Process:
     """What one process has of a file."""
 
-    def __init__(self, trees: SavedTrees, clock: Clock) -> None:
+    def __init__(self, trees: ModelTrees, clock: Clock) -> None:
         self.trees, self.clock = trees, clock
 
     @property
-    def tree(self) -> Trie:
+    def tree(self) -> TokenTree:
         return self.trees.tree("model")
 
     async def save(self) -> None:
@@ -69,12 +68,12 @@ class Process:
         self.tree.add_scores(at(self.tree, *path), head(token), run=1)
         assert await self.trees.save("model", "a model", VOCABULARY)
 
-    async def refresh(self, learn: Callable[[Trie], object]) -> None:
+    async def refresh(self, learn: Callable[[TokenTree], object]) -> None:
         """What a run on a tree of its own learns takes the place of what was known."""
-        fresh = Trie()
+        fresh = TokenTree()
         fresh.record()
         learn(fresh)
-        self.tree.overwrite(fresh)
+        self.tree.replace_with(fresh)
 
 
 def processes(
@@ -82,7 +81,7 @@ def processes(
 ) -> None:
     async def go() -> None:
         clock = Clock()
-        trees = [SavedTrees(await TokensFile.open(path), max_bytes, clock) for _ in range(many)]
+        trees = [await ModelTrees.open(path, max_bytes, clock) for _ in range(many)]
         try:
             await work(*(Process(each, clock) for each in trees))
         finally:

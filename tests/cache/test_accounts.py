@@ -13,10 +13,10 @@ import pytest
 
 from lmql_lite.cache import framing, log_file
 from lmql_lite.cache.compaction import compacted
+from lmql_lite.cache.entry import Answer
 from lmql_lite.cache.file_contents import read_file
-from lmql_lite.cache.file_lock import try_lock
 from lmql_lite.cache.framing import HEAD_BYTES
-from lmql_lite.cache.tree import Answer
+from lmql_lite.store.file_lock import try_lock
 from tests.cache.process import QUESTION, VOCABULARY, Process, answer, at, head, processes, said
 
 FILE = Path("x.tokens")
@@ -88,26 +88,26 @@ def test_what_somebody_writes_who_could_read_a_record_is_read_by_all_who_could_n
 
 
 def test_prompts_that_need_more_nodes_than_a_frame_may_have_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("columns", "codec", "record_writer"):
+    for place in ("columns", "codec", "record_io"):
         monkeypatch.setattr(f"lmql_lite.cache.{place}.MAX_NODES", 7)
-    monkeypatch.setattr("lmql_lite.cache.persistent_tree.ENTRIES_PER_RECORD", 5)
+    monkeypatch.setattr("lmql_lite.cache.record_io.ENTRIES_PER_RECORD", 5)
 
     async def work(one: Process, late: Process) -> None:
         long = [tuple(range(begin, begin + 5)) for begin in range(0, 40, 5)] + [tuple(range(1, 31))]
         for token, path in enumerate(long):
             one.tree.add_scores(at(one.tree, *path), head(token), run=1)
         await one.save()
-        one.tree.add_draw(at(one.tree, *range(40, 48)), QUESTION, 1, 0, answer(3))
+        one.tree.add_sampled_answer(at(one.tree, *range(40, 48)), QUESTION, 1, 0, answer(3))
         await one.save()
         await one.refresh(lambda fresh: fresh.add_scores(at(fresh, *range(20, 38)), head(9), run=2))
         await one.save()
-        one.tree.add_verdict(at(one.tree, *range(41, 49)), QUESTION, answer(4))
+        one.tree.add_greedy_answer(at(one.tree, *range(41, 49)), QUESTION, answer(4))
         await one.save()
         await late.trees.follow()
         tree = late.tree
         assert [said(tree, *path) for path in long] == list(range(len(long)))
-        assert tree.draw(at(tree, *range(40, 48)), QUESTION, 1, 0) == (3, -2.0, 0)
-        assert tree.verdict(at(tree, *range(41, 49)), QUESTION) == (4, -2.0, 0)
+        assert tree.sampled_answer(at(tree, *range(40, 48)), QUESTION, 1, 0) == (3, -2.0, 0)
+        assert tree.greedy_answer(at(tree, *range(41, 49)), QUESTION) == (4, -2.0, 0)
         assert said(tree, *range(20, 38)) == 9 and late.trees.notices == ()
 
     processes(2, work)
@@ -177,7 +177,7 @@ def test_a_session_goes_on_after_another_process_kept_the_lock(monkeypatch: pyte
 
 def test_what_no_file_can_hold_is_not_kept_and_costs_no_run() -> None:
     async def work(one: Process, late: Process) -> None:
-        one.tree.add_verdict(at(one.tree, 1), QUESTION, Answer(3, float("nan"), 1))
+        one.tree.add_greedy_answer(at(one.tree, 1), QUESTION, Answer(3, float("nan"), 1))
         assert not await one.trees.save("model", "a model", VOCABULARY)
         (notice,) = one.trees.notices
         assert (

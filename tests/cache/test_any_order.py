@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from lmql_lite.cache.compaction import cleared, compacted
 from lmql_lite.cache.file_contents import read_file
 from lmql_lite.cache.framing import HEAD_BYTES, MARK, scan
-from lmql_lite.cache.persistent_tree import SavedTrees
-from lmql_lite.cache.tokens_file import TokensFile
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.token_tree import TokenTree
 from tests.cache.process import OTHER, QUESTION, VOCABULARY, answer, at, head, said
 
 MODELS = ("one", "two")
@@ -48,12 +47,12 @@ class Crowd:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.processes: list[SavedTrees] = []
-        self.opened: list[SavedTrees] = []
+        self.processes: list[ModelTrees] = []
+        self.opened: list[ModelTrees] = []
         self.kept: set[tuple[str, tuple[int, ...]]] = set()
 
-    async def fresh(self) -> SavedTrees:
-        self.opened.append(SavedTrees(await TokensFile.open(self.path)))
+    async def fresh(self) -> ModelTrees:
+        self.opened.append(await ModelTrees.open(self.path))
         return self.opened[-1]
 
     async def step(self, what: str, *how: object) -> None:
@@ -98,11 +97,11 @@ class Crowd:
         if MARK in data or not data:
             self.path.write_bytes(data)
 
-    async def learn(self, trees: SavedTrees, model: str, path: tuple[int, ...], *, is_refresh: bool) -> None:
+    async def learn(self, trees: ModelTrees, model: str, path: tuple[int, ...], *, is_refresh: bool) -> None:
         """As a run does: it reads what is new, asks what is not known, and writes that."""
         await trees.follow()
         tree = trees.tree(model)
-        target = Trie() if is_refresh else tree
+        target = TokenTree() if is_refresh else tree
         if is_refresh:
             target.record()
         for end in range(len(path) + 1):
@@ -111,14 +110,14 @@ class Crowd:
             if target.scores(node) is None:
                 target.add_scores(node, head(says(model, here, 0)), run=1)
             for question, number in ((QUESTION, 1), (OTHER, 2)):
-                if target.verdict(node, question) is None:
-                    target.add_verdict(node, question, answer(says(model, here, number)))
+                if target.greedy_answer(node, question) is None:
+                    target.add_greedy_answer(node, question, answer(says(model, here, number)))
         if is_refresh:
-            tree.overwrite(target)
+            tree.replace_with(target)
         assert await trees.save(model, f"model {model}", VOCABULARY)
         self.kept.add((model, path))
 
-    def check(self, trees: SavedTrees) -> None:
+    def check(self, trees: ModelTrees) -> None:
         """All that it knows is what the model says."""
         for model in MODELS:
             tree = trees.tree(model)
@@ -126,14 +125,14 @@ class Crowd:
                 path = tree.path(node)
                 assert said(tree, *path) in (None, says(model, path, 0))
                 for question, number in ((QUESTION, 1), (OTHER, 2)):
-                    verdict = tree.verdict(node, question)
+                    verdict = tree.greedy_answer(node, question)
                     assert verdict is None or verdict.token == says(model, path, number)
 
-    def knows_all_kept(self, trees: SavedTrees) -> bool:
+    def knows_all_kept(self, trees: ModelTrees) -> bool:
         for model, path in self.kept:
             tree = trees.tree(model)
             known = [said(tree, *path[:end]) is not None for end in range(len(path) + 1)]
-            if not all(known) or tree.verdict(at(tree, *path), QUESTION) is None:
+            if not all(known) or tree.greedy_answer(at(tree, *path), QUESTION) is None:
                 return False
         return True
 

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache import compaction, framing, record_writer
+from lmql_lite.cache import framing, record_io
 from lmql_lite.cache.codec import Parser, encode
 from lmql_lite.cache.columns import (
     GREEDY,
@@ -32,19 +31,14 @@ from lmql_lite.cache.columns import (
     SampledAnswers,
     TopKs,
 )
-from lmql_lite.cache.compaction import cleared, compacted, file_bytes, packed
-from lmql_lite.cache.explain import difference
-from lmql_lite.cache.export import exported
-from lmql_lite.cache.file_contents import Gathering, chosen, read_file
-from lmql_lite.cache.framing import Frame, address_of
-from lmql_lite.cache.merge import merged, write_new
-from lmql_lite.cache.persistent_tree import SavedTrees
+from lmql_lite.cache.compaction import cleared, compacted, file_bytes, merged, packed, write_new
+from lmql_lite.cache.file_contents import GatheredEntries, chosen, exported, read_file
+from lmql_lite.cache.framing import LogFrame, address_of
+from lmql_lite.cache.model_trees import ModelTrees
 from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.spelling import quoted, shortened, spelled, visible
-from lmql_lite.cache.tokens_file import TokensFile
-from lmql_lite.cache.tree import Answer
+from lmql_lite.cache.token_text import difference, quoted, shortened, spelled, visible
+from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.cache.tree_summary import survey
-from lmql_lite.cache.trie import Trie
 from lmql_lite.errors import CacheError
 from tests.cache.batches import Batch, batch, recorded
 from tests.cache.written import write
@@ -75,8 +69,8 @@ def log(rng: np.random.Generator, sizes: list[int], models: tuple[Model, Model] 
     return made
 
 
-def frames_of(batches: list[Batch]) -> list[Frame]:
-    return [Frame(address_of(payload), payload) for payload in recorded(batches)]
+def frames_of(batches: list[Batch]) -> list[LogFrame]:
+    return [LogFrame(address_of(payload), payload) for payload in recorded(batches)]
 
 
 def known(path: Path, batches: list[Batch]) -> Known:
@@ -90,26 +84,26 @@ def known(path: Path, batches: list[Batch]) -> Known:
         )
     ]
 
-    def told(tree: Trie, node: int) -> Iterator[tuple[object, object]]:
+    def told(tree: TokenTree, node: int) -> Iterator[tuple[object, object]]:
         fact = tree.scores(node)
         if fact is not None:
-            head = fact.scores.head() if isinstance(fact.scores, Scores) else fact.scores
+            head = fact.scores.top_k() if isinstance(fact.scores, Scores) else fact.scores
             yield "head", (head.ids.tolist(), head.logprobs.tolist(), head.rest, (tree.written(node) or 0) // 3600)
-        yield from ((each, tree.verdict(node, each)) for each in questions)
-        yield from ((each, tree.draw(node, *each)) for each in draws)
+        yield from ((each, tree.greedy_answer(node, each)) for each in questions)
+        yield from ((each, tree.sampled_answer(node, *each)) for each in draws)
 
     async def go() -> Known:
-        async with await TokensFile.open(path) as file:
-            trees = SavedTrees(file)
-            await trees.follow()
-            of = {model.fingerprint: trees.tree(model.fingerprint) for model in (MODEL, OTHER)}
-            return {
-                (fingerprint, tree.path(node), question): answer
-                for fingerprint, tree in of.items()
-                for node in range(len(tree))
-                for question, answer in told(tree, node)
-                if answer is not None
-            }
+        trees = await ModelTrees.open(path)
+        await trees.follow()
+        await trees.close()
+        of = {model.fingerprint: trees.tree(model.fingerprint) for model in (MODEL, OTHER)}
+        return {
+            (fingerprint, tree.path(node), question): answer
+            for fingerprint, tree in of.items()
+            for node in range(len(tree))
+            for question, answer in told(tree, node)
+            if answer is not None
+        }
 
     return asyncio.run(go())
 
@@ -157,7 +151,7 @@ def test_a_file_is_compacted_the_same_everywhere_and_once_for_all(
     ]  # where nodes have no scores, it is answers that need them
     paths = [write(folder / name, entries) for name in ("a.tokens", "b.tokens")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compaction, "ENTRIES_PER_RECORD", most)
+        patch.setattr(record_io, "ENTRIES_PER_RECORD", most)
         done = [compacted(path) for path in paths]
         once = [path.read_bytes() for path in paths]
         again = compacted(paths[0])
@@ -184,8 +178,8 @@ def test_entries_of_one_hour_share_a_frame_and_no_frame_has_more_than_it_may(
     before = known(path, entries)
     assert compacted(path).after.frames == 2
     assert ages(path) == [10_000_000, 10_007_200]  # no entry is said to be newer than it is
-    monkeypatch.setattr(compaction, "ENTRIES_PER_RECORD", 7)
-    monkeypatch.setattr(record_writer, "MAX_NODES", 5)
+    monkeypatch.setattr(record_io, "ENTRIES_PER_RECORD", 7)
+    monkeypatch.setattr(record_io, "MAX_NODES", 5)
     assert compacted(path).after.frames > 8 and known(path, entries) == before
     frames = [place.frame for place in framing.scan(path.read_bytes(), 0).places]
     counts = [Parser().parse(frame.payload or b"").counts for frame in frames]
@@ -287,7 +281,7 @@ def test_damage_among_many_frames_is_told_as_frame_by_frame(
     path.write_bytes(data)
     together = read_file(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmql_lite.cache.record_reader.RUN_BYTES", -1)
+        patch.setattr("lmql_lite.cache.record_io.RUN_BYTES", -1)
         singly = read_file(path)
     assert (together.damage, together.models, together.frames) == (singly.damage, singly.models, singly.frames)
     assert packed(together.by_model.values()) == packed(singly.by_model.values())
@@ -319,44 +313,8 @@ def test_a_merged_file_tells_what_each_told_and_prefers_as_it_was_told(
     expected = told[1] | told[0] if prefer == "first" else told[0] | told[1]
     assert known(folder / "new.tokens", asked) == expected
     assert [path.read_bytes() for path in paths] == before
-
-    def without_age(answer: object) -> object:
-        return answer if isinstance(answer, Answer) else answer[:3]  # type: ignore[index]
-
-    both = told[0].keys() & told[1].keys()
-    unlike = [each for each in both if without_age(told[0][each]) != without_age(told[1][each])]
-    assert (done.conflicts.count, done.shared) == (len(unlike), len(both) - len(unlike))
-    assert len(done.conflicts.some) == min(len(unlike), 10)
-    for one in done.conflicts.some:
-        assert one.first.source == (0 if prefer == "first" else 1) and one.other.source != one.first.source
-        assert any((one.model.fingerprint, one.path) == each[:2] for each in unlike)
+    assert done.entries == len(expected) and done.damaged == ()
     assert read_file(folder / "new.tokens").is_sound
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"ids": np.array([3, 2], np.int32)},
-        {"logprobs": np.array([-0.5, -1.5], np.float32)},
-        {"rest": np.array([0.25], np.float32)},
-        {"sizes": np.array([1]), "ids": np.array([3], np.int32), "logprobs": np.array([-0.5], np.float32)},
-        {"ids": np.array([2, 4], np.int32)},
-    ],
-    ids=["second token", "second score", "rest", "length", "best token"],
-)
-def test_topk_entries_that_differ_anywhere_are_a_conflict(
-    tmp_path: Path, other: dict[str, NDArray[np.generic]]
-) -> None:
-    scores, rest = np.array([-0.5, -1.0], np.float32), np.array([0.5], np.float32)
-    topks = TopKs(np.array([1]), np.array([2]), rest, np.array([3, 4], np.int32), scores)
-    one = Batch(MODEL, 1, np.array([0]), np.array([2], np.int32), Entries(topks))
-    two = replace(one, entries=Entries(replace(topks, **other)))  # type: ignore[arg-type]
-    first = write(tmp_path / "first.tokens", [one])
-    assert merged([first, first]).conflicts.count == 0 and merged([first, first]).shared == 1
-    conflicts = merged([first, write(tmp_path / "second.tokens", [two])]).conflicts
-    assert (conflicts.count, conflicts.other_token, conflicts.apart) == (1, int(other.get("ids", [3])[0] != 3), 0)
-    (conflict,) = conflicts.some
-    assert (conflict.kind, conflict.path, conflict.first.token) == ("top-k entry", (2,), 3)
 
 
 def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
@@ -381,7 +339,7 @@ def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest(
     drawn: tuple[int, list[int]], limit: int, depth: int
 ) -> None:
     seed, sizes = drawn
-    gathering = Gathering()
+    gathering = GatheredEntries()
     assert not gathering.read(frames_of(log(np.random.default_rng(seed), sizes)))
     for facts in gathering.by_model().values():
         distinct = facts.distinct()
@@ -404,18 +362,20 @@ def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest(
 
 
 def test_the_first_difference_of_a_path_is_told() -> None:
-    tree = Trie()
+    tree = TokenTree()
     words = [b"Q", b":", b" the", b" a", None, b" an", b" one", b" two"]
     node = int(tree.extend_many([0, ~0, ~1, ~2, ~2, ~2, ~2], [4, 0, 1, 2, 5, 6, 7], logged=True)[2])
     asked = tree.extend(tree.extend(node, 3), 0)  # nodes that the run itself adds
-    found = difference(tree.logged, tree.path(asked))
+    found = difference(tree.stored_children, tree.path(asked))
     assert (found.before, found.asked, found.stored) == ((4, 0, 1), 3, (2, 5, 6, 7))
-    assert found.told(words) == 'at token 4, after <4> "Q:": stored " the", " an", " one" and 1 others, asked " a"'
-    assert found.told(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 others, asked [3]"
-    whole = difference(tree.logged, tree.path(node))
-    assert whole.asked is None and whole.told(words).startswith('at token 4, after <4> "Q:": stored is that text went')
-    assert difference(tree.logged, (0,)).told(words) == 'at token 1, the first: stored <4>, asked "Q"'
-    assert difference(tree.logged, (4, 0, 1, 2)).told(words).endswith("nothing is stored")
+    assert found.describe(words) == 'at token 4, after <4> "Q:": stored " the", " an", " one" and 1 others, asked " a"'
+    assert found.describe(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 others, asked [3]"
+    whole = difference(tree.stored_children, tree.path(node))
+    assert whole.asked is None and whole.describe(words).startswith(
+        'at token 4, after <4> "Q:": the text that is stored went'
+    )
+    assert difference(tree.stored_children, (0,)).describe(words) == 'at token 1, the first: stored <4>, asked "Q"'
+    assert difference(tree.stored_children, (4, 0, 1, 2)).describe(words).endswith("nothing is stored")
 
 
 @pytest.mark.parametrize(
@@ -463,7 +423,7 @@ def test_what_is_exported_are_plain_values() -> None:
     seed, index = np.array([2**64 - 1], np.uint64), np.array([7], np.uint32)
     sampled = SampledAnswers(node, question, seed, index, token + 1, scores[:1])
     one = Batch(MODEL, 1, np.array([0]), np.array([2], np.int32), Entries(topks, greedy, sampled), written=9)
-    gathering = Gathering()
+    gathering = GatheredEntries()
     gathering.read(frames_of([one]))
     (entries,) = gathering.by_model().values()
     who = {"model": "some", "fingerprint": MODEL.fingerprint, "written": 9}

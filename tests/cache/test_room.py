@@ -14,33 +14,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmql_lite.cache.head import Head
-from lmql_lite.cache.nodes import ROOT, Nodes
+from lmql_lite.cache.byte_tree import VOCABULARY, ByteTree, CacheKey
+from lmql_lite.cache.entry import Answer, Node
+from lmql_lite.cache.node_table import ROOT, NodeTable
 from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.texts import VOCABULARY, Manner, Texts
-from lmql_lite.cache.tree import Answer, Node
-from lmql_lite.cache.trie import NODE_BYTES, Trie
-from tests.cache.test_trie import QUESTION, attach, grown
+from lmql_lite.cache.token_tree import NODE_BYTES, TokenTree
+from lmql_lite.cache.top_k import TopK
+from tests.cache.test_token_tree import QUESTION, attach, grown
 
 LITTLE = 200 * NODE_BYTES
 
 
-def head(token: int) -> Head:
-    return Head(np.array([token], np.int32), np.array([-0.5], np.float32), 0.5, VOCABULARY)
+def head(token: int) -> TopK:
+    return TopK(np.array([token], np.int32), np.array([-0.5], np.float32), 0.5, VOCABULARY)
 
 
-def token_of(scores: Scores | Head) -> int:
-    assert isinstance(scores, Head)
+def token_of(scores: Scores | TopK) -> int:
+    assert isinstance(scores, TopK)
     return int(scores.ids[0])
 
 
-def thinned(tree: Trie) -> None:
+def thinned(tree: TokenTree) -> None:
     """All goes that may go."""
     with tree._lock:
-        tree._thin_out(2 * tree.end)
+        tree._thin_out(2 * tree._nodes.end)
 
 
-def is_there(tree: Trie, *path: int) -> bool:
+def is_there(tree: TokenTree, *path: int) -> bool:
     return tree.walk(tree.root, path)[1] == len(path)
 
 
@@ -50,7 +50,7 @@ def is_there(tree: Trie, *path: int) -> bool:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10**6), st.integers(0, 3)), max_size=150))
 @settings(deadline=None, derandomize=True, max_examples=300)
 def test_nodes_that_come_and_go_are_those_of_a_dictionary_of_paths(steps: list[tuple[int, int, int]]) -> None:
-    nodes = Nodes()
+    nodes = NodeTable()
     node_of: dict[tuple[int, ...], Node] = {(): ROOT}
     for what, number, token in steps:
         paths = list(node_of)
@@ -77,7 +77,7 @@ def test_nodes_that_come_and_go_are_those_of_a_dictionary_of_paths(steps: list[t
 
 
 def test_the_longest_unused_leaves_go_first() -> None:
-    tree = Trie(LITTLE)
+    tree = TokenTree(LITTLE)
     grown(tree, [1, 2, 3])
     for number in range(2000):
         grown(tree, [1, 2, 3])
@@ -89,16 +89,16 @@ def test_the_longest_unused_leaves_go_first() -> None:
 
 @pytest.mark.parametrize("why", ["held", "pinned", "unsaved", "logged", "stored", "further down"])
 def test_what_somebody_needs_stays(why: str) -> None:
-    tree = Trie(1)
+    tree = TokenTree(1)
     tree.record()
     node = grown(tree, [1, 2, 3])
     match why:
         case "pinned":
             tree.pin(int(node))
         case "unsaved":
-            tree.add_verdict(int(node), QUESTION, Answer(7, 0.0, 1))
+            tree.add_greedy_answer(int(node), QUESTION, Answer(7, 0.0, 1))
         case "logged":
-            tree.keep(np.array([node], np.int32))
+            tree.attach_nodes(np.array([node], np.int32))
         case "stored":
             attach(tree, [node], [head(1)])
         case "further down":
@@ -113,7 +113,7 @@ def test_what_somebody_needs_stays(why: str) -> None:
         case "pinned":
             tree.unpin(tree.walk(tree.root, [1, 2, 3])[0])
         case "unsaved":
-            tree.changes()
+            tree.take_dirty()
         case "logged" | "stored":
             return  # as long as the tree
         case "further down":
@@ -123,23 +123,28 @@ def test_what_somebody_needs_stays(why: str) -> None:
 
 
 def test_changes_that_were_told_keep_their_nodes_until_they_are_gone() -> None:
-    tree = Trie(1)
+    tree = TokenTree(1)
     tree.record()
     tree.add_scores(grown(tree, [1, 2]), head(3), run=1)
-    changes = tree.changes()
+    changes = tree.take_dirty()
     thinned(tree)
-    assert [tree.path(node) for node in changes.places] == [(1, 2)]
+    assert [tree.path(node) for node in changes.nodes] == [(1, 2)]
     del changes
     thinned(tree)
     assert len(tree) == 1
 
 
-def test_a_copy_of_a_node_is_a_plain_number_and_holds_nothing() -> None:
-    tree = Trie(1)
+def test_a_copy_of_a_node_keeps_it_and_a_number_made_from_it_does_not() -> None:
+    tree = TokenTree(1)
     node = tree.extend(tree.root, 1)
-    for plain in (copy.copy(node), copy.deepcopy([node])[0], pickle.loads(pickle.dumps(node))):
+    for plain in (pickle.loads(pickle.dumps(node)), node + 0, int(node)):
         assert plain == node and type(plain) is int
+    copies = [copy.copy(node), copy.deepcopy([node])[0]]
     del node
+    for _ in range(2):
+        thinned(tree)
+        assert is_there(tree, 1)
+        copies.pop()
     thinned(tree)
     assert len(tree) == 1
 
@@ -149,7 +154,7 @@ def test_a_copy_of_a_node_is_a_plain_number_and_holds_nothing() -> None:
 )
 @settings(deadline=None, derandomize=True, max_examples=300)
 def test_a_number_in_somebodys_hands_never_means_another_node(steps: list[tuple[int, int, int]], room: int) -> None:
-    tree = Trie(room * NODE_BYTES)
+    tree = TokenTree(room * NODE_BYTES)
     hands: dict[tuple[int, ...], Node] = {(): tree.root}
     for what, number, token in steps:
         path = list(hands)[number % len(hands)]
@@ -170,7 +175,7 @@ def test_a_number_in_somebodys_hands_never_means_another_node(steps: list[tuple[
 
 
 def test_threads_that_grow_a_tree_without_room_stand_where_they_think_S28() -> None:
-    tree = Trie(50 * NODE_BYTES)
+    tree = TokenTree(50 * NODE_BYTES)
 
     def walk(worker: int) -> int:
         random, wrong = Random(worker), 0
@@ -192,17 +197,17 @@ def test_threads_that_grow_a_tree_without_room_stand_where_they_think_S28() -> N
 
 
 def test_guesses_follow_nodes_that_took_the_numbers_of_others() -> None:
-    tree = Trie(LITTLE)
+    tree = TokenTree(LITTLE)
     for number in range(300):
         grown(tree, [1000 + number, 1, 2, 3, 4])
-        tree.guess(tree.walk(tree.root, [1000 + number, 1, 2, 3])[0], 5, skip=False)
+        tree.draft(tree.walk(tree.root, [1000 + number, 1, 2, 3])[0], 5, skip=False)
     assert tree._nodes.reused > 500
     grown(tree, [7, 8, 9, 10, 11])
     here = grown(tree, [5, 8, 9, 10])
     for number in range(100):  # most numbers are given anew, and these nodes are used meanwhile
         grown(tree, [2000 + number, 1, 2, 3, 4])
         grown(tree, [7, 8, 9, 10, 11])
-    assert tree.guess(here, 1, skip=False) == (11,)
+    assert tree.draft(here, 1, skip=False) == (11,)
 
 
 # room
@@ -217,13 +222,13 @@ def texts(many: int) -> list[bytes]:
 def test_memory_stays_bounded_over_1_500_different_texts_law_5() -> None:
     """By the tree's own account, and by what Python says that it takes."""
     room = 2**20
-    tree = Trie(room)
-    said = Texts(tree)
+    tree = TokenTree(room)
+    said = ByteTree(tree)
     prompts = texts(1500)
     gc.collect()
     tracemalloc.start()
     for number, prompt in enumerate(prompts):
-        said.write(said.walk(tree.root, prompt), b"yes", -0.5, Manner(), run=number)
+        said.write(said.walk(tree.root, prompt), b"yes", -0.5, CacheKey(), run=number)
         assert tree.nbytes <= 1.2 * room
     del prompt
     gc.collect()
@@ -232,11 +237,11 @@ def test_memory_stays_bounded_over_1_500_different_texts_law_5() -> None:
     assert taken <= 1.2 * room
     assert tree.structure_nbytes <= 0.6 * room
     assert 0.8 * taken <= tree.nbytes
-    assert said.read(said.walk(tree.root, prompts[-1]), [Manner()]) is not None
+    assert said.read(said.walk(tree.root, prompts[-1]), [CacheKey()]) is not None
 
 
 def test_what_a_log_holds_takes_nothing_of_the_room() -> None:
-    tree = Trie(LITTLE)
+    tree = TokenTree(LITTLE)
     nodes = tree.extend_many(np.zeros(1000, np.int64), np.arange(1000), logged=True)
     assert tree.nbytes == 0
     assert (tree.extend_many(np.zeros(1000, np.int64), np.arange(1000)) == nodes).all()
@@ -244,4 +249,4 @@ def test_what_a_log_holds_takes_nothing_of_the_room() -> None:
         grown(tree, [number, 1, 2, 3, 4])
     thinned(tree)
     assert len(tree) == 1001 and tree.nbytes == 0
-    assert dict(tree.logged(tree.root)) == dict(enumerate(nodes.tolist()))
+    assert dict(tree.stored_children(tree.root)) == dict(enumerate(nodes.tolist()))

@@ -9,7 +9,7 @@ import pytest
 
 from lmql_lite.cache.compaction import cleared, compacted
 from lmql_lite.cache.file_contents import read_file
-from lmql_lite.cache.trie import MAX_BYTES, Trie
+from lmql_lite.cache.token_tree import MAX_BYTES, TokenTree
 from tests.cache.process import OTHER, QUESTION, Process, answer, at, head, processes, said
 
 FILE = Path("x.tokens")
@@ -17,19 +17,19 @@ HOUR = 3600
 BOUNDS = pytest.mark.parametrize("bound", [MAX_BYTES, 1], ids=["in memory", "read from the file"])
 
 
-def learn(tree: Trie, token: int, *path: int) -> None:
+def learn(tree: TokenTree, token: int, *path: int) -> None:
     node = at(tree, *path)
     tree.add_scores(node, head(token), run=1)
-    tree.add_verdict(node, QUESTION, answer(token))
-    tree.add_draw(node, QUESTION, 5, 0, answer(token + 1))
+    tree.add_greedy_answer(node, QUESTION, answer(token))
+    tree.add_sampled_answer(node, QUESTION, 5, 0, answer(token + 1))
 
 
-def knows(tree: Trie, token: int, *path: int) -> bool:
+def knows(tree: TokenTree, token: int, *path: int) -> bool:
     """All that `learn` teaches; the path is not made."""
     node, steps = tree.walk(tree.root, path)
     if steps < len(path) or tree.scores(node) is None:
         return False
-    verdict, draw = tree.verdict(node, QUESTION), tree.draw(node, QUESTION, 5, 0)
+    verdict, draw = tree.greedy_answer(node, QUESTION), tree.sampled_answer(node, QUESTION, 5, 0)
     return (said(tree, *path), verdict and verdict.token, draw and draw.token) == (token, token, token + 1)
 
 
@@ -75,7 +75,7 @@ def test_what_is_asked_for_after_the_file_was_cleared_is_written_again_as_old_as
         assert knows(late.tree, 10, 10, 1) and knows(late.tree, 20, 20, 1) and knows(late.tree, 40, 10, 1, 2)
         assert not knows(late.tree, 30, 30), "nobody asked for it"
         assert [late.tree.written(at(late.tree, *path)) for path in ((10, 1), (20, 1), (10, 1, 2))] == [
-            10 * HOUR, 20 * HOUR, 50 * HOUR + 700
+            10 * HOUR + 700, 20 * HOUR + 700, 50 * HOUR + 700
         ]  # fmt: skip
 
     processes(3, work, max_bytes=bound)
@@ -106,17 +106,17 @@ def test_what_was_replaced_before_a_file_was_compacted_is_not_read_any_more(boun
         learn(one.tree, 2, 1, 2)
         await one.save()
         await reader.trees.follow()
-        one.tree.add_verdict(at(one.tree, 1), OTHER, answer(1))  # not written yet, and rests on what is replaced
+        one.tree.add_greedy_answer(at(one.tree, 1), OTHER, answer(1))  # not written yet, and rests on what is replaced
 
-        def again(fresh: Trie) -> None:
+        def again(fresh: TokenTree) -> None:
             if asked == "scores":
                 fresh.add_scores(at(fresh, 1), head(20), run=2)
             else:
-                fresh.add_verdict(at(fresh, 1), QUESTION, answer(20))
+                fresh.add_greedy_answer(at(fresh, 1), QUESTION, answer(20))
 
         await other.refresh(again)
         await other.save()
-        other.tree.add_draw(at(other.tree, 1), QUESTION, 7, 0, answer(21))
+        other.tree.add_sampled_answer(at(other.tree, 1), QUESTION, 7, 0, answer(21))
         await other.save()
         for _ in range(2):
             compacted(FILE)
@@ -124,11 +124,11 @@ def test_what_was_replaced_before_a_file_was_compacted_is_not_read_any_more(boun
         for process in (one, reader, late):
             await process.trees.follow()
             tree, node = process.tree, at(process.tree, 1)
-            verdict = tree.verdict(node, QUESTION)
+            verdict = tree.greedy_answer(node, QUESTION)
             assert said(tree, 1) == (20 if asked == "scores" else None)
             assert (verdict and verdict.token) == (None if asked == "scores" else 20)
-            assert tree.verdict(node, OTHER) is None and tree.draw(node, QUESTION, 5, 0) is None
-            draw = tree.draw(node, QUESTION, 7, 0)
+            assert tree.greedy_answer(node, OTHER) is None and tree.sampled_answer(node, QUESTION, 5, 0) is None
+            draw = tree.sampled_answer(node, QUESTION, 7, 0)
             assert draw is not None and draw.token == 21
             assert knows(tree, 2, 1, 2)
 
@@ -143,14 +143,14 @@ def test_what_remains_of_a_replacement_still_replaces_when_the_rest_was_too_old(
         await other.refresh(lambda fresh: learn(fresh, 20, 1))
         await other.save()
         other.clock.now = 200 * HOUR
-        other.tree.add_verdict(at(other.tree, 1), OTHER, answer(21))
+        other.tree.add_greedy_answer(at(other.tree, 1), OTHER, answer(21))
         await other.save()
         compacted(FILE, max_bytes=200)
         before = read_file(FILE)
         assert (before.topks, before.greedy, before.sampled) == (0, 1, 0)
         await one.trees.follow()
-        assert said(one.tree, 1) is None and one.tree.verdict(at(one.tree, 1), QUESTION) is None
-        assert (one.tree.verdict(at(one.tree, 1), OTHER) or answer(0)).token == 21
+        assert said(one.tree, 1) is None and one.tree.greedy_answer(at(one.tree, 1), QUESTION) is None
+        assert (one.tree.greedy_answer(at(one.tree, 1), OTHER) or answer(0)).token == 21
 
     processes(2, work)
     assert FILE.stat().st_size > 0

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmql_lite.cache.suffixes import LENGTH, SKIPPED
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.token_tree import TokenTree
 
 
-def grown(*paths: Sequence[int]) -> Trie:
-    tree = Trie()
+def grown(*paths: Sequence[int]) -> TokenTree:
+    tree = TokenTree()
     for path in paths:
         at(tree, path)
     return tree
 
 
-def at(tree: Trie, path: Sequence[int]) -> int:
+def at(tree: TokenTree, path: Sequence[int]) -> int:
     node = tree.root
     for token in path:
         node = tree.extend(node, token)
@@ -29,30 +29,30 @@ def at(tree: Trie, path: Sequence[int]) -> int:
 def test_what_followed_the_same_tokens_is_guessed() -> None:
     tree = grown([1, 2, 3, 4, 5, 6])
     here = at(tree, [9, 9, 2, 3, 4])
-    assert tree.guess(here, 8, skip=False) == (5, 6)
-    assert tree.guess(here, 1, skip=False) == (5,)
-    assert tree.guess(at(tree, [3, 4]), 8, skip=False) == (), f"fewer than {LENGTH} tokens are the same"
+    assert tree.draft(here, 8, skip=False) == (5, 6)
+    assert tree.draft(here, 1, skip=False) == (5,)
+    assert tree.draft(at(tree, [3, 4]), 8, skip=False) == (), f"fewer than {LENGTH} tokens are the same"
 
 
 def test_a_text_that_differs_in_one_place_goes_on_as_the_other_did() -> None:
     tree = grown([1, 2, 3, 4, 5, 6, 7, 8, 9])
     here = at(tree, [0, 2, 3, 4, 77])
-    assert tree.guess(here, 8, skip=False) == ()
-    assert tree.guess(here, 8, skip=True) == (6, 7, 8, 9)
-    assert tree.guess(at(tree, [0, 2, 3, 4, 77, 78]), 2, skip=True) == (7, 8)
+    assert tree.draft(here, 8, skip=False) == ()
+    assert tree.draft(here, 8, skip=True) == (6, 7, 8, 9)
+    assert tree.draft(at(tree, [0, 2, 3, 4, 77, 78]), 2, skip=True) == (7, 8)
     too_far = at(tree, [0, 2, 3, 4, *range(70, 71 + SKIPPED)])
-    assert tree.guess(too_far, 8, skip=True) == ()
+    assert tree.draft(too_far, 8, skip=True) == ()
 
 
 def test_a_loop_in_its_own_text_is_guessed() -> None:
     tree = grown([5, 6, 7, 8, 5, 6, 7])
-    assert tree.guess(at(tree, [5, 6, 7, 8, 5, 6, 7]), 3, skip=False) == (8, 5, 6)
+    assert tree.draft(at(tree, [5, 6, 7, 8, 5, 6, 7]), 3, skip=False) == (8, 5, 6)
 
 
 @pytest.mark.parametrize("path", [[], [1], [1, 2]], ids=["empty", "one", "two"])
 def test_short_paths_are_no_suffixes_of_anything(path: list[int]) -> None:
     tree = grown([1, 2, 3])
-    assert isinstance(tree.guess(at(tree, path), 4, skip=True), tuple)
+    assert isinstance(tree.draft(at(tree, path), 4, skip=True), tuple)
 
 
 @settings(max_examples=40, deadline=None)
@@ -62,7 +62,7 @@ def test_short_paths_are_no_suffixes_of_anything(path: list[int]) -> None:
 )
 def test_a_guess_is_a_way_that_stands_in_the_tree_after_these_tokens(paths: list[list[int]], together: bool) -> None:
     """Whether nodes came one by one or, as from a file, very many at once."""
-    tree = Trie()
+    tree = TokenTree()
     if together:
         parents, tokens = [], []
         for path in paths:
@@ -72,7 +72,7 @@ def test_a_guess_is_a_way_that_stands_in_the_tree_after_these_tokens(paths: list
         tree.extend_many(parents, tokens)
     for path in paths:
         node = at(tree, path)
-        guess = tree.guess(node, 5, skip=False)
+        guess = tree.draft(node, 5, skip=False)
         texts = [tuple(other) for other in paths]
         if guess:
             wanted = (*path[-LENGTH:], *guess)
@@ -82,5 +82,5 @@ def test_a_guess_is_a_way_that_stands_in_the_tree_after_these_tokens(paths: list
 def test_whatever_stands_in_a_large_tree_is_mostly_found() -> None:
     paths = [[(7 * row + 13 * place * place) % 499 for place in range(40)] for row in range(500)]
     tree = grown(*paths)
-    hits = sum(tree.guess(at(tree, [600 + row, *path[10:20]]), 4, skip=False) != () for row, path in enumerate(paths))
+    hits = sum(tree.draft(at(tree, [600 + row, *path[10:20]]), 4, skip=False) != () for row, path in enumerate(paths))
     assert hits > 450

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from lmql_lite.cache.framing import Frame
+from lmql_lite.cache.framing import LogFrame
 from lmql_lite.cache.log_file import LogFile, Payloads
 from tests.cache.batches import Batch, recorded
 
 
-def admit(frames: Sequence[Frame], is_other: bool) -> bool:
+def admit(frames: Sequence[LogFrame], is_other: bool) -> bool:
     """What others appended does not matter."""
     return True
 
@@ -24,12 +25,18 @@ def always(payloads: Iterable[bytes]) -> Payloads:
     return generated
 
 
-def write(path: Path, batches: Sequence[Batch]) -> Path:
-    """A file of these batches."""
-    file = LogFile(path, durable=False)
+@contextmanager
+def opened(path: Path, *, durable: bool = False) -> Iterator[LogFile]:
+    file = LogFile(path, durable=durable)
     file.open()
     try:
-        assert file.append(admit, always(recorded(batches))), file.notices
+        yield file
     finally:
         file.close()
+
+
+def write(path: Path, batches: Sequence[Batch]) -> Path:
+    """A file of these batches."""
+    with opened(path) as file:
+        assert file.append(admit, always(recorded(batches))), file.notices
     return path

@@ -24,7 +24,6 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
-    Occurrences,
     Or,
     Stop,
     StopPattern,
@@ -194,20 +193,12 @@ class Sentences(Count):
         return [str.isspace, is_one_of(MARKS)]
 
 
-class Repeated(Count):
-    """How often a phrase was found; a new one begins only behind the last."""
-
+class Lines(Count):
     def read(self, mode: str, character: str) -> tuple[int, str]:
-        assert isinstance(self.length.unit, Occurrences)
-        phrase = self.length.unit.phrase.decode()
-        tail = ("" if mode == "between" else mode) + character
-        while not phrase.startswith(tail):
-            tail = tail[1:]
-        return int(tail == phrase), "between" if tail in ("", phrase) else tail
+        return int(mode == "between"), "between" if character == "\n" else "inside"
 
     def kinds(self) -> list[Kind]:
-        assert isinstance(self.length.unit, Occurrences)
-        return [is_one_of(character) for character in set(self.length.unit.phrase.decode())]
+        return [is_one_of("\n")]
 
 
 class Tokens(Count):
@@ -217,15 +208,18 @@ class Tokens(Count):
         return state
 
 
-COUNTS: dict[str, type[Count]] = {"characters": Count, "words": Words, "sentences": Sentences, "tokens": Tokens}
+COUNTS: dict[str, type[Count]] = {
+    "characters": Count,
+    "words": Words,
+    "sentences": Sentences,
+    "lines": Lines,
+    "tokens": Tokens,
+}
 
 
 def monitor(atom: Term) -> Monitor | None:
     match atom:
-        case Length(unit=Occurrences()):
-            return Repeated(atom)
         case Length():
-            assert isinstance(atom.unit, str)
             return COUNTS[atom.unit](atom)
         case Choice(options):
             return OneOf([option.decode() for option in options])

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.by_token import in_tokens
-from lmql_lite.constraints.hole import Engine, HoleMatcher
+from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.terms import Length, Term
+from lmql_lite.constraints.token_distance import in_tokens
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from tests.constraints.monitors import NEVER, Oracle, Place

@@ -8,11 +8,12 @@ import random
 import numpy as np
 import pytest
 
-from lmql_lite.constraints.atoms import DEAD, NEVER, Beginnings, Endings, StopPhrases, starts_character
+from lmql_lite.constraints.atoms import DEAD, NEVER, Beginnings, starts_character
 from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.by_token import in_tokens
-from lmql_lite.constraints.hole import Engine
+from lmql_lite.constraints.hole_matcher import Engine
+from lmql_lite.constraints.phrases import Endings, StopPhrases
 from lmql_lite.constraints.terms import And, Begins, Choice, Ends, Length, Not, Stop, Term
+from lmql_lite.constraints.token_distance import in_tokens
 from lmql_lite.constraints.vocabulary import Vocabulary
 from tests.constraints.monitors import Oracle
 from tests.constraints.test_campaign import EOS, HOLE, MANY, TOKENS, VOCABULARY
@@ -46,15 +47,16 @@ def test_a_machine_holds_where_python_says_so_and_knows_what_is_missing(seed: in
             begun = ((phrase, size) for phrase in phrases for size in range(1, len(phrase) + 1))
             rests = [phrase[size:] for phrase, size in begun if text[:at].endswith(phrase[:size])]
             rests += [text[at:whole] + phrase for whole in whole_ends(text, at) for phrase in phrases]
-            need = ends.need(after(ends, text[:at]))
+            unfinished = min(whole_ends(text, at)) - at
+            need = ends.need(after(ends, text[:at]), unfinished)
             assert need.num_bytes == min(map(len, rests))
             assert need.num_characters == min(sum(map(starts_character, rest)) for rest in rests)
             possible = [rest for rest in texts if rest[:at] == text[:at] and rest.startswith(phrases)]
             state = after(begins, text[:at])
             if possible:
-                assert begins.need(state).num_bytes <= min(len(rest) - at for rest in possible)
+                assert begins.need(state, unfinished).num_bytes <= min(len(rest) - at for rest in possible)
             elif not any(phrase.startswith(text[:at]) for phrase in phrases):
-                assert state == DEAD and begins.need(state).num_bytes == NEVER
+                assert state == DEAD and begins.need(state, unfinished).num_bytes == NEVER
 
 
 def whole_ends(text: bytes, at: int) -> list[int]:
@@ -112,7 +114,7 @@ def test_many_endings_have_no_more_states_than_letters() -> None:
         automaton = Automaton(term)
         waiting, seen = [automaton.start], {automaton.start}
         while waiting:
-            new = set(automaton.row(waiting.pop()).tolist()) - seen - {0}
+            new = {after for after, _ in automaton.steps(waiting.pop())} - seen - {0}
             seen |= new
             waiting += new
         assert len(seen) <= letters + 10

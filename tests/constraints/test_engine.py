@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import NOWHERE, Automaton
-from lmql_lite.constraints.by_token import in_tokens
-from lmql_lite.constraints.hole import Engine, HoleMatcher
+from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.terms import (
     And,
     Begins,
@@ -26,6 +25,7 @@ from lmql_lite.constraints.terms import (
     Stop,
     Term,
 )
+from lmql_lite.constraints.token_distance import in_tokens
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from tests.constraints.oracle import ALPHABET, Oracle, atoms, is_whole, satisfied

@@ -65,15 +65,18 @@ def test_a_machine_holds_where_fullmatch_does(seed: int) -> None:
         assert program(pattern, flags).matches(text) == bool(compiled.fullmatch(text)), (pattern, flags, text)
         state = 0
         for at, byte in enumerate(data):
-            before, state = machine.need(state), machine.step(state, byte)
+            before, state = machine.need(state, 0), machine.step(state, byte)
             if state == DEAD:
                 assert not compiled.fullmatch(text), (pattern, text, at)
                 break
-            assert before.num_bytes <= 1 + machine.need(state).num_bytes
-            assert before.num_characters <= 1 + machine.need(state).num_characters
+            assert before.num_bytes <= 1 + machine.need(state, 0).num_bytes
+            assert before.num_characters <= 1 + machine.need(state, 0).num_characters
         else:
-            assert (machine.need(state).num_bytes == 0) == machine.holds(state)
-            assert _way_out(machine, state) == machine.need(state).num_bytes or machine.need(state).num_bytes >= NEVER
+            assert (machine.need(state, 0).num_bytes == 0) == machine.holds(state)
+            assert (
+                _way_out(machine, state) == machine.need(state, 0).num_bytes
+                or machine.need(state, 0).num_bytes >= NEVER
+            )
 
 
 def _way_out(machine: Regex, state: int) -> int:
@@ -83,7 +86,7 @@ def _way_out(machine: Regex, state: int) -> int:
             return far
         moves = machine.moves(state)
         successors = {*moves.special.values(), moves.other} - {DEAD}
-        state = min(successors, key=lambda after: machine.need(after).num_bytes, default=DEAD)
+        state = min(successors, key=lambda after: machine.need(after, 0).num_bytes, default=DEAD)
         if state == DEAD:
             break
     return NEVER
@@ -190,7 +193,7 @@ def test_what_says_nothing_may_be_repeated() -> None:
 def test_what_matches_nothing_is_dead_from_the_start() -> None:
     for pattern in (r"[^\s\S]", r"a[^\w\W]|[^\w\W]*[^\w\W]b", "\ud800"):
         machine = Regex(pattern, 0, None)
-        assert machine.need(0).num_bytes >= NEVER and not machine.holds(0) and machine.step(0, 97) == DEAD
+        assert machine.need(0, 0).num_bytes >= NEVER and not machine.holds(0) and machine.step(0, 97) == DEAD
 
 
 def test_too_many_subsets_are_an_error_with_the_place() -> None:

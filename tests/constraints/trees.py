@@ -16,13 +16,12 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
-    Occurrences,
     Or,
     Stop,
     StopPattern,
     Term,
-    Unit,
 )
+from lmql_lite.constraints.units import Unit
 
 LETTER_PATTERNS = ("[ab]*", "a+b?", "(?:ab|ba)+", "[^a]{1,4}", "(?s:.)*b", ".{0,6}", "[ab]{2,5}", "é?[ab]+",
                    r"a(?:\s|b)*", r"\S+", r"\S+ \S+", r"(?:a|b|é)+\.", "(?s:.){3,}", r"[^.]*\.", "[ab é]{3,8}",
@@ -31,7 +30,7 @@ NUMBER_PATTERNS = ("[0-9]+", "0|-?[1-9][0-9]*", "[0-9]{4}-[0-9]{2}", r"-?[0-9]+(
 PATTERNS = (*LETTER_PATTERNS, *NUMBER_PATTERNS)
 BOUNDED_STOPS = ("[.!?]", "a?b", r"\s\s", "b|ab", r"\.\s", "[ab]{2}", "é[ab]", "(?:ab|é)a?")
 STOP_PATTERNS = (*BOUNDED_STOPS, "b+a", r"\s+a", "[^ab]+b")
-UNITS: dict[Unit, int] = {"characters": 9, "words": 4, "sentences": 3, "tokens": 6}
+UNITS: dict[Unit, int] = {"characters": 9, "words": 4, "sentences": 3, "lines": 3, "tokens": 6}
 """Each with the largest number that lengths are compared with."""
 
 
@@ -41,7 +40,6 @@ KINDS = {
     "begins": 1,
     "ends": 2,
     "lacks": 3,
-    "occurs": 2,
     "choice": 1,
     "no choice": 1,
     "matches": 2,
@@ -98,10 +96,6 @@ class Trees:
             case "lacks":
                 banned = tuple(self.phrase(2) for _ in range(dice.randint(1, 3)))
                 return Lacks(banned) if dice.random() < 0.5 else Not(Contains(banned[0]))
-            case "occurs":
-                least = dice.randint(0, 3)
-                most = dice.choice([None, least, least + dice.randint(0, 2)])
-                return Length(least, most, Occurrences(self.phrase(2)))
             case "choice":
                 return self.choice()
             case "no choice":

@@ -21,7 +21,7 @@ class Good:
     outline: str
 
 
-def outline(query: nodes.Query) -> str:
+def outline(query: nodes.QueryNode) -> str:
     """The tree in short lines: strings with their text decoded, Python as `ast.unparse` writes it."""
     lines = [f"prologue {_code(code.tree)}" for code in query.prologue]
     if query.decoder:
@@ -42,7 +42,7 @@ def _code(tree: ast.AST) -> str:
 
 def _statement(statement: nodes.Statement, pad: str) -> list[str]:
     match statement:
-        case nodes.Prompt():
+        case nodes.PromptNode():
             clauses = f" where {_code(statement.where.tree)}" if statement.where else ""
             if statement.distribution:
                 clauses += (
@@ -51,22 +51,22 @@ def _statement(statement: nodes.Statement, pad: str) -> list[str]:
             return [pad + " ".join(_part(part) for part in statement.parts) + clauses]
         case nodes.Code():
             return [f"{pad}code {_code(statement.tree)}"]
-        case nodes.If():
+        case nodes.IfNode():
             return [f"{pad}if {_code(statement.test.tree)}", *_suites(statement.body, statement.orelse, pad)]
-        case nodes.While():
+        case nodes.WhileNode():
             return [f"{pad}while {_code(statement.test.tree)}", *_suites(statement.body, statement.orelse, pad)]
-        case nodes.For():
+        case nodes.ForNode():
             word = "async for" if statement.is_async else "for"
             head = f"{pad}{word} {_code(statement.target)} in {_code(statement.iterable.tree)}"
             return [head, *_suites(statement.body, statement.orelse, pad)]
-        case nodes.With():
+        case nodes.WithNode():
             word = "async with" if statement.is_async else "with"
             items = ", ".join(
                 _code(item.manager.tree) + (f" as {_code(item.target)}" if item.target else "")
                 for item in statement.items
             )
             return [f"{pad}{word} {items}", *_suites(statement.body, (), pad)]
-        case nodes.Try():
+        case nodes.TryNode():
             lines = [f"{pad}try", *_suites(statement.body, (), pad)]
             for handler in statement.handlers:
                 head = ("except*" if statement.of_groups else "except") + (
@@ -76,15 +76,15 @@ def _statement(statement: nodes.Statement, pad: str) -> list[str]:
                 lines += _suites(handler.body, (), pad)
             lines += _suites((), statement.orelse, pad)
             return lines + ([f"{pad}finally", *_suites(statement.final, (), pad)] if statement.final else [])
-        case nodes.Match():
+        case nodes.MatchNode():
             lines = [f"{pad}match {_code(statement.subject.tree)}"]
             for case in statement.cases:
                 guard = f" if {_code(case.guard.tree)}" if case.guard else ""
                 lines += [f"{pad}  case {_code(case.pattern)}{guard}", *_suites(case.body, (), pad + "  ")]
             return lines
-        case nodes.Return():
+        case nodes.ReturnNode():
             return [f"{pad}return {_code(statement.value.tree)}" if statement.value else f"{pad}return"]
-    return [pad + type(statement).__name__.lower()]
+    return [pad + type(statement).__name__.removesuffix("Node").lower()]
 
 
 def _suites(body: tuple[nodes.Statement, ...], orelse: tuple[nodes.Statement, ...], pad: str) -> list[str]:
@@ -97,14 +97,14 @@ def _suites(body: tuple[nodes.Statement, ...], orelse: tuple[nodes.Statement, ..
 
 def _part(part: nodes.Part) -> str:
     match part:
-        case nodes.Literal():
+        case nodes.LiteralNode():
             return repr(part.text)
-        case nodes.Tag():
+        case nodes.TagNode():
             return f"<{part.role}>"
-        case nodes.Interpolation():
+        case nodes.InterpolationNode():
             conversion = f"!{part.conversion}" if part.conversion else ""
             return "{" + _code(part.value.tree) + conversion + (f":{part.format}" if part.format else "") + "}"
-        case nodes.Hole():
+        case nodes.HoleNode():
             decorators = "".join(f"@{_code(each.tree)} " for each in part.decorators)
             call = f"{_code(part.call.tree)} -> " if part.call else ""
             annotation = f": {_code(part.annotation.tree)}" if part.annotation else ""

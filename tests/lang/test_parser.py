@@ -15,12 +15,12 @@ from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 
 
-def every_node(node: nodes.Node) -> Iterator[nodes.Node]:
+def every_node(node: nodes.SyntaxNode) -> Iterator[nodes.SyntaxNode]:
     yield node
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
         for child in value if isinstance(value, tuple) else (value,):
-            if isinstance(child, nodes.Node):
+            if isinstance(child, nodes.SyntaxNode):
                 yield from every_node(child)
 
 
@@ -34,11 +34,11 @@ def piece(text: str, first_line: int, node: ast.expr | ast.stmt) -> str:
     return b"\n".join(lines).decode("utf-8")
 
 
-def trees(query: nodes.Query) -> Iterator[ast.AST]:
+def trees(query: nodes.QueryNode) -> Iterator[ast.AST]:
     for node in every_node(query):
         if isinstance(node, nodes.Expression | nodes.Code):
             yield node.tree
-        elif isinstance(node, nodes.For):
+        elif isinstance(node, nodes.ForNode):
             yield node.target
 
 
@@ -53,48 +53,54 @@ def test_carriage_returns_change_nothing(good, outline):
     check_spans(query, text)
 
 
-def check_spans(query: nodes.Query, text: str, first_line: int = 1) -> None:
+def check_spans(query: nodes.QueryNode, text: str, first_line: int = 1) -> None:
     starts = {
-        nodes.Interpolation: "{",
-        nodes.Tag: "{",
-        nodes.Hole: "[",
-        nodes.Distribution: "distribution",
-        nodes.While: "while",
-        nodes.Break: "break",
-        nodes.Continue: "continue",
-        nodes.Return: "return",
+        nodes.InterpolationNode: "{",
+        nodes.TagNode: "{",
+        nodes.HoleNode: "[",
+        nodes.DistributionNode: "distribution",
+        nodes.WhileNode: "while",
+        nodes.BreakNode: "break",
+        nodes.ContinueNode: "continue",
+        nodes.ReturnNode: "return",
     }
-    ends = {nodes.Interpolation: "}", nodes.Tag: "}", nodes.Hole: "]", nodes.Break: "break", nodes.Continue: "continue"}
+    ends = {
+        nodes.InterpolationNode: "}",
+        nodes.TagNode: "}",
+        nodes.HoleNode: "]",
+        nodes.BreakNode: "break",
+        nodes.ContinueNode: "continue",
+    }
     for node in every_node(query):
         source = node.span.source
         assert node.span.text == text and node.span.first_line == first_line
         assert source, node
         kind = type(node)
         assert source.lower().startswith(starts.get(kind, "")) and source.endswith(ends.get(kind, "")), node
-        if not isinstance(node, nodes.Literal | nodes.Query):
+        if not isinstance(node, nodes.LiteralNode | nodes.QueryNode):
             assert source == source.strip(), node
         match node:
-            case nodes.Query():
+            case nodes.QueryNode():
                 assert source == text
             case nodes.Expression():
                 if "\\" not in source:  # else the source may spell escaped quotes
                     assert ast.dump(ast.parse(f"({source}\n)", mode="eval")) == ast.dump(node.tree)
-            case nodes.Argument():
+            case nodes.ArgumentNode():
                 assert source.replace(" ", "").startswith(f"{node.name}=")
-            case nodes.Decoder():
+            case nodes.DecoderNode():
                 assert source.lower().startswith(node.name)
-            case nodes.If():
+            case nodes.IfNode():
                 assert source.startswith(("if", "elif"))
-            case nodes.For():
+            case nodes.ForNode():
                 assert source.startswith(("for", "async for"))
-            case nodes.With():
+            case nodes.WithNode():
                 assert source.startswith(("with", "async with"))
-            case nodes.Try() | nodes.Match() | nodes.Case() | nodes.Handler():
-                word = type(node).__name__.lower().replace("handler", "except")
+            case nodes.TryNode() | nodes.MatchNode() | nodes.CaseNode() | nodes.HandlerNode():
+                word = type(node).__name__.removesuffix("Node").lower().replace("handler", "except")
                 assert source.startswith(word)
-            case nodes.Hole():
+            case nodes.HoleNode():
                 assert node.name in source
-            case nodes.Prompt():
+            case nodes.PromptNode():
                 assert source[0] in "\"'(r" and node.parts
                 assert node.span.start <= node.parts[0].span.start and node.parts[-1].span.end <= node.span.end
                 for left, right in zip(node.parts, node.parts[1:], strict=False):
@@ -146,8 +152,8 @@ def test_every_python_expression_is_where_it_says(good):
 )
 def test_what_needs_no_parentheses_gets_no_place_for_them(text, source):
     (statement,) = parse(Source("q", text)).body
-    part = statement.parts[0] if isinstance(statement, nodes.Prompt) else statement
-    expression = part.iterable if isinstance(part, nodes.For) else part.value
+    part = statement.parts[0] if isinstance(statement, nodes.PromptNode) else statement
+    expression = part.iterable if isinstance(part, nodes.ForNode) else part.value
     assert expression.span.source == source
     assert piece(text, 1, expression.tree.body) == source
     compile(expression.tree, "q", "eval")
@@ -176,7 +182,7 @@ def test_escaped_quotes_keep_their_places():
 def test_a_traceback_points_into_the_query():
     query = parse(Source("joke.lq", '\n"[A]"\nx = 1\nif x:\n    "b"\n    y = missing\n', first_line=10))
     branch = query.body[2]
-    assert isinstance(branch, nodes.If)
+    assert isinstance(branch, nodes.IfNode)
     code = branch.body[1]
     assert isinstance(code, nodes.Code)
     with pytest.raises(NameError) as error:
@@ -206,21 +212,28 @@ def test_a_traceback_points_into_the_query():
 def test_text_of_a_prompt(text, said):
     query = parse(Source("q", text))
     prompt = query.body[0]
-    if isinstance(prompt, nodes.If):
+    if isinstance(prompt, nodes.IfNode):
         prompt = prompt.body[0]
-    assert isinstance(prompt, nodes.Prompt)
-    assert "".join(part.text for part in prompt.parts if isinstance(part, nodes.Literal)) == said
+    assert isinstance(prompt, nodes.PromptNode)
+    assert "".join(part.text for part in prompt.parts if isinstance(part, nodes.LiteralNode)) == said
 
 
 def test_an_empty_string_is_a_prompt_without_parts():
     (prompt,) = parse(Source("q", '""')).body
-    assert isinstance(prompt, nodes.Prompt) and prompt.parts == ()
+    assert isinstance(prompt, nodes.PromptNode) and prompt.parts == ()
 
 
 def test_a_query_may_end_without_a_line_feed(good, outline):
     text = good.text.rstrip("\n")
     if good.name == "prologue" or not text.endswith("\\"):
         assert outline(parse(Source("q", text))) == good.outline
+
+
+def test_strings_side_by_side_are_a_prompt_inside_a_block_too():
+    (branch,) = parse(Source("q", 'if x: "a" ("b")')).body
+    assert isinstance(branch, nodes.IfNode)
+    (prompt,) = branch.body
+    assert isinstance(prompt, nodes.PromptNode) and len(prompt.parts) == 2
 
 
 def test_warnings_of_python_stay_silent(recwarn):
@@ -247,5 +260,5 @@ def test_one_error_holds_all_problems():
 )
 def test_fstrings_with_their_own_quotes_inside(code):
     query = parse(Source("q", f'{code}\n"[A]"\n'))
-    assert [type(statement) for statement in query.body] == [nodes.Code, nodes.Prompt]
+    assert [type(statement) for statement in query.body] == [nodes.Code, nodes.PromptNode]
     assert query.body[0].span.source == code

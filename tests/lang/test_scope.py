@@ -263,9 +263,30 @@ def test_a_word_of_the_language_is_one_where_it_is_called_and_a_name_elsewhere()
     assert [free.name for free in found.inputs] == ["INT"]
 
 
-@pytest.mark.parametrize("line", ["import lmql", "import lmql.lib.chat as chat", "from lmql import F"])
-def test_an_import_of_lmql_says_that_a_query_needs_none(line: str) -> None:
-    with pytest.raises(QueryError, match="does not import lmql") as caught:
+@pytest.mark.parametrize(
+    ("line", "sentence", "hint"),
+    [
+        ("import lmql.runtime.bopenai", "lmql.runtime.bopenai is not here", "inner parts"),
+        ("from lmql.ops import LMQLOp", "lmql.ops is not here", "Python function of the hole"),
+        ("from lmql.lib.chat import mesage", "lmql.lib.chat.mesage is not here", "did you mean message?"),
+        ("from lmql.http import get", "lmql.http.get is not here", "there are fetch"),
+        ("import lmql.lib.actons", "lmql.lib.actons is not here", "did you mean lmql.lib.actions?"),
+        ("from lmql import *", r"'import \*' hides", "import the names"),
+    ],
+)
+def test_an_import_of_what_lmql_had_and_is_not_here_says_what_to_write(line: str, sentence: str, hint: str) -> None:
+    with pytest.raises(QueryError, match=sentence) as caught:
         scope(f'{line}\nargmax\n"[X]"')
-    assert caught.value.hint is not None and "leave the import out" in caught.value.hint
-    scope('import lmql_lite as lmql\nargmax\n"[X]"')
+    assert caught.value.hint is not None and hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "line", ["import lmql", "import lmql.lib.chat as chat", "from lmql import F, lib", "import lmql_lite"]
+)
+def test_modules_of_lmql_that_are_here_may_be_imported(line: str) -> None:
+    scope(f'{line}\nargmax\n"[X]"')
+
+
+def test_a_star_of_a_module_of_lmql_binds_its_names() -> None:
+    found = scope('from lmql.lib.actions import *\n"{calc(1)} {fetch(2)}[X]"')
+    assert [free.name for free in found.inputs] == ["fetch"]

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pytest
 
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import Piece, Prompt, Turn, Wish
-from lmql_lite.models.openai.endpoint import OpenAIModel
+from lmql_lite.models.base import CompletionRequest, Prompt, PromptTurn, StreamPiece
+from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.models.scripted import WORDS
-from lmql_lite.tokens import Sampling
+from lmql_lite.options import Sampling
 from tests.servers.kinds import (
     LLAMA_CPP,
     LLAMA_CPP_PYTHON,
@@ -27,8 +27,8 @@ from tests.servers.kinds import (
 from tests.servers.stub import Server
 
 KEY = "sk-secret-0123456789"
-TEXT: Prompt = (Turn(None, ""),)
-CHAT: Prompt = (Turn("user", ""),)
+TEXT: Prompt = (PromptTurn(None, ""),)
+CHAT: Prompt = (PromptTurn("user", ""),)
 NO_MERGED = tuple(word for word in WORDS if word.isascii())
 """With these every character beyond ASCII is several tokens."""
 SPOKEN = "Ein naïver Gruß: 😀!\n- Option A\n"
@@ -48,23 +48,29 @@ def model(server: Server, **options: Any) -> OpenAIModel:
     return OpenAIModel(server.config.model, **{"base_url": server.base_url, "api_key": KEY} | options)
 
 
-async def pieces_of(asked: OpenAIModel, prompt: Prompt, wish: Wish) -> list[Piece]:
-    return [piece async for piece in asked.stream(prompt, wish)]
+async def pieces_of(asked: OpenAIModel, prompt: Prompt, request: CompletionRequest) -> list[StreamPiece]:
+    return [piece async for piece in asked.stream(prompt, request)]
 
 
-def ask(server: Server, wish: Wish | None = None, prompt: Prompt | None = None, **options: Any) -> list[Piece]:
+def ask(
+    server: Server, request: CompletionRequest | None = None, prompt: Prompt | None = None, **options: Any
+) -> list[StreamPiece]:
     prompt = prompt or (CHAT if not server.config.text or server.config.kind == "ollama" else TEXT)
     temperature = server.config.only_temperature or 0.0
-    return run(pieces_of(model(server, **options), prompt, wish or Wish(60, sampling=Sampling(temperature))))
+    return run(
+        pieces_of(model(server, **options), prompt, request or CompletionRequest(60, sampling=Sampling(temperature)))
+    )
 
 
-def text(pieces: Sequence[Piece]) -> str:
+def text(pieces: Sequence[StreamPiece]) -> str:
     return b"".join(piece.data for piece in pieces).decode()
 
 
-def failing(server: Server, wish: Wish | None = None, prompt: Prompt | None = None, **options: Any) -> ModelError:
+def failing(
+    server: Server, request: CompletionRequest | None = None, prompt: Prompt | None = None, **options: Any
+) -> ModelError:
     with pytest.raises(ModelError) as caught:
-        ask(server, wish, prompt, **options)
+        ask(server, request, prompt, **options)
     return caught.value
 
 

@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.engine.generate.path import TokenPath
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.spelled_prompts import SpelledPrompts
+from lmql_lite.engine.state import State
 from lmql_lite.errors import ModelError
-from lmql_lite.models.chat import TODAY, ChatFormat, read_chat, template_text
+from lmql_lite.models.chat import TODAY, ChatFormat, chat_of, read_chat, template_text
 from lmql_lite.models.tokenizer import HFTokenizer
-from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.runtime.path import Path
-from lmql_lite.runtime.state import State
 from lmql_lite.tokens import Role
 from tests.models import templates
 
@@ -51,8 +52,9 @@ def loaded(path: FilePath) -> tuple[HFTokenizer, ChatFormat]:
 
 def on_the_path(tokenizer: HFTokenizer, talk: Talk) -> tuple[tuple[int, ...], State]:
     """Ids and state after these turns, where the assistant is about to be asked."""
-    tree = Trie()
-    path = Path(tree, tokenizer, Vocabulary(tokenizer.vocabulary, tokenizer.eos), Ledger(1))
+    tree = TokenTree()
+    vocabulary = Vocabulary(tokenizer.vocabulary, tokenizer.eos)
+    path = TokenPath(tree, tokenizer, vocabulary, Ledger(1), SpelledPrompts(), chat_of(tokenizer))
     assert tokenizer.chat is not None
     state = path.start()
     for role, text in talk:
@@ -189,7 +191,7 @@ def test_a_template_may_have_a_file_of_its_own_which_counts_most(tmp_path: FileP
 def test_of_several_templates_the_default_counts(tmp_path: FilePath) -> None:
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": templates.PLAIN}]
     assert loaded(folder(tmp_path, named))[1].opens
-    with pytest.raises(ModelError, match=r"there are several \(a, b\), and none is called default"):
+    with pytest.raises(ModelError, match=r"there are several \(a, b\), but none is called default"):
         loaded(folder(tmp_path, [{"name": "a", "template": "x"}, {"name": "b", "template": "y"}]))[1].opening(
             None, "user"
         )
@@ -202,19 +204,19 @@ def test_of_several_templates_the_default_counts(tmp_path: FilePath) -> None:
     ("template", "last", "role", "sentence"),
     [
         pytest.param(
-            templates.NO_SYSTEM, None, "system", "has no {:system} turn: it says: no system role", id="system"
+            templates.NO_SYSTEM, None, "system", "has no {:system} turn: it raises: no system role", id="system"
         ),
         pytest.param(templates.MERGED_LAST, None, "system", "once and in order", id="a system text elsewhere"),
-        pytest.param(templates.NO_SYSTEM, "user", "user", "no {:user} follow {:user}", id="alternation"),
+        pytest.param(templates.NO_SYSTEM, "user", "user", "not allow {:user} after {:user}", id="alternation"),
         pytest.param(templates.NO_SYSTEM, None, "assistant", "begin with {:assistant}", id="an answer first"),
-        pytest.param(templates.POSITIONS, None, "user", "more than whose they are", id="positions"),
-        pytest.param("{% for x in %}", None, "user", "it is no template", id="no jinja"),
-        pytest.param("{{ messages[0].nothing.more }}", None, "user", "it says: ", id="an undefined name"),
+        pytest.param(templates.POSITIONS, None, "user", "more than their roles", id="positions"),
+        pytest.param("{% for x in %}", None, "user", "it is not a template", id="no jinja"),
+        pytest.param("{{ messages[0].nothing.more }}", None, "user", "it raises: ", id="an undefined name"),
         pytest.param("no turns", None, "user", "once and in order", id="no turns"),
         pytest.param(
-            "{{ ().__class__.__base__.__subclasses__() }}", None, "user", "it says: access to", id="a way out"
+            "{{ ().__class__.__base__.__subclasses__() }}", None, "user", "it raises: access to", id="a way out"
         ),
-        pytest.param("{{ raise_exception('never') }}", None, "user", "it says: never", id="it raises"),
+        pytest.param("{{ raise_exception('never') }}", None, "user", "it raises: never", id="it raises"),
     ],
 )
 def test_what_a_template_cannot_say_is_refused_by_name(

@@ -163,12 +163,12 @@ def test_sums_are_exact(model: DemoModel, monkeypatch: pytest.MonkeyPatch) -> No
 def test_too_long_a_text_is_refused(model: DemoModel) -> None:
     assert model.context_length == 512
     score(model, ScoreRequest(random_ids(0, 512)))
-    with pytest.raises(ModelError, match="the text is 513 tokens long, the demo model reads at most 512"):
+    with pytest.raises(ModelError, match="the text is 513 tokens long, but the demo model reads at most 512"):
         score(model, ScoreRequest(random_ids(0, 513)))
 
 
 def test_impossible_positions_are_refused(model: DemoModel) -> None:
-    with pytest.raises(ModelError, match="do not lie in the 1 new tokens"):
+    with pytest.raises(ModelError, match="are not within the 1 new tokens"):
         score(model, ScoreRequest((0,), (5,), (2,)))
     with pytest.raises(ModelError, match="before the first token"):
         score(model, ScoreRequest(()))

@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.models.base import Endpoint, Piece, Prompt, ScoreRequest, Spent, Turn, Wish
+from lmql_lite.models.base import (
+    Capabilities,
+    CompletionRequest,
+    Prompt,
+    PromptTurn,
+    ScoreRequest,
+    ServerUsage,
+    StreamPiece,
+)
 from lmql_lite.models.demo import DemoModel
-from lmql_lite.models.openai.pieces import Assembler, Token, read
+from lmql_lite.models.openai.assembler import Assembler
+from lmql_lite.models.openai.stream_decoder import ServerToken, read
 from lmql_lite.models.scripted import ScriptedModel
-from lmql_lite.tokens import Sampling
+from lmql_lite.options import Sampling
 from tests.models.api import (
     CHAT,
     CONFIGS,
@@ -49,20 +58,29 @@ pytestmark = pytest.mark.usefixtures("quick_and_alone")
 
 
 FOUND = {
-    "openai-text": Endpoint("", continues_turns=False, alternatives=5, takes_seeds=True, must_be_asked=True),
-    "openai-chat": Endpoint(
+    "openai-text": Capabilities(
+        "", continues_turns=False, alternatives=5, takes_seeds=True, probe_costs=True, bills_to_the_end=True
+    ),
+    "openai-chat": Capabilities(
         "",
         chat_only=True,
         continues_turns=False,
         takes_schemas=True,
         alternatives=20,
         takes_seeds=True,
-        must_be_asked=True,
+        probe_costs=True,
+        bills_to_the_end=True,
     ),
-    "reasoning": Endpoint(
-        "", chat_only=True, continues_turns=False, takes_schemas=True, takes_seeds=True, must_be_asked=True
+    "reasoning": Capabilities(
+        "",
+        chat_only=True,
+        continues_turns=False,
+        takes_schemas=True,
+        takes_seeds=True,
+        probe_costs=True,
+        bills_to_the_end=True,
     ),
-    "vllm": Endpoint(
+    "vllm": Capabilities(
         "",
         takes_languages=True,
         most_rules=100,
@@ -74,7 +92,7 @@ FOUND = {
         stops=16,
         context_length=4096,
     ),
-    "sglang": Endpoint(
+    "sglang": Capabilities(
         "",
         takes_languages=True,
         most_rules=100,
@@ -84,7 +102,7 @@ FOUND = {
         stops=16,
         context_length=4096,
     ),
-    "llama.cpp": Endpoint(
+    "llama.cpp": Capabilities(
         "",
         takes_languages=True,
         takes_schemas=True,
@@ -94,8 +112,8 @@ FOUND = {
         stops=16,
         context_length=4096,
     ),
-    "llama-cpp-python": Endpoint("", continues_turns=False, takes_languages=True, takes_seeds=True),
-    "ollama": Endpoint(
+    "llama-cpp-python": Capabilities("", continues_turns=False, takes_languages=True, takes_seeds=True),
+    "ollama": Capabilities(
         "", chat_only=True, continues_turns=False, takes_schemas=True, alternatives=20, takes_seeds=True
     ),
 }
@@ -106,8 +124,8 @@ def test_what_a_server_can_do_is_found_out(name: str, config: Config) -> None:
     with serving(config, SPOKEN) as server:
         asked = model(server)
 
-        async def twice() -> tuple[Endpoint, Endpoint]:
-            return await asked.meet(), await asked.meet()
+        async def twice() -> tuple[Capabilities, Capabilities]:
+            return await asked.probe(), await asked.probe()
 
         first, second = run(twice())
         assert replace(first, fingerprint="", spent=None) == FOUND[name]
@@ -122,9 +140,9 @@ def test_what_a_server_can_do_is_found_out(name: str, config: Config) -> None:
 def test_who_meets_at_the_same_time_asks_once() -> None:
     with serving(OPENAI_TEXT, SPOKEN) as server:
 
-        async def together() -> list[Endpoint]:
+        async def together() -> list[Capabilities]:
             asked = model(server)
-            return await asyncio.gather(*(asked.meet() for _ in range(5)))
+            return await asyncio.gather(*(asked.probe() for _ in range(5)))
 
         met = run(together())
         assert sum(endpoint.spent is not None for endpoint in met) == 1
@@ -132,7 +150,7 @@ def test_who_meets_at_the_same_time_asks_once() -> None:
 
 
 def fingerprint(server: Server, **options: Any) -> str:
-    return run(model(server, **options).meet()).fingerprint
+    return run(model(server, **options).probe()).fingerprint
 
 
 def test_the_fingerprint_holds_what_the_server_reports_and_no_key() -> None:
@@ -157,9 +175,9 @@ def test_what_a_server_counts_is_not_its_identity() -> None:
 
 def test_with_a_revision_a_chat_model_of_openai_costs_nothing_to_meet() -> None:
     with serving(OPENAI_CHAT, SPOKEN) as server:
-        endpoint = run(model(server, revision="2026-01").meet())
+        endpoint = run(model(server, revision="2026-01").probe())
         assert endpoint.chat_only and server.completion_tokens == 0
-        assert endpoint.spent == Spent(0, 0, 0, requests=server.requests), "a refusal is a request, too"
+        assert endpoint.spent == ServerUsage(0, 0, 0, server.requests, 0), "a refusal is a request, too"
 
 
 # What arrives ---------------------------------------------------------------------------------------------------------
@@ -171,12 +189,15 @@ def test_the_text_is_what_was_said_byte_for_byte(config: Config, together: int) 
     config = replace(config, tokens_per_event=together)
     with serving(config, ScriptedModel(SPOKEN, words=NO_MERGED)) as server:
         for alternatives in (0, 3):
-            wish = Wish(60, alternatives=alternatives, sampling=Sampling(config.only_temperature or 0.0))
-            pieces = ask(server, wish)
+            request = CompletionRequest(
+                60, alternatives=alternatives, sampling=Sampling(config.only_temperature or 0.0)
+            )
+            pieces = ask(server, request)
             assert text(pieces) == SPOKEN
             assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + ["stop"]
             assert pieces[-1].ended_by is None
-            assert all(piece.data for piece in pieces[:-1])
+            assert all(bool(piece.data) != bool(piece.thought) for piece in pieces[:-1])
+            assert "".join(piece.thought for piece in pieces).strip() == config.thoughts
 
 
 @pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT], ids=lambda one: one.kind)
@@ -184,7 +205,7 @@ def test_tokens_come_with_their_scores_and_those_that_might_have_come(config: Co
     scorer = ScriptedModel("Option A\n12", certainty=9)
     ((*rows,),) = run(scorer.score([ScoreRequest((0,), scorer.tokenizer.encode(b"Option A\n12"), (0, 1, 2))]))
     with serving(config, scorer) as server:
-        for piece, row in zip(ask(server, Wish(3, alternatives=4)), rows, strict=False):
+        for piece, row in zip(ask(server, CompletionRequest(3, alternatives=4)), rows, strict=False):
             said = int(row.argmax())
             assert piece.logprob == pytest.approx(float(row[said]))
             if config.kind in ("vllm", "sglang", "llama.cpp"):
@@ -204,7 +225,7 @@ def test_tokens_come_with_their_scores_and_those_that_might_have_come(config: Co
 def test_with_a_tokenizer_half_characters_are_tokens_too() -> None:
     scorer = ScriptedModel(SPOKEN, words=NO_MERGED)
     with serving(VLLM, scorer) as server:
-        pieces = ask(server, Wish(60, alternatives=3), tokenizer=scorer.tokenizer)
+        pieces = ask(server, CompletionRequest(60, alternatives=3), tokenizer=scorer.tokenizer)
     ids = scorer.tokenizer.encode(SPOKEN.encode())
     assert [piece.token for piece in pieces[:-1]] == list(ids)
     assert [piece.data for piece in pieces[:-1]] == [scorer.tokenizer.vocabulary[token] for token in ids]
@@ -215,7 +236,7 @@ def test_with_a_tokenizer_half_characters_are_tokens_too() -> None:
 def test_with_a_tokenizer_what_a_chat_might_have_said_was_the_spelling_of_an_id(config: Config) -> None:
     scorer = ScriptedModel("Option A", certainty=9)
     with serving(config, scorer) as server:
-        (first, *_) = ask(server, Wish(2, alternatives=4), CHAT, tokenizer=scorer.tokenizer)
+        (first, *_) = ask(server, CompletionRequest(2, alternatives=4), CHAT, tokenizer=scorer.tokenizer)
     assert first.data == b"Option"
     assert {data for data, _ in first.alternatives} <= set(scorer.tokenizer.vocabulary)
 
@@ -226,7 +247,7 @@ def test_with_a_tokenizer_plain_text_is_sent_as_ids_so_that_no_spelling_in_it_is
 ) -> None:
     scorer, said = DemoModel.load(), "Ada said </s> and <unk>, then:"
     with serving(config, scorer) as server:
-        ask(server, Wish(2), (Turn(None, said),), tokenizer=scorer.tokenizer)
+        ask(server, CompletionRequest(2), (PromptTurn(None, said),), tokenizer=scorer.tokenizer)
         sent = server.bodies[-1]["prompt"]
         known, by_ids = fingerprint(server), fingerprint(server, tokenizer=scorer.tokenizer)
     if config is OPENAI_TEXT:
@@ -241,7 +262,7 @@ def test_a_real_model_behind_the_stub() -> None:
     prompt = "Things to pack for Rome:\n-"
     ids = (*demo.tokenizer.bos, *demo.tokenizer.encode(prompt.encode()))
     with serving(VLLM, demo) as server:
-        pieces = ask(server, Wish(12, alternatives=2), (Turn(None, prompt),))
+        pieces = ask(server, CompletionRequest(12, alternatives=2), (PromptTurn(None, prompt),))
     for piece in pieces[:-1]:
         ((row,),) = run(demo.score([ScoreRequest(ids)]))
         assert piece.token == int(row.argmax()) and piece.logprob == pytest.approx(float(row.max()))
@@ -276,7 +297,7 @@ def test_a_text_that_a_token_does_not_fit_keeps_its_bytes() -> None:
     scores = {"tokens": ["Foo"], "token_logprobs": [-0.5], "top_logprobs": [{"Foo": -0.5, "Bar": -1.0}]}
     assembler = Assembler((), raw=True)
     delta = read({"choices": [{"index": 0, "text": " Foo", "logprobs": scores, "token_ids": [7]}]}, ())
-    assert list(assembler.take(delta)) == [Piece(b" Foo", 7, -0.5)]
+    assert list(assembler.take(delta)) == [StreamPiece(b" Foo", 7, -0.5)]
 
 
 def test_what_was_held_back_belongs_to_no_single_token() -> None:
@@ -295,15 +316,15 @@ def test_what_was_held_back_belongs_to_no_single_token() -> None:
 @pytest.mark.parametrize(
     ("vocabulary", "others", "token"),
     [
-        ((), [{"id": 3, "token": "x", "logprob": -9.0}], Token(None)),
-        ((), [{"id": 2, "token": "é", "bytes": [0xC3, 0xA9], "logprob": -1.0}], Token("é".encode(), 2, -1.0)),
-        ((), [{"id": 2, "token": "", "bytes": [0xA9], "logprob": -1.0}], Token(None)),
-        ((b"a", b"\xc3", "é".encode()), [], Token("é".encode(), 2, -1.0)),
+        ((), [{"id": 3, "token": "x", "logprob": -9.0}], ServerToken(None)),
+        ((), [{"id": 2, "token": "é", "bytes": [0xC3, 0xA9], "logprob": -1.0}], ServerToken("é".encode(), 2, -1.0)),
+        ((), [{"id": 2, "token": "", "bytes": [0xA9], "logprob": -1.0}], ServerToken(None)),
+        ((b"a", b"\xc3", "é".encode()), [], ServerToken("é".encode(), 2, -1.0)),
     ],
     ids=["not among the others", "whole", "the last of its parts", "known by its number"],
 )
 def test_a_character_of_several_tokens_was_taken_for_the_last_of_them(
-    vocabulary: tuple[bytes, ...], others: list[dict[str, Any]], token: Token
+    vocabulary: tuple[bytes, ...], others: list[dict[str, Any]], token: ServerToken
 ) -> None:
     """llama.cpp gives the last one the bytes of all."""
     entry = {"id": 2, "token": "é", "bytes": [0xC3, 0xA9], "logprob": -1.0, "top_logprobs": others}
@@ -315,7 +336,7 @@ def test_a_character_of_several_tokens_was_taken_for_the_last_of_them(
 def test_only_the_models_own_scores_are_given(temperature: float, told: bool) -> None:
     """SGLang divides by the temperature before it tells them."""
     with serving(SGLANG, "Option A") as server:
-        (first, *_) = ask(server, Wish(1, alternatives=12, sampling=Sampling(temperature)))
+        (first, *_) = ask(server, CompletionRequest(1, alternatives=12, sampling=Sampling(temperature)))
     assert (first.logprob is not None) is told and bool(first.alternatives) is told
 
 
@@ -339,7 +360,7 @@ def test_a_stop_string_is_told_apart_from_the_end(
 ) -> None:
     spoken = "One.\n\nTwo and the END"
     with serving(config, spoken) as server:
-        pieces = ask(server, Wish(40, stops=stops, alternatives=2), prompt)
+        pieces = ask(server, CompletionRequest(40, stops=stops, alternatives=2), prompt)
     assert text(pieces) == (said or spoken)
     assert (pieces[-1].finish, pieces[-1].ended_by) == ("stop", ended_by)
 
@@ -347,17 +368,17 @@ def test_a_stop_string_is_told_apart_from_the_end(
 def test_a_server_that_talks_on_is_left() -> None:
     talk = sse(choice(text="a\nb"), choice(text="c"), choice(text=["not", "read"]))
     with serving(VLLM, "", Fault(plain=talk)) as server:
-        pieces = ask(server, Wish(9, stops=("\n",)))
+        pieces = ask(server, CompletionRequest(9, stops=("\n",)))
         assert text(pieces) == "a\n" and pieces[-1].ended_by == "\n"
     with serving(replace(VLLM, refuses=frozenset({"stop"}), seconds_per_token=0.004), "a\n" * 99) as server:
-        pieces = ask(server, Wish(200, stops=("\n",)))
+        pieces = ask(server, CompletionRequest(200, stops=("\n",)))
         assert text(pieces) == "a\n" and pieces[-1].ended_by == "\n" and server.completion_tokens < 99
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
 def test_the_bound_ends_an_answer(config: Config) -> None:
     with serving(replace(config, thoughts=""), SPOKEN) as server:
-        pieces = ask(server, Wish(5, sampling=Sampling(config.only_temperature or 0.0)))
+        pieces = ask(server, CompletionRequest(5, sampling=Sampling(config.only_temperature or 0.0)))
     assert pieces[-1].finish == "length" and text(pieces) == "Ein n"
 
 
@@ -370,25 +391,25 @@ def test_what_it_cost_is_what_the_server_counted(config: Config) -> None:
     with serving(config, SPOKEN) as server:
         asked = model(server)
         chat = not config.text or config.kind == "ollama"
-        prompt: Prompt = (Turn("user" if chat else None, "- Option"),)
-        wish = Wish(20, sampling=Sampling(config.only_temperature or 0.0))
+        prompt: Prompt = (PromptTurn("user" if chat else None, "- Option"),)
+        request = CompletionRequest(20, sampling=Sampling(config.only_temperature or 0.0))
 
-        async def twice() -> list[Spent | None]:
-            await asked.meet()
-            return [(await pieces_of(asked, prompt, wish))[-1].spent for _ in range(2)]
+        async def twice() -> list[ServerUsage | None]:
+            await asked.probe()
+            return [(await pieces_of(asked, prompt, request))[-1].spent for _ in range(2)]
 
         before = counted(server)
-        run(asked.meet())
+        run(asked.probe())
         met = counted(server)
         first, second = run(twice())
         size = 1 + len(ScriptedModel("").tokenizer.encode(b"- Option"))
         if not config.tells_usage:
-            assert first == second == Spent()
+            assert first == second == ServerUsage()
             return
         said = (server.completion_tokens - met[2]) // 2
         assert before == (0, 0, 0) and server.requests - met[0] == 2
         assert first is not None and (first.prompt_tokens, first.completion_tokens) == (size, said)
-        assert second == Spent(size, size, said)
+        assert second == ServerUsage(size, size, said)
 
 
 @pytest.mark.parametrize(
@@ -396,14 +417,14 @@ def test_what_it_cost_is_what_the_server_counted(config: Config) -> None:
 )
 def test_a_usage_that_is_no_count_is_not_told(usage: object) -> None:
     with serving(VLLM, "Hi", Fault(usage=usage)) as server:
-        assert ask(server)[-1].spent == Spent()
+        assert ask(server)[-1].spent == ServerUsage()
 
 
 def test_leaving_ends_the_request() -> None:
     with serving(replace(VLLM, seconds_per_token=0.004), "word " * 400) as server:
 
         async def a_little() -> None:
-            async with aclosing(model(server).stream(TEXT, Wish(2000))) as pieces:
+            async with aclosing(model(server).stream(TEXT, CompletionRequest(2000))) as pieces:
                 await anext(pieces)
             await asyncio.to_thread(server.wait, lambda: server.disconnects == 1)
 
@@ -415,7 +436,7 @@ def test_a_cancelled_task_ends_the_request() -> None:
     with serving(replace(VLLM, seconds_per_token=0.004), "word " * 400) as server:
 
         async def cancelled() -> None:
-            task = asyncio.create_task(pieces_of(model(server), TEXT, Wish(2000)))
+            task = asyncio.create_task(pieces_of(model(server), TEXT, CompletionRequest(2000)))
             await asyncio.to_thread(server.wait, lambda: server.completion_tokens > 0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

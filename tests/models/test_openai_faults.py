@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.engine.session import Session
 from lmql_lite.errors import BrokenOff, ModelError
-from lmql_lite.models.base import Spent, Turn, Wish
-from lmql_lite.models.openai import client
+from lmql_lite.models.base import CompletionRequest, PromptTurn, ServerUsage
+from lmql_lite.models.openai import client, pacing
 from lmql_lite.models.openai.address import Address
-from lmql_lite.models.openai.endpoint import OpenAIModel
+from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.models.registry import load
-from lmql_lite.runtime.session import Session
 from tests.models.api import (
     KEY,
     SPOKEN,
@@ -40,7 +40,7 @@ from tests.models.api import (
     sse,
     text,
 )
-from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, VLLM, Config
+from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, OPENAI_CHAT, VLLM, Config
 from tests.servers.stub import Fault, serving
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("quick_and_alone")
 def test_a_connection_that_was_closed_meanwhile_cost_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """As servers do with one that was idle for long."""
     paused = []
-    monkeypatch.setattr(client, "_pause", lambda tries, headers: paused.append(tries))
+    monkeypatch.setattr(client, "pause_before", lambda tries, headers: paused.append(tries))
     for resets, pauses in ((1, []), (3, [2, 3])):
         with serving(VLLM, SPOKEN, *[Fault(reset=True)] * resets) as server:
             assert text(ask(server)) == SPOKEN
@@ -64,7 +64,7 @@ def test_llama_cpp_closed_a_connection_behind_each_stream_under_the_next_request
     with serving(config, SPOKEN) as server:
         asked = model(server)
         for _ in range(2):
-            assert text(run(pieces_of(asked, TEXT, Wish(60)))) == SPOKEN
+            assert text(run(pieces_of(asked, TEXT, CompletionRequest(60)))) == SPOKEN
         assert (server.requests, server.kept) == (2, kept)
 
 
@@ -72,11 +72,12 @@ def test_an_answer_that_was_left_told_of_one_request_where_two_were_sent_S32() -
     with serving(VLLM, SPOKEN, Fault(503, {"Retry-After": "0"})) as server:
         asked = model(server)
 
-        async def first() -> Spent | None:
-            async with aclosing(asked.stream(TEXT, Wish(60))) as pieces:
+        async def first() -> ServerUsage | None:
+            async with aclosing(asked.stream(TEXT, CompletionRequest(60))) as pieces:
                 return (await anext(pieces)).spent
 
-        assert run(first()) == Spent(requests=2)
+        usage = run(first())
+        assert usage is not None and usage.requests == 2
         assert asked.requests == server.requests == 2
 
 
@@ -96,7 +97,7 @@ def test_what_may_pass_is_tried_again(faults: list[Fault]) -> None:
         pieces = ask(server)
         assert text(pieces) == "Hi"
         assert server.requests == len(faults) + 1
-        assert pieces[-1].spent == Spent(1, 0, 3, requests=len(faults) + 1)
+        assert pieces[-1].spent == ServerUsage(1, 0, 3, requests=len(faults) + 1)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
@@ -110,8 +111,8 @@ def test_what_cannot_succeed_is_not_tried_again(status: int) -> None:
     ("fault", "tries", "sentence"),
     [
         (Fault(500), 5, "failed 5 times: out of order"),
-        (Fault(429), 5, "takes no more requests just now, after 5 times: out of order"),
-        (Fault(429, {"Retry-After": "3600"}), 1, "takes no more requests just now, after once"),
+        (Fault(429), 5, "rejected the request 5 times because of its rate limit: out of order"),
+        (Fault(429, {"Retry-After": "3600"}), 1, "rejected the request once because of its rate limit"),
         (Fault(429, code="insufficient_quota"), 1, "the quota of this key"),
         (Fault(reset=True), 5, "closes the connection without an answer, 5 times in a row"),
     ],
@@ -124,11 +125,11 @@ def test_patience_ends(fault: Fault, tries: int, sentence: str) -> None:
 
 
 def test_the_pause_is_what_the_server_asks_for() -> None:
-    assert 2.0 <= (client._pause(1, {"retry-after": "2"}) or 0) <= 2.5
+    assert 2.0 <= (pacing.pause_before(1, {"retry-after": "2"}) or 0) <= 2.5
     in_ten_seconds = formatdate(time.time() + 10, usegmt=True)
-    assert 8.0 <= (client._pause(1, {"retry-after": in_ten_seconds}) or 0) <= 12.5
-    assert (client._pause(1, {"retry-after": "soon"}) or 0) <= 0.00125
-    assert client._pause(1, {"retry-after": "100"}) is None
+    assert 8.0 <= (pacing.pause_before(1, {"retry-after": in_ten_seconds}) or 0) <= 12.5
+    assert (pacing.pause_before(1, {"retry-after": "soon"}) or 0) <= 0.00125
+    assert pacing.pause_before(1, {"retry-after": "100"}) is None
 
 
 def test_an_answer_that_is_cut_can_be_gone_on_with() -> None:
@@ -139,22 +140,25 @@ def test_an_answer_that_is_cut_can_be_gone_on_with() -> None:
         async def broken() -> bytes:
             said = b""
             with pytest.raises(BrokenOff, match="closed the connection in the middle"):
-                async for piece in asked.stream(TEXT, Wish(60)):
+                async for piece in asked.stream(TEXT, CompletionRequest(60)):
                     said += piece.data
             return said
 
         said = run(broken())
         assert said.decode() == SPOKEN[: len(said.decode())] and 4 < len(said) < len(SPOKEN.encode())
-        assert text(run(pieces_of(asked, (Turn(None, said.decode()),), Wish(60)))) == SPOKEN[len(said.decode()) :]
+        assert (
+            text(run(pieces_of(asked, (PromptTurn(None, said.decode()),), CompletionRequest(60))))
+            == SPOKEN[len(said.decode()) :]
+        )
 
 
 def test_a_server_that_says_nothing() -> None:
     with serving(VLLM, SPOKEN, Fault(hang=True), Fault(hang=True, after=3)) as server:
         silent = failing(server, timeout=1.5)
-        assert "said nothing for 1.5 s" in silent.message and not isinstance(silent, BrokenOff) and silent.hint
+        assert "sent nothing for 1.5 s" in silent.message and not isinstance(silent, BrokenOff) and silent.hint
         assert server.requests == 1
         stuck = failing(server, timeout=1.5)
-        assert "said nothing for 1.5 s in the middle" in stuck.message and isinstance(stuck, BrokenOff)
+        assert "sent nothing for 1.5 s in the middle" in stuck.message and isinstance(stuck, BrokenOff)
 
 
 def test_slow_bytes_are_no_fault() -> None:
@@ -168,14 +172,14 @@ END = choice(text="", finish_reason="stop")
 @pytest.mark.parametrize(
     ("body", "sentence", "broken"),
     [
-        (sse("{'a': 1}"), "is no OpenAI-compatible API: it sends what is not JSON", False),
-        (sse("[1]"), "sends no JSON object", False),
-        ("Hello, world\n\n", "sends no stream of events but 'Hello, world'", False),
-        (sse(choice(text=5)), "an answer that cannot be read", False),
-        (sse({"choices": {"a": 1}}), "an answer that cannot be read", False),
-        (sse({"choices": []}, "[DONE]"), "answers without a choice", False),
-        (sse(choice(text="a"), {"choices": []}), "has ended in the middle", True),
-        (sse(choice(text="a"), "[DONE]"), "has ended in the middle", True),
+        (sse("{'a': 1}"), "which is not JSON", False),
+        (sse("[1]"), "which is not a JSON object", False),
+        ("Hello, world\n\n", "sends 'Hello, world', which is not part of an event stream", False),
+        (sse(choice(text=5)), "an event that cannot be read", False),
+        (sse({"choices": {"a": 1}}), "an event that cannot be read", False),
+        (sse({"choices": []}, "[DONE]"), "returned no answer", False),
+        (sse(choice(text="a"), {"choices": []}), "broke off in the middle", True),
+        (sse(choice(text="a"), "[DONE]"), "broke off in the middle", True),
         (
             sse(choice(text="a", finish_reason="length") | {"usage": {"completion_tokens": 1}}),
             "ended its answer before 60 tokens",
@@ -183,10 +187,9 @@ END = choice(text="", finish_reason="stop")
         ),
         (sse(choice(text="a"), {"error": {"message": "out of memory", "code": 500}}), "failed in the middle", True),
         (sse({"object": "error", "message": "bad", "code": 400}), "failed in the middle: bad", False),
-        (sse(choice(text="a", finish_reason="abort")), "has given up the answer", True),
-        (sse(choice(text="a", finish_reason="boredom")), "with 'boredom', which is not known here", False),
+        (sse(choice(text="a", finish_reason="abort")), "aborted the answer", True),
         (sse(choice(text="a", finish_reason="content_filter")), "content filter", False),
-        (sse(choice(delta={"tool_calls": [{"id": "1"}]})), "answers with the call of a tool", False),
+        (sse(choice(delta={"tool_calls": [{"id": "1"}]})), "answers with a tool call", False),
         (sse(choice(delta={"refusal": "I will not."})), "refuses to answer: I will not.", False),
     ],
 )
@@ -201,7 +204,7 @@ def test_answers_that_are_none(body: str, sentence: str, broken: bool) -> None:
     [
         (": ping\r\n\r\nevent: x\r\ndata: " + json.dumps(END) + "\r\n\r\ndata: [DONE]\r\n\r\n", ""),
         (sse(choice(text="a"), choice(index=1, text="other"), END), "a"),
-        (sse(choice(text="\ud83d"), END), "?"),
+        (sse(choice(text="\ud83d"), END), "\ufffd"),
         (sse(choice(delta={"reasoning_content": "Well"}), choice(delta={"content": "a"}), END), "a"),
     ],
     ids=["comments and CRLF", "another choice", "half a character", "thoughts"],
@@ -220,8 +223,8 @@ def test_odd_answers_that_are_some(body: str, said: str) -> None:
         ("localhost:8000/v1", "does not begin with http", "did you mean http://localhost:8000/v1?"),
         ("ftp://host/v1", "does not begin with http", "such as http://localhost:8000/v1"),
         ("http://", "does not begin with http", "such as"),
-        ("http://host:port/v1", "is no address", "such as"),
-        ("http://host/v1?key=abc", "may have no '?'", "api_key="),
+        ("http://host:port/v1", "is not an address", "such as"),
+        ("http://host/v1?key=abc", "nor a key after", "api_key="),
     ],
 )
 def test_addresses_that_are_none(url: str, sentence: str, hint: str) -> None:
@@ -248,13 +251,14 @@ def test_names_come_from_the_environment_as_the_client_reads_them(monkeypatch: p
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         asked = load("openai/stub")
-        assert isinstance(asked, OpenAIModel) and text(run(pieces_of(asked, TEXT, Wish(9)))) == "Hi"
+        assert isinstance(asked, OpenAIModel) and text(run(pieces_of(asked, TEXT, CompletionRequest(9)))) == "Hi"
         assert Session().model(None).name == "demo"  # what costs money must be named
 
 
 def test_openai_itself_wants_a_key() -> None:
-    with pytest.raises(ModelError, match="wants an API key, and none is named") as caught:
-        lq.model("openai/gpt-4o-mini")
+    named = lq.model("openai/gpt-4o-mini")  # a replay needs none
+    with pytest.raises(ModelError, match="needs an API key, and none is set") as caught:
+        lq.run_sync('"Hi[X]"', model=named)
     assert "OPENAI_API_KEY" in (caught.value.hint or "")
 
 
@@ -265,9 +269,9 @@ def test_the_key_is_shown_nowhere(key: str, caplog: pytest.LogCaptureFixture) ->
     with serving(replace(VLLM, key="other"), "Hi") as server:
         asked = model(server, api_key=key)
         with pytest.raises(ModelError) as caught:
-            run(asked.meet())
+            run(asked.probe())
         shown = "".join(traceback.format_exception(caught.value)) + caught.value.report() + repr(asked) + caplog.text
-        assert "does not take the API key: Incorrect API key provided: [key]" in caught.value.message
+        assert "rejects the API key: Incorrect API key provided: [key]" in caught.value.message
         assert "OPENAI_API_KEY" in (caught.value.hint or "")
         assert key not in shown and key in server.keys
         assert server.requests == 0  # it was a look
@@ -275,14 +279,14 @@ def test_the_key_is_shown_nowhere(key: str, caplog: pytest.LogCaptureFixture) ->
 
 def test_a_server_that_wants_a_key_and_gets_none() -> None:
     with serving(replace(VLLM, key=KEY), "Hi") as server:
-        assert "wants an API key" in failing(server, api_key=None).message
+        assert "needs an API key" in failing(server, api_key=None).message
 
 
 def test_a_model_that_is_not_there() -> None:
     with serving(replace(VLLM, model="stub-large"), "Hi") as server:
         asked = OpenAIModel("stub-lagre", base_url=server.base_url)
         with pytest.raises(ModelError, match="no model called 'stub-lagre'") as caught:
-            run(asked.meet())
+            run(asked.probe())
         assert caught.value.hint == "did you mean stub-large?" and server.requests == 0
 
 
@@ -315,7 +319,7 @@ def speaking(words: bytes) -> Iterator[str]:
 
 def meeting(url: str) -> ModelError:
     with pytest.raises(ModelError) as caught:
-        run(OpenAIModel("stub", base_url=url).meet())
+        run(OpenAIModel("stub", base_url=url).probe())
     return caught.value
 
 
@@ -329,9 +333,9 @@ def test_something_else_there() -> None:
         assert "closes the connection without an answer" in meeting(url).message
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>"
     with speaking(page) as url:
-        assert "is no OpenAI-compatible API: its list of models is '<html></html>'" in meeting(url).message
+        assert "is not an OpenAI-compatible API: it lists its models as '<html></html>'" in meeting(url).message
     with speaking(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n{x}") as url:
-        assert "is no OpenAI-compatible API" in meeting(url).message
+        assert "is not an OpenAI-compatible API" in meeting(url).message
 
 
 def test_https_where_http_is_spoken() -> None:
@@ -350,7 +354,7 @@ def test_an_address_without_v1() -> None:
 def test_a_web_page_instead_of_an_answer(status: int | None) -> None:
     with serving(VLLM, "", Fault(status, html=True)) as server:
         error = failing(server)
-        assert "is no OpenAI-compatible API: it answers with a web page" in error.message and error.hint
+        assert "is not an OpenAI-compatible API: it answers with a web page" in error.message and error.hint
 
 
 @pytest.mark.parametrize(
@@ -367,7 +371,7 @@ def test_a_web_page_instead_of_an_answer(status: int | None) -> None:
 def test_a_server_of_something_else_was_said_to_lack_the_model_or_to_refuse_the_request(fault: Fault) -> None:
     with serving(VLLM, "Hi", fault) as server:
         error = failing(server)
-    assert "is no OpenAI-compatible API: it answers /" in error.message and error.hint
+    assert "is not an OpenAI-compatible API: it answers /" in error.message and error.hint
     assert error.message.endswith(f"/v1/completions with status {fault.status}")
 
 
@@ -380,10 +384,10 @@ def test_a_server_that_says_what_it_lacks_is_quoted() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"timeout": 0}, "timeout is a number of seconds above 0"),
-        ({"concurrency": 0}, "concurrency is a number of requests"),
-        ({"api_key": "two words"}, "holds characters that no key has"),
-        ({"tokenizer": "nowhere"}, "there is no tokenizer.json in nowhere"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0"),
+        ({"concurrency": 0}, "concurrency must be a number of requests"),
+        ({"api_key": "two words"}, "contains a blank or a character that no key has"),
+        ({"tokenizer": "nowhere"}, "nowhere has no tokenizer.json"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], sentence: str) -> None:
@@ -392,9 +396,9 @@ def test_options_that_make_no_sense(options: dict[str, Any], sentence: str) -> N
 
 
 def test_options_of_an_api_for_a_model_without_one() -> None:
-    with pytest.raises(ModelError, match="base_url= is for models behind an API, and 'demo' is none") as caught:
+    with pytest.raises(ModelError, match="base_url= is only for models behind an API, which 'demo' is not") as caught:
         lq.model("demo", base_url="http://localhost:1/v1")
-    assert caught.value.hint == "did you mean openai/demo?"
+    assert caught.value.hint and caught.value.hint.startswith("leave the option out")
     assert lq.model("demo").name == "demo"
 
 
@@ -406,7 +410,10 @@ def test_no_more_requests_at_once_than_allowed() -> None:
 
         async def many() -> list[str]:
             asked = model(server, concurrency=3)
-            return [text(one) for one in await asyncio.gather(*(pieces_of(asked, TEXT, Wish(20)) for _ in range(12)))]
+            return [
+                text(one)
+                for one in await asyncio.gather(*(pieces_of(asked, TEXT, CompletionRequest(20)) for _ in range(12)))
+            ]
 
         assert set(run(many())) == {"word " * 3}
         assert server.most_open == 3
@@ -418,7 +425,7 @@ def test_a_server_that_does_one_thing_at_a_time_is_asked_so() -> None:
 
         async def many() -> None:
             asked = model(server)
-            await asyncio.gather(*(pieces_of(asked, TEXT, Wish(20)) for _ in range(4)))
+            await asyncio.gather(*(pieces_of(asked, TEXT, CompletionRequest(20)) for _ in range(4)))
 
         run(many())
         assert server.most_open == 1
@@ -429,9 +436,9 @@ def test_connections_are_used_again() -> None:
 
         async def in_a_row() -> int:
             asked = model(server)
-            await asked.meet()
+            await asked.probe()
             for _ in range(12):
-                await pieces_of(asked, TEXT, Wish(20))
+                await pieces_of(asked, TEXT, CompletionRequest(20))
             return len(server.clients)
 
         assert run(in_a_row()) <= 5  # so many were opened to look at it
@@ -444,7 +451,7 @@ def test_one_model_in_many_loops_and_threads() -> None:
         answers: list[str] = []
 
         def work() -> None:
-            answers.extend(text(run(pieces_of(asked, TEXT, Wish(9)))) for _ in range(3))
+            answers.extend(text(run(pieces_of(asked, TEXT, CompletionRequest(9)))) for _ in range(3))
 
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
@@ -452,7 +459,7 @@ def test_one_model_in_many_loops_and_threads() -> None:
         for thread in threads:
             thread.join()
         assert answers == ["Hi"] * 9
-        assert not asked._connection._lines
+        assert not asked._connection._pools
 
 
 def test_connections_that_the_server_had_closed_stayed_open_where_a_reader_left_meanwhile() -> None:
@@ -526,3 +533,88 @@ def test_the_stub_is_strict(change: dict[str, Any], told: str) -> None:
 
         with pytest.raises(ModelError, match=told):
             run(raw())
+
+
+@pytest.mark.parametrize("path", ["v1/models", "props"])
+def test_one_failure_of_a_free_route_ended_the_run_or_hid_what_the_server_is(path: str) -> None:
+    """R9. S17: what a server can do is known although it was still loading when it was looked at."""
+    with serving(LLAMA_CPP, "Hi") as server:
+        server.failing[path] = [503, 503]
+        assert run(model(server).probe()).takes_languages
+
+
+def test_a_free_route_is_waited_for_as_long_as_the_user_says() -> None:
+    """R9."""
+    quick, patient = (client.Connection(Address.of("http://localhost:1/v1", KEY), timeout=each) for each in (0.5, 40.0))
+    unsaid = client.Connection(Address.of("http://localhost:1/v1", KEY))
+    assert (quick.probe_timeout, patient.probe_timeout) == (0.5, 40.0)
+    assert unsaid.probe_timeout == client.PROBE_TIMEOUT < unsaid.timeout == client.TIMEOUT
+
+
+# Servers that become others -------------------------------------------------------------------------------------------
+
+
+TWO_HOLES = '"Uncharacteristically[A]" where len(A) == 3\n"Uncharacteristically[B]" where len(B) == 3'
+"""A prompt that ends in a long word is sent as it is."""
+
+
+def _answered(served: str, said: str) -> Fault:
+    event = choice(text=said, finish_reason="length") | {"model": served}
+    return Fault(plain=sse(event, "[DONE]"))
+
+
+def test_another_model_in_the_middle_of_a_run_is_a_sentence_and_nothing_is_lost_or_paid_twice() -> None:
+    session = lq.Session()
+    with serving(VLLM, SPOKEN, _answered("stub", " hi"), _answered("other/model", " ho")) as server:
+        asked = model(server)
+        with pytest.raises(ModelError, match="answers as model 'other/model', and answered as 'stub' before") as caught:
+            lq.run_sync(TWO_HOLES, model=asked, session=session, speculate=False)
+        assert caught.value.hint and "run it again" in caught.value.hint
+        before = server.requests
+        server.faults.append(_answered("stub", " ho"))
+        assert lq.run_sync(TWO_HOLES, model=asked, session=session, speculate=False)["B"] == " ho"
+        assert server.requests == before + 1
+
+
+def test_snapshots_of_one_model_may_take_turns() -> None:
+    with serving(VLLM, SPOKEN, _answered("stub-2026-01", " hi"), _answered("stub-2026-02", " ho")) as server:
+        assert lq.run_sync(TWO_HOLES, model=model(server), session=lq.Session(), speculate=False)["B"] == " ho"
+
+
+def test_the_answer_to_another_request_is_a_sentence_where_it_breaks_the_condition() -> None:
+    other = choice(text=" and that is why the sea is salty", finish_reason="stop")
+    with serving(VLLM, SPOKEN, *(Fault(plain=sse(other, "[DONE]")) for _ in range(40))) as server:
+        with pytest.raises((ModelError, lq.ConstraintError)) as caught:
+            lq.run_sync('"Yes or no?[X]" where X in [" yes", " no"]', model=model(server), session=lq.Session())
+        assert "\n" not in caught.value.message and caught.value.hint
+        assert server.requests <= 4
+
+
+def test_a_chat_without_a_question_is_a_sentence() -> None:
+    with serving(OPENAI_CHAT, SPOKEN) as server, pytest.raises(ModelError, match="no text before the hole") as caught:
+        lq.run_sync('"[X]" where len(X) < 9', model=model(server), session=lq.Session())
+    assert caught.value.hint and caught.value.span is not None
+
+
+# Errors of a kind of their own ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ['"Say:[X]"', '"Say:[X]" where len(X) < 4'])
+def test_a_wrong_key_is_an_authentication_error(source: str) -> None:
+    with serving(replace(VLLM, key="right"), SPOKEN) as server, pytest.raises(lq.AuthenticationError) as caught:
+        lq.run_sync(source, model=model(server), session=lq.Session())
+    assert KEY not in str(caught.value) and caught.value.hint
+
+
+def test_a_rate_limit_that_stays_is_an_error_that_tells_how_long_it_asked_to_wait() -> None:
+    limited = Fault(status=429, headers={"retry-after": "3600"}, message="slow down")
+    with serving(VLLM, SPOKEN, limited) as server, pytest.raises(lq.RateLimitError) as caught:
+        lq.run_sync('"Say:[X]"', model=model(server), session=lq.Session())
+    assert caught.value.retry_after == 3600.0 and caught.value.span is not None
+
+
+def test_a_quota_that_is_used_up_is_no_rate_limit() -> None:
+    spent = Fault(status=429, message="You exceeded your current quota", code="insufficient_quota")
+    with serving(VLLM, SPOKEN, spent) as server, pytest.raises(ModelError) as caught:
+        lq.run_sync('"Say:[X]"', model=model(server), session=lq.Session())
+    assert not isinstance(caught.value, lq.RateLimitError)

@@ -103,11 +103,18 @@ def test_a_tokenizer_of_another_kind_is_refused() -> None:
         HFTokenizer(backend)
 
 
-def test_missing_bytes_are_refused() -> None:
-    backend = Tokenizer(models.BPE({"a": 0}, []))
+def test_a_text_with_a_character_that_no_token_spells_names_it() -> None:
+    backend = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    with pytest.raises(ModelError, match="1 of the 256 bytes"):
-        HFTokenizer(backend)
+    tokenizer = HFTokenizer(backend)
+    assert tokenizer.encode(b"abba") == (2, 1, 0)
+    with pytest.raises(ModelError, match=r"no token for the character '\\x07' \(U\+0007\)") as caught:
+        tokenizer.encode(b"ab\x07")
+    assert caught.value.hint
+    with pytest.raises(ModelError, match="'é'"):
+        tokenizer.encode("aéa".encode())
+    with pytest.raises(ModelError, match="the byte 0xC3"):
+        tokenizer.encode(b"a\xc3")
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:

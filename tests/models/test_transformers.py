@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from lmql_lite.errors import ModelError
-from lmql_lite.models import checkpoint
+from lmql_lite.models import checkpoint, model_files
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.registry import load
 
@@ -28,6 +29,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'lmql-lite[local]'")
 
+from lmql_lite.models.packed_rows import PackedRows  # noqa: E402
 from lmql_lite.models.transformers import TransformersModel  # noqa: E402
 
 TEXT = [
@@ -148,7 +150,8 @@ def check(
         expected = truth(request.prefix + request.new_ids)
         assert len(rows) == len(request.positions)
         for position, row in zip(request.positions, rows, strict=True):
-            assert row.dtype == np.float32 and row.shape == (320,) and row.base is None
+            assert row.dtype == np.float32 and row.shape == (320,)
+            assert row.base is None or row.base.size == 320, "it keeps no other row alive"
             np.testing.assert_allclose(row, expected[len(request.prefix) + position - 1], atol=1e-5)
 
 
@@ -182,45 +185,67 @@ def test_a_draft_that_was_wrong_leaves_no_trace(folder: Path) -> None:
     check(model, truth, ScoreRequest((*text, 7, 8)))
 
 
-def fed(model: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each pass is fed, from now on."""
-    counts: list[int] = []
-    forward = model._forward
-
-    def counting(new_ids: tuple[int, ...], past: Any, places: list[int]) -> Any:
-        counts.append(len(new_ids))
-        return forward(new_ids, past, places)
-
-    monkeypatch.setattr(model, "_forward", counting)
-    return counts
-
-
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "window"])
-def test_known_text_is_not_fed_again(
-    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = TransformersModel.load(request.getfixturevalue(f"{kind}_folder"))
-    counts, stem = fed(model, monkeypatch), ids(13, 20)
+def test_known_text_is_not_fed_again(kind: str, request: pytest.FixtureRequest) -> None:
+    model, stem = TransformersModel.load(request.getfixturevalue(f"{kind}_folder")), ids(13, 20)
+    before = model.tokens_fed
     ask(model, ScoreRequest(stem), ScoreRequest(stem, (3, 4), (0, 1, 2)), ScoreRequest((*stem, 3), (9,), (1,)))
-    assert counts == [20, 3, 1]
+    assert model.tokens_fed - before == 20 + 2 + 1, "what the three have in common is fed once"
     one, two = (*stem, *ids(14, 6)), (*stem, *ids(15, 6))
     ask(model, ScoreRequest(one), ScoreRequest(two))
-    counts.clear()
-    for step in range(5):
+    before = model.tokens_fed
+    for step in range(1, 6):
         ask(model, ScoreRequest(one, one[:step], (step,)), ScoreRequest(two, two[:step], (step,)))
-    assert counts == [1] * 10, "two hypotheses that grow in turn must not drive each other out"
+    assert model.tokens_fed - before == 10, "two branches that grow in turn must not drive each other out"
 
 
-def test_what_is_remembered_is_bounded(llama: TransformersModel) -> None:
+def test_requests_together_are_one_pass(llama: TransformersModel, llama_folder: Path) -> None:
+    """Options, drafts and texts of several runs: prefixes of one another, alike, and nothing in common."""
+    truth, stem, passes = plain(llama_folder), ids(33, 12), llama.forward_passes
+    options = [ScoreRequest(stem, (*ids(34, 2), option), (0, 1, 2, 3)) for option in range(5, 15)]
+    check(llama, truth, *options, ScoreRequest(stem[:4]), ScoreRequest(ids(35, 7), (4,), (0, 1)), ScoreRequest(stem))
+    assert llama.forward_passes == passes + 1 and llama.tokens_fed >= 12 + 2 + 10 + 8
+
+
+def test_many_long_prompts_are_fed_once(llama_folder: Path) -> None:
+    """From the ninth sequence on, prompts used to be read again for every token."""
+    model = TransformersModel.load(llama_folder)
+    texts, before = [ids(100 + number, 40) for number in range(32)], model.tokens_fed
+    for step in range(5):
+        ask(model, *(ScoreRequest(text, (7,) * step, (step,)) for text in texts))
+    assert 32 * 40 < model.tokens_fed - before <= 32 * (40 + 4)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    last = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < last, "this did not come true"
+        time.sleep(0.01)
+
+
+def test_what_is_remembered_is_bounded_in_bytes(llama_folder: Path) -> None:
+    model, truth = TransformersModel.load(llama_folder), plain(llama_folder)
+    rows = model._rows
+    assert isinstance(rows, PackedRows)
+    ask(model, ScoreRequest(ids(1, 40)))
+    rows.live.max_bytes = 3 * rows.live.nbytes
     for seed in range(20):
-        ask(llama, ScoreRequest(ids(seed, 5 + seed % 4 * 10)))
-        assert sum(len(live.ids) for live in llama._live) <= CONTEXT and len(llama._live) <= 8
-    assert llama._live
+        check(model, truth, ScoreRequest(ids(seed, 25 + seed % 4 * 10)))
+        wait_until(lambda: rows.live.nbytes <= rows.live.max_bytes)  # memory is freed after the answer
+    assert len(rows.live.all) >= 3
+
+
+def test_a_fork_shares_what_is_before_it(llama_folder: Path) -> None:
+    model, stem = TransformersModel.load(llama_folder), ids(36, 50)
+    ask(model, ScoreRequest(stem))
+    rows = model._rows
+    assert isinstance(rows, PackedRows)
+    alone = rows.live.nbytes
+    ask(model, *(ScoreRequest(stem, (option,), (1,)) for option in range(5, 9)))
+    assert len(rows.live.all) == 4 and rows.live.nbytes <= alone + 4 * alone * 32 // 50
 
 
 def test_the_head_sees_only_the_places_that_were_asked_for(llama: TransformersModel) -> None:
-    if not llama._picks_places:
-        pytest.skip("this release of transformers computes all places")
     seen: list[int] = []
     hook = llama._network.lm_head.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
     ask(llama, ScoreRequest(ids(16, 30), ids(17, 5), (0, 5)))
@@ -249,15 +274,22 @@ def test_threads_and_loops_share_a_model(llama: TransformersModel, llama_folder:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures and llama.forward_passes == 48
+    assert not failures and llama.forward_passes <= 48
 
 
 def test_the_loop_is_free_while_the_model_works(llama: TransformersModel) -> None:
     async def both() -> bool:
-        with llama._lock:
-            scoring = asyncio.create_task(llama.score([ScoreRequest(ids(27, 4))]))
-            await asyncio.sleep(0.05)
-            waited = not scoring.done()
+        gate, forward = threading.Event(), llama._network.forward
+
+        def gated(*given: Any, **named: Any) -> Any:
+            gate.wait(10)
+            return forward(*given, **named)
+
+        llama._network.forward = gated
+        scoring = asyncio.create_task(llama.score([ScoreRequest(ids(27, 4))]))
+        await asyncio.sleep(0.05)
+        waited = not scoring.done()
+        gate.set()
         await scoring
         return waited
 
@@ -306,15 +338,87 @@ def test_the_fingerprint_is_that_of_the_files(llama_folder: Path, tmp_path: Path
     assert TransformersModel.load(copy).fingerprint not in {first.fingerprint, changed}
 
 
-@pytest.mark.parametrize(("stored", "used"), [("float16", "float32"), ("bfloat16", "bfloat16")])
-def test_half_precision_on_the_cpu(stored: str, used: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stored", "wanted", "used"),
+    [
+        ("float16", None, "float32"),
+        ("bfloat16", None, "bfloat16" if checkpoint.has_native_bfloat16() else "float32"),
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("float32", "bf16", "bfloat16"),
+    ],
+)
+def test_half_precision_on_the_cpu(stored: str, wanted: str | None, used: str, tmp_path: Path) -> None:
     config = transformers.LlamaConfig(**SHAPE, **LAYERS, **HEADS)
     save(tmp_path, config, lambda config: transformers.LlamaForCausalLM(config).to(getattr(torch, stored)))
-    model = TransformersModel.load(tmp_path)
-    if not torch.cuda.is_available():
-        assert model._network.dtype == getattr(torch, used)
+    model = load(f"local:{tmp_path}", device="cpu", dtype=wanted)
+    assert isinstance(model, TransformersModel) and model._network.dtype == getattr(torch, used)
     (row,) = ask(model, ScoreRequest(ids(28, 6)))[0]
     assert row.dtype == np.float32 and abs(np.exp(row.astype(np.float64)).sum() - 1) < 1e-5
+
+
+def test_options_that_cannot_be_had_are_named(llama_folder: Path) -> None:
+    for options, words in (
+        ({"device": "warp"}, "the device 'warp' cannot be used"),
+        ({"dtype": "float3"}, "'float3' is no precision"),
+        ({"quantization": {"quant_method": "none"}}, "its quantization= cannot be used"),
+        ({"adapter": str(llama_folder)}, "the adapter .* cannot be used|needs peft"),
+        ({"base_url": "http://localhost"}, "only for models behind an API"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            load(f"local:{llama_folder}", **options)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="dtype= is for models in this process"):
+        load("openai/gpt-4o", dtype="float32")
+
+
+def test_a_loaded_network_is_a_model(llama_folder: Path) -> None:
+    import lmql_lite as lq
+
+    with checkpoint.loading("plain"):
+        network = transformers.AutoModelForCausalLM.from_pretrained(llama_folder)
+        spelling = transformers.AutoTokenizer.from_pretrained(llama_folder)
+    model, other = lq.model(network, spelling), TransformersModel.load(llama_folder)
+    assert isinstance(model, TransformersModel)
+    check(model, plain(llama_folder), ScoreRequest(ids(31, 9), (3,), (0, 1)))
+    assert (model.tokenizer.bos, model.tokenizer.eos) == (other.tokenizer.bos, other.tokenizer.eos)
+    with torch.no_grad():
+        network.model.norm.weight[3] += 1e-3
+    assert lq.model(network, spelling).fingerprint != model.fingerprint
+    with pytest.raises(ModelError, match="needs its tokenizer"):
+        lq.model(network)
+    with pytest.raises(ModelError, match="Linear is no causal language model"):
+        lq.model(torch.nn.Linear(2, 2), spelling)
+
+
+def test_an_adapter_changes_scores_and_fingerprint(llama_folder: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    with checkpoint.loading("plain"):
+        network = transformers.AutoModelForCausalLM.from_pretrained(llama_folder)
+        lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+        adapted = peft.get_peft_model(network, lora)
+        adapted.save_pretrained(tmp_path / "adapter")
+    model = load(f"local:{llama_folder}", adapter=str(tmp_path / "adapter"))
+    bare = TransformersModel.load(llama_folder)
+    assert isinstance(model, TransformersModel) and model.fingerprint != bare.fingerprint
+    text = ids(32, 8)
+    with torch.inference_mode():
+        expected = torch.log_softmax(adapted.eval()(input_ids=torch.tensor([text])).logits[0, -1].float(), -1).numpy()
+    ((row,),) = ask(model, ScoreRequest(text))
+    np.testing.assert_allclose(row, expected, atol=1e-4)
+    ((plain_row,),) = ask(bare, ScoreRequest(text))
+    assert np.abs(plain_row - expected).max() > 1e-3
+
+
+def test_weights_are_digested_once(llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_files, "_LARGE", 100)
+    monkeypatch.setenv("LMQL_LITE_HOME", str(tmp_path / "home"))
+    weights = shutil.copytree(llama_folder, tmp_path / "copy") / "model.safetensors"
+    first = model_files.digest(weights)
+    monkeypatch.setattr(model_files.hashlib, "file_digest", None)  # reading the file again would fail
+    assert model_files.digest(weights) == first
+    monkeypatch.undo()
+    monkeypatch.setenv("LMQL_LITE_HOME", str(tmp_path / "home"))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    assert model_files.digest(weights) != first
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_has_scores(tmp_path: Path) -> None:
@@ -324,19 +428,19 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_scores(tmp_path: Path) 
     assert size > 290
     (row,) = ask(model, ScoreRequest((5, 6)))[0]
     assert row.shape == (size,) and np.isneginf(row[290:]).all() and np.isfinite(row[:290]).all()
-    with pytest.raises(ModelError, match=f"scores for 290 tokens, the text holds token {size - 1}"):
+    with pytest.raises(ModelError, match=f"scores for 290 tokens, but the text contains token {size - 1}"):
         ask(model, ScoreRequest((5, size - 1)))
 
 
 def test_what_cannot_be_scored_is_said(llama: TransformersModel) -> None:
-    with pytest.raises(ModelError, match=r"65 tokens long, local:.* reads at most 64") as caught:
+    with pytest.raises(ModelError, match=r"65 tokens long, but local:.* reads at most 64") as caught:
         ask(llama, ScoreRequest(ids(29, 60), ids(30, 5)))
     assert caught.value.hint
     ask(llama, ScoreRequest(ids(29, 60), ids(30, 4), (4,)))
     with pytest.raises(ModelError, match="no scores before the first token") as caught:
         ask(llama, ScoreRequest(()))
     assert caught.value.hint
-    with pytest.raises(ModelError, match=r"positions \(3,\) do not lie in the 2 new tokens"):
+    with pytest.raises(ModelError, match=r"positions \(3,\) are not within the 2 new tokens"):
         ask(llama, ScoreRequest((2,), (3, 4), (3,)))
 
 
@@ -348,13 +452,13 @@ def test_scores_that_are_no_numbers(llama: TransformersModel) -> None:
 
 
 def test_running_out_of_memory_is_said_and_survived(llama: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> Any:
+    def full(*_: Any, **__: Any) -> Any:
         raise RuntimeError(
             "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes. not enough memory"
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(llama, "_forward", full)
+        patch.setattr(llama._network, "forward", full)
         with pytest.raises(ModelError, match="out of memory on a text of 2 tokens"):
             ask(llama, ScoreRequest((2, 3)))
     assert ask(llama, ScoreRequest((2, 3)))
@@ -392,9 +496,9 @@ def test_folders_that_are_no_model(llama_folder: Path, tmp_path: Path, monkeypat
     unknown = broken("unknown", with_config(lambda config: config | {"model_type": "no-such-architecture"}))
     assert "config.json" in unknown.message and "no-such-architecture" in unknown.message
     deeper = broken("deeper", with_config(lambda config: config | {"num_hidden_layers": 4}))
-    assert "tensors are missing from its weights" in deeper.message and "model.layers.3" in deeper.message
+    assert "its weights lack" in deeper.message and "model.layers.3" in deeper.message
     headless = broken("headless", with_config(lambda config: config | {"architectures": ["LlamaModel"]}))
-    assert "no causal language model: it is LlamaModel" in headless.message and headless.hint
+    assert "not a causal language model, but LlamaModel" in headless.message and headless.hint
     assert "tokenizer" in broken("mute", lambda path: (path / "tokenizer.json").unlink()).message
 
 
@@ -403,7 +507,7 @@ def test_a_model_that_reads_both_ways_is_refused(tmp_path: Path) -> None:
         vocab_size=320, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
     save(tmp_path, config, transformers.BertForMaskedLM)
-    assert "no causal language model: it is BertForMaskedLM" in refused(tmp_path).message
+    assert "not a causal language model, but BertForMaskedLM" in refused(tmp_path).message
 
 
 def test_code_that_comes_with_a_model_is_not_run(llama_folder: Path, tmp_path: Path) -> None:
@@ -417,7 +521,7 @@ def test_code_that_comes_with_a_model_is_not_run(llama_folder: Path, tmp_path: P
 
 
 def test_too_little_memory_is_said_first(llama_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda device: 1000)
     assert "0.0 GiB are free" in refused(llama_folder).message
 
 

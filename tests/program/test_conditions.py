@@ -11,11 +11,11 @@ from fractions import Fraction
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.constraints.membership import meets
+from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Not, Or, Stop, Term
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.program.lower import conjuncts, lower, mentioned
+from lmql_lite.program.where import conjuncts, lower, mentioned
 
 NOTHING: Mapping[str, object] = {}
 
@@ -135,8 +135,6 @@ def test_lengths_are_compared_with_any_number(comparison: str, value: object, ex
         ("len(X) in v", "123"),
         ("len(X) in v", 5),
         ("len(WORDS(X)) in v", [5, "a"]),
-        ("X.count(v) > 1", 5),
-        ("X.count('a') > v", "1"),
         ("X.lower() == v", 5),
         ("X.strip() in v", ["a", 5]),
         ("re.search(v, X)", 5),
@@ -163,6 +161,9 @@ def test_a_value_of_a_wrong_type_is_named_with_its_clause(text: str, value: obje
         ("len(X) % 2 in [3, 4]", "len(X) % 2 in [3, 4]"),
         ("X[::-1] == 'a'", "X[::-1] == 'a'"),
         ("'a' in X.title()", "'a' in X.title()"),
+        ("X.capitalize() == 'Ab'", "X.capitalize() == 'Ab'"),
+        ("X.count('a') == 1", "X.count('a') == 1"),
+        ("len(X.split(',')) < 3", "len(X.split(',')) < 3"),
         ("X.strip('.') == 'a'", "X.strip('.') == 'a'"),
         ("X.lower() < 'b'", "X.lower() < 'b'"),
         ("X.count(X) == 1", "X.count(X) == 1"),
@@ -292,12 +293,8 @@ def test_a_number_too_large_for_a_float_is_no_value(prompt: str) -> None:
 GUIDED = """
 X.upper() == 'YES'
 X.upper() in ['YES','NO','STRASSE','SS']
-X.title() == 'Ab C'
-X.title() in ['Ss A',"A'B"]
 X.casefold() == 'ss'
 X.swapcase() == 'aB'
-X.capitalize() == 'Ab'
-X.strip().capitalize() == 'Ab'
 X.strip().upper() != 'A'
 X.upper().strip() == 'A'
 X[0] == 'a'
@@ -344,12 +341,8 @@ X.strip().startswith('a ')
 X.strip().endswith(' b')
 X.lstrip().endswith(' b')
 X.rstrip().startswith('a ')
-X.title().startswith('Ab')
 X.strip().startswith('')
 '' in X.lower()
-len(X.split(',')) == 2
-len(X.split(c)) < 3
-len(X.split(None)) == 1
 X[0] == 'a' or X[1] == 'b'
 not (X[0] == 'a' and X[1] == 'b')
 len(X) == 0 or X[0] == 'a'
@@ -371,7 +364,7 @@ def test_parts_cases_and_pieces_hold_for_the_texts_of_which_python_says_so(condi
             says = bool(eval(condition, {**names, "X": text}))
         except IndexError:  # it has no such character
             says = False
-        assert meets(found, text.encode()) == says, text
+        assert satisfies(found, text.encode()) == says, text
 
 
 @pytest.mark.parametrize(
@@ -385,10 +378,9 @@ def test_parts_cases_and_pieces_hold_for_the_texts_of_which_python_says_so(condi
             "not len(X) % 5",
             "len(X) in (1, 3) or len(X) // 4 == 1",
         ),
-        *("X.upper() == 'YES'", "X[0] == 'b' and X[-1] == 'd' and len(X) < 9", "X.title() == 'Ab Cd'"),
+        *("X.upper() == 'YES'", "X[0] == 'b' and X[-1] == 'd' and len(X) < 9"),
         *(
             "'z' in X.lower() and len(X) < 6",
-            "len(X.split(',')) == 3 and len(X) < 9",
             "X[:2] in ['yz', 'zy'] and len(X) < 5",
         ),
     ],

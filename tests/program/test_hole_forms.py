@@ -9,7 +9,7 @@ from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile
 from lmql_lite.program.ops import EndFinally, Hole, Leave, Next, Return
-from lmql_lite.program.ways import ways
+from lmql_lite.program.segments import ways
 
 
 def holes(source: str) -> list[Hole]:
@@ -48,7 +48,7 @@ def test_a_hole_with_a_decoder_or_a_decorator_and_the_one_behind_it_begin_a_segm
         ("[sample(**o) X]", "o", "takes no \\*\\* arguments", "name=value"),
         ("[smaple(top_k=1) X]", "smaple", "no decoder is called 'smaple'", "did you mean sample?"),
         ("[ask(1) X]", "ask", "no decoder is called 'ask'", "[X: ask(1)]"),
-        ("[beam_var X]", "beam_var", "the decoder 'beam_var' is not in this version", "beam(n=...) is nearest"),
+        ("[bsseq X]", "bsseq", "the decoder 'bsseq' is not in this version", "beam(n=...) is nearest"),
     ],
     ids=lambda value: str(value)[:24],
 )
@@ -138,10 +138,10 @@ for x in y:
         ('try:\n    "[A]" where len(TOKENS(A)) < 4\nexcept E:\n    "[B]" where len(TOKENS(B)) < 6', 3 + 5),
         ('try:\n    return 1\nfinally:\n    "[A]" where len(TOKENS(A)) < 4', 3),
         ('for i in range(2):\n    with m:\n        "[A]" where len(TOKENS(A)) < 4\n        continue', 6),
-        ('match m:\n    case 1: "[A]" where len(TOKENS(A)) < 4\n    case _: "[B]" where len(TOKENS(B)) < 6', 5),
+        ('match m:\n    case 1: "[A]" where len(TOKENS(A)) < 4\n    case _: "[B]" where len(TOKENS(B)) < 6', 3 + 5),
     ],
     ids=["except", "finally", "with", "match"],
 )
-def test_the_plan_takes_the_heaviest_way(source: str, most: int) -> None:
+def test_the_plan_counts_every_branch(source: str, most: int) -> None:
     plan = lq.compile(source).plan({}, model=lq.ScriptedModel(""), session=lq.Session())
-    assert plan.most.completion_tokens == most
+    assert plan.spending.completion_tokens == most

@@ -14,7 +14,7 @@ from lmql_lite.constraints.simplify import satisfies, simplify
 from lmql_lite.constraints.terms import And, Choice, Not, Term
 from lmql_lite.errors import Span
 from lmql_lite.program import contradictions
-from lmql_lite.program.python import span_of
+from lmql_lite.program.bytecode import span_of
 
 
 class CountedText(str):

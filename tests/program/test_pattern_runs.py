@@ -52,8 +52,6 @@ CONDITIONS = (
     're.match("a|b", X) is not None and re.search("z", X, re.I) is None and len(X) < 6',
     'X.strip().lower() in ["yes", "no"] and len(X) < 6',
     'X.lower() == "maybe" and X != "maybe" and not X.isupper()',
-    "X.istitle() and X.count(' ') == 2 and len(X) < 14",
-    "X.count('ab') >= 2 and len(X) < 9",
     "X in 'abracadabra' and len(X) in (3, 5, 7)",
     "len(X.split()) == 3 and len(X) < 16",
     "2 <= len(WORDS(X)) < 5 and len(CHARS(X)) < 20",

@@ -9,7 +9,7 @@ import pytest
 
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.errors import ConstraintError, QueryError
-from lmql_lite.program.lower import lower
+from lmql_lite.program.where import lower
 from tests.program.test_conditions import clause, term
 
 TEXTS = (
@@ -53,7 +53,7 @@ TEXTS = (
         "X.isdigit()",
         "not X.isalpha() and X.isalnum()",
         "X.isupper() or X.islower()",
-        "X.isspace() or X.isidentifier() or X.isascii() and not X.isprintable()",
+        "X.isspace() or X.isalpha() or X.isascii() and not X.isprintable()",
         "X.isdecimal() or X.isnumeric()",
         "int(X) < 120",
         "int(X) <= 120",

@@ -18,14 +18,14 @@ import pydantic
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.constraints import shapes
+from lmql_lite.constraints import formats
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang.keywords import TYPES
-from lmql_lite.program.annotations import NotKnown, written
+from lmql_lite.program.bytecode import NotWritten
+from lmql_lite.program.json_types import JsonType, closed
 from lmql_lite.program.ops import Hole
-from lmql_lite.program.schemas import JsonType, closed
-from lmql_lite.program.types import NAMES, TextType, typed
+from lmql_lite.program.types import NAMES, TextType, typed, written_type
 
 SPAN = Span("test.lq", "[X: T]", 4, 5)
 
@@ -245,19 +245,19 @@ def test_dates_between_two_days() -> None:
     last = datetime.date.max.toordinal()
     for _ in range(60):
         low, high = sorted(rng.choice([rng.randint(1, last), rng.randint(739000, 740000)]) for _ in range(2))
-        term = shapes.days(low, high, SPAN)
+        term = formats.days(low, high, SPAN)
         for ordinal in (low - 1, low, low + 1, high - 1, high, high + 1, rng.randint(1, last), rng.randint(low, high)):
             if 1 <= ordinal <= last:
                 text = datetime.date.fromordinal(ordinal).isoformat().encode()
                 assert satisfies(term, text) == (low <= ordinal <= high), (text, low, high)
-    assert not satisfies(shapes.days(1, last, SPAN), b"2026-02-30")
+    assert not satisfies(formats.days(1, last, SPAN), b"2026-02-30")
 
 
 # As it is written ----------------------------------------------------------------------------------------------------
 
 
 def of(text: str, own: frozenset[str] = frozenset()) -> Any:
-    return written(ast.parse(text, mode="eval").body, own)
+    return written_type(ast.parse(text, mode="eval").body, own)
 
 
 @pytest.mark.parametrize(
@@ -285,14 +285,14 @@ def test_a_type_that_is_written_out_is_known_at_once(text: str, value: object) -
     "text", ["Person", "models.Person", "list[Person]", "make()", "int[3]", "'a' | 3", "x[0]", "f'{a}'"]
 )
 def test_others_are_known_when_the_query_runs(text: str) -> None:
-    with pytest.raises(NotKnown):
+    with pytest.raises(NotWritten):
         of(text)
 
 
 def test_a_name_of_the_query_is_its_own() -> None:
     assert set(NAMES) == set(TYPES)
     for name in ("int", "date", "datetime.date", "list[int]", "re.compile('a')"):
-        with pytest.raises(NotKnown):
+        with pytest.raises(NotWritten):
             of(name, frozenset({"int", "date", "datetime", "list", "re"}))
 
 

@@ -31,9 +31,11 @@ FUNCTIONS: Mapping[str, Any] = {
     "CHARS": list,
     "WORDS": str.split,
     "SENTENCES": sentences,
+    "LINES": lambda text: text.removesuffix("\n").split("\n") if text else [],
     "INT": lambda text: re.fullmatch("0|-?[1-9][0-9]*", text) is not None,
     "FLOAT": lambda text: re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", text) is not None,
     "DATE": is_date,
+    "VALUE": lambda hole, value: value,
     "REGEX": lambda text, pattern: re.fullmatch(pattern, text) is not None,
     "STARTS_WITH": lambda text, said: text.startswith(phrases(said)),
     "ENDS_WITH": lambda text, said: text.endswith(phrases(said)),
@@ -52,7 +54,8 @@ def is_reached(stop: str, text: str, end: int, said: Any) -> bool:
 
 
 class OnTokens(ast.NodeTransformer):
-    """Counts of tokens and ends of values are looked up by the name of their hole, and by the number of the stop."""
+    """Counts of tokens and ends of values are looked up by the name of their hole, and by the number of the stop; so is
+    what `str(X)` reads."""
 
     def __init__(self) -> None:
         self.stops: list[ast.Call] = []
@@ -62,6 +65,9 @@ class OnTokens(ast.NodeTransformer):
         match node:
             case ast.Call(ast.Name("TOKENS"), [ast.Name(hole)]):
                 return ast.copy_location(ast.Call(node.func, [ast.Constant(hole)], []), node)
+            case ast.Call(ast.Name("str"), [ast.Name(hole) as name]):
+                value = ast.Call(ast.Name("VALUE", ast.Load()), [ast.Constant(hole), name], [])
+                return ast.copy_location(ast.Call(node.func, [value], []), node)
             case ast.Call(ast.Name(name)) if name in STOPS:
                 self.stops.append(node)
                 asked = ast.Call(ast.Name("STOPPED", ast.Load()), [ast.Constant(len(self.stops) - 1)], [])

@@ -154,7 +154,8 @@ class Clauses:
         return f"{at}({hole}, {stop})"
 
     def length(self) -> str:
-        counted, most = self.dice.choice([("{}", 9), ("{}", 9), ("{}", 9), ("WORDS({})", 3), ("SENTENCES({})", 2)])
+        parts = [("WORDS({})", 3), ("SENTENCES({})", 2), ("LINES({})", 2)]
+        counted, most = self.dice.choice([("{}", 9), ("{}", 9), ("{}", 9), *parts])
         size = f"len({counted.format(self.hole)})"
         number = self.dice.randint(1, most)
         return self.dice.choice(

@@ -18,19 +18,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lmql_lite as lq
-from lmql_lite.cache.trie import Trie
-from lmql_lite.runtime.result import Result
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.engine.result import Result
 from tests.properties.test_law_one import SCRIPT, WORDS, programs, segments
 from tests.properties.test_law_one_interleaved import choices, tools
 from tests.servers.scored import ScoredCompleter
 
 ABOUT_A_NODE = (
-    *("extend", "walk", "path", "path_hash", "parent", "token", "way_to", "logged", "guess", "pin", "unpin", "written"),
-    *("scores", "add_scores", "say", "verdict", "add_verdict", "draw", "add_draw"),
+    *("extend", "walk", "path", "path_hash", "parent", "token", "nodes_to", "stored_children", "draft", "pin", "unpin"),
+    *("written", "scores", "add_scores", "add_path"),
+    *("greedy_answer", "add_greedy_answer", "sampled_answer", "add_sampled_answer"),
 )
 
 
-class Merciless(Trie):
+class Merciless(TokenTree):
     """Forgets at every question what it need not keep."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -50,7 +51,7 @@ class Merciless(Trie):
             if len(self._nodes) < 1000:  # else it takes too long
                 self._memory.max_bytes = 1
                 self._memory.drop_spare()
-                self._thin_out(2 * self.end)
+                self._thin_out(2 * self._nodes.end)
                 self._nodes._free = self._nodes._free[:0]
 
 
@@ -141,8 +142,8 @@ async def seen(source: str, model: Any, session: lq.Session, **options: Any) -> 
 def merciless() -> Iterator[None]:
     """All trees that are made meanwhile are."""
     with ExitStack() as patches:
-        for module in ("cache.token_cache", "cache.persistent_tree", "runtime.session"):
-            patches.enter_context(patch(f"lmql_lite.{module}.Trie", Merciless))
+        for module in ("cache.model_trees", "engine.session"):
+            patches.enter_context(patch(f"lmql_lite.{module}.TokenTree", Merciless))
         yield
 
 

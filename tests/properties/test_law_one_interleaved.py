@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import lmql_lite as lq
 from lmql_lite.cache.log_file import LogFile
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.models.base import ScoreRequest
 from tests.properties.test_law_one import SCRIPT, WORDS, Seen, programs, seen, segments
 
@@ -110,15 +110,15 @@ class Room:
             memory = tree._memory
             with tree._lock:
                 if what == "cool":
-                    memory.cool_all()
+                    memory.shorten_rows()
                 elif what == "drop":
                     room, memory.max_bytes = memory.max_bytes, 1
                     memory.make_room()
                     memory.max_bytes = room
                 elif what == "thin out":
-                    tree._thin_out(2 * tree.end)
+                    tree._thin_out(2 * tree._nodes.end)
 
-    def _trees(self) -> list[Trie]:
+    def _trees(self) -> list[TokenTree]:
         files = [trees._trees for trees in list(self.session._files.values())]
         return [tree for trees in (self._cache.trees._trees, *files) for tree in list(trees.values())]
 

@@ -11,20 +11,18 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache.persistent_tree import SavedTrees
-from lmql_lite.cache.tokens_file import TokensFile
-from lmql_lite.cache.trie import Trie
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.scheduler import Scheduler
 from lmql_lite.models.base import ScoreRequest
-from lmql_lite.runtime.frontier import Frontier
-from lmql_lite.runtime.ledger import Ledger
-from lmql_lite.tokens import Sampling
+from lmql_lite.options import Sampling
 
 SAY = 'sample\n    "Say:[A]"\nwhere REGEX(A, r"[ -~]{2}")'
 PRINTABLE = range(2 + ord(" "), 2 + ord("~") + 1)
@@ -117,17 +115,17 @@ def assert_fits(wanted: Mapping[Drawn, float], seen: Mapping[Drawn, int]) -> Non
 
 
 @asynccontextmanager
-async def tree_of(mode: str, model: Leaning) -> AsyncIterator[Trie]:
+async def tree_of(mode: str, model: Leaning) -> AsyncIterator[TokenTree]:
     """What draws read from, in the state that `mode` names; known already as far as twenty other seeds have come."""
     if mode == "heads of a file":
         for seed in range(10_000, 10_020):
             await lq.run(SAY, model=model, seed=seed, cache="known.tokens", session=lq.Session())
-        async with await TokensFile.open(Path("known.tokens")) as file:
-            saved = SavedTrees(file, max_bytes=1)  # rows go at once, and what is stored does not count
-            await saved.follow()
-            yield saved.tree(model.fingerprint)
+        saved = await ModelTrees.open("known.tokens", max_bytes=1)  # rows go at once, and what is stored stays
+        await saved.follow()
+        yield saved.tree(model.fingerprint)
+        await saved.close()
         return
-    yield Trie(LITTLE) if mode == "evicted" else Trie()
+    yield TokenTree(LITTLE) if mode == "evicted" else TokenTree()
 
 
 async def draws(mode: str, policy: Sampling, model: Leaning) -> list[Drawn]:
@@ -136,16 +134,16 @@ async def draws(mode: str, policy: Sampling, model: Leaning) -> list[Drawn]:
     mask[list(PRINTABLE)] = True
     drawn = []
     async with tree_of(mode, model) as tree:
-        frontier = Frontier(model, tree)
+        scheduler = Scheduler(model, tree)
         for seed in range(DRAWS):
             if mode == "off":
-                frontier = Frontier(model, tree := Trie())
+                scheduler = Scheduler(model, tree := TokenTree())
             sampling = Sampling(policy.temperature, top_p=policy.top_p, seed=seed)
             node, said = tree.root, []
             for token in model.prompt:
                 node = tree.extend(node, token)
             for _ in range(2):
-                choice = await frontier.choose(node, (), mask, sampling, Ledger(seed + 1))
+                choice = await scheduler.choose(node, (), mask, sampling, Ledger(seed + 1))
                 assert choice is not None
                 said.append(choice.token)
                 node = tree.extend(node, choice.token)

@@ -49,13 +49,13 @@ class Campaign:
     def __init__(self, watch: Watch, folder: Path) -> None:
         self.session = lq.Session()
         self.counts: Counter[str] = Counter()
-        self._watch = watch
+        self._machine = watch
         self._folder = folder
         self._files = 0
 
     async def fault(self, program: Program, states: tuple[str, ...]) -> Fault | None:
         """The first thing that is wrong with the program."""
-        self._watch.broken.clear()
+        self._machine.broken.clear()
         try:
             query = lq.compile(program.source)
         except (lq.QueryError, lq.ConstraintError) as error:
@@ -100,7 +100,7 @@ class Campaign:
 
     async def _seen(self, query: lq.Query, program: Program, **options: Any) -> Seen | Fault:
         """All that a cache may not change."""
-        watch = self._watch
+        watch = self._machine
         watch.opened.clear()
         watch.broken.clear()
         named: dict[str, Any] = {"model": program.made(), "session": self.session, **program.options, **options}
@@ -139,7 +139,7 @@ class Campaign:
         self, program: Program, error: lq.ConstraintError | lq.QueryError, *, is_compiled: bool
     ) -> Fault | None:
         """Brute force finds a text where the error says that there is none."""
-        broken, self._watch.broken[:] = list(self._watch.broken), []
+        broken, self._machine.broken[:] = list(self._machine.broken), []
         if broken:
             return Fault("broken where", broken[0])
         sentence = str(error)
@@ -152,7 +152,7 @@ class Campaign:
             at = error.span.start if error.span else 0
             fillers = {
                 query_of(each.source).filler(each.hole, each.place, each.names, each.known, limit)
-                for each in self._watch.opened
+                for each in self._machine.opened
                 if f"[{each.hole}]" in sentence and query_of(each.source).is_about(each.place, at)
             }
             text = None if None in fillers or not fillers else fillers.pop()

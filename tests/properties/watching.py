@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
+from lmql_lite.engine import filling, subquery
+from lmql_lite.engine.branch import Branch
+from lmql_lite.engine.result import Result
+from lmql_lite.engine.run import Run
 from lmql_lite.program.ops import Hole
-from lmql_lite.runtime.holes import Holes
-from lmql_lite.runtime.hypothesis import Hypothesis
-from lmql_lite.runtime.interpreter import Run
-from lmql_lite.runtime.result import Result
 from tests.properties.plain_where import FUNCTIONS, STOPS
 from tests.properties.whole_programs import WRITTEN, Filling, Query
 
@@ -38,13 +38,13 @@ class Watch:
     opened: deque[Opened] = field(default_factory=lambda: deque(maxlen=64))
     fillings: int = 0
 
-    def opens(self, holes: Holes, op: Hole) -> None:
-        frame = holes._standing.frame
+    def opens(self, branch: Branch, op: Hole) -> None:
+        frame = branch.frame
         known = frozenset(frame.variables)
         self.opened.append(Opened(op.span.text, op.name, op.span.start, dict(frame.environment), known))
 
-    def fills(self, holes: Holes, value: Any, text: str, ending: str) -> None:
-        frame, op = holes._standing.frame, holes._standing.op
+    def fills(self, branch: Branch, value: Any, text: str, ending: str) -> None:
+        frame, op = branch.frame, branch.op
         assert isinstance(op, Hole), "only holes are filled"
         names = {**frame.environment, op.name: value if op.type else text}
         filling = Filling(op.name, op.span.start, names, frame.variables.keys(), text, ending, value)
@@ -59,7 +59,11 @@ class Watch:
             return
         kept = Counter(token.hole for token in result.tokens if token.fate == "kept")
         cut = {token.hole for token in result.tokens if token.fate != "kept"}
-        tokens = {name: kept[name] for name in written if name not in cut}
+        # what a query gave has the tokens that spell it, whose they are
+        asked = {name for prompt in query.prompts for name, kind in prompt.holes.items() if "(" in kind}
+        tokens = {name: kept[name] for name in written if name not in cut | asked}
+        if result.usage.forward_passes is None:  # of a server, whose tokens are told as text (D58)
+            tokens = {name: -(-len(str(result.variables.get(name, ""))) // 4) for name in tokens}
         plain = query.holes.union(FUNCTIONS, STOPS, WRITTEN, ["TOKENS"])
         for prompt in query.prompts:
             for name in prompt.holes.keys() & result.variables.keys():
@@ -76,25 +80,26 @@ class Watch:
 def watched() -> Iterator[Watch]:
     """All runs meanwhile. A run that ends well raises AssertionError where a `where` of it was broken."""
     watch = Watch()
-    begin, bind, finish = Holes.begin, Holes.bind, Run._result
+    begin, bind, finish = Run._hole, filling.bind, Run.result
 
-    async def watched_begin(holes: Holes, op: Hole) -> Any:
-        watch.opens(holes, op)
-        return await begin(holes, op)
+    async def watched_begin(run: Run, branch: Branch, op: Hole) -> None:
+        watch.opens(branch, op)
+        await begin(run, branch, op)
 
-    async def watched_bind(holes: Holes, name: str, value: Any, text: str, ending: Any, untold: str) -> None:
-        watch.fills(holes, value, text, ending)
-        await bind(holes, name, value, text, ending, untold)
+    async def watched_bind(branch: Branch, name: str, value: Any, text: str, ending: Any, rest: str) -> None:
+        watch.fills(branch, value, text, ending)
+        await bind(branch, name, value, text, ending, rest)
 
-    def watched_finish(run: Run, hypothesis: Hypothesis) -> Result:
-        result = finish(run, hypothesis)
+    def watched_finish(run: Run, branch: Branch) -> Result:
+        result = finish(run, branch)
         watch.finishes(result, run._program.span.text)
         assert not watch.broken, (watch.broken, run._program.span.text)
         return result
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(Holes, "begin", watched_begin))
-        patches.enter_context(patch.object(Holes, "bind", watched_bind))
-        patches.enter_context(patch.object(Run, "_result", watched_finish))
+        patches.enter_context(patch.object(Run, "_hole", watched_begin))
+        for room in (filling, subquery):
+            patches.enter_context(patch.object(room, "bind", watched_bind))
+        patches.enter_context(patch.object(Run, "result", watched_finish))
         yield watch
     assert not watch.broken, watch.broken

@@ -303,7 +303,9 @@ class Query:
             if len(text.encode()) > most or not _is(text, make):
                 continue
             here = {**(names or {}), hole: make(text)}
-            filling = Filling(hole, place, here, known, text, tokens={hole: len(text.encode())})
+            filling = Filling(
+                hole, place, here, known, text, value=number_of(text, clauses, hole), tokens={hole: len(text.encode())}
+            )
             try:
                 if all(meets(clause, filling) for clause in clauses) and self.earlier_end(asked, filling) is None:
                     return text
@@ -316,16 +318,28 @@ WRITTEN = ("len", "int", "float", "range", "set", "sum", "any", "all", "str", "s
 """Functions of Python that a clause may use without being about anything but its hole."""
 
 
+def number_of(text: str, clauses: Sequence[Clause], hole: str) -> Any:
+    """The number that `INT` or `FLOAT`, as a clause of its own, makes of a text; None where none does or can."""
+    kinds = [kind for kind, word in ((int, "INT"), (float, "FLOAT")) if f"{word}({hole})" in {c.text for c in clauses}]
+    try:
+        return kinds[0](text) if kinds else None
+    except ValueError:
+        return None
+
+
 def meets(clause: Clause, filling: Filling) -> bool:
     """What is asked of a value that is no text may be asked of its text, such as its length; and a text that `INT`
-    makes a number may be compared with one."""
+    makes a number may be compared with one, and `str` of it is that of the number."""
 
     def tokens(hole: str) -> range:
         if hole not in filling.tokens:
             raise Unknown(hole)
         return range(filling.tokens[hole])
 
-    names = {**filling.names, "TOKENS": tokens}
+    def value(hole: str, named: Any) -> Any:
+        return filling.value if hole == filling.hole and isinstance(filling.value, int | float) else named
+
+    names = {**filling.names, "TOKENS": tokens, "VALUE": value}
     try:
         return clause.holds(names)
     except (TypeError, AttributeError):

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.servers.kinds import Config
-from tests.servers.voice import Manner, Said, Voice
+from tests.servers.voice import Generated, Policy, Voice
 
 Event = dict[str, Any]
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """Text of a message, whose pictures say nothing here."""
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 class Refused(Exception):
@@ -31,7 +37,7 @@ class _Chunk:
     """What is sent at once."""
 
     text: str
-    said: list[Said]
+    said: list[Generated]
     finish: str | None = None
     stop: str | None = None
 
@@ -140,7 +146,7 @@ class Answer:
             raise Refused(400, "the last message is not the user's", param="messages")
         if continues and self.config.kind != "sglang" and self.body.get("add_generation_prompt", True):
             raise Refused(400, "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
-        return ["".join(message["content"] for message in self.body["messages"])]
+        return ["".join(text_of(message) for message in self.body["messages"])]
 
     async def events(self, cached: int) -> AsyncIterator[Event]:
         """The events of a stream, but for `[DONE]`."""
@@ -148,8 +154,9 @@ class Answer:
             async for chunk in self._chunks():
                 yield self._native(chunk, cached)
             return
+        every = self.config.tells_usage and self.body.get("stream_options", {}).get("continuous_usage_stats")
         async for event in self._choices():
-            yield event
+            yield event | ({"usage": self._usage(cached)} if every else {})
         if self.config.tells_usage and self.body.get("stream_options", {}).get("include_usage"):
             yield self._event(None) | {"usage": self._usage(cached)}
 
@@ -183,9 +190,9 @@ class Answer:
         stops = [stop] if isinstance(stop, str) else stop
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         whole, told = "", 0
-        waiting: list[Said] = []
+        waiting: list[Generated] = []
         try:
-            async for said in self.voice.speak(self.prompts[0], self._manner()):
+            async for said in self.voice.speak(self.prompts[0], self._policy()):
                 await asyncio.sleep(self.config.seconds_per_token)
                 self.generated += 1
                 waiting.append(said)
@@ -213,7 +220,7 @@ class Answer:
         except ValueError as error:
             raise Refused(400, str(error)) from None
 
-    def _manner(self) -> Manner:
+    def _policy(self) -> Policy:
         body = self.body
         bias = body.get("logit_bias") or {}
         bias = {token: -100 for token, _ in bias} if isinstance(bias, list) else bias
@@ -224,7 +231,7 @@ class Answer:
         schema = form["json_schema"]["schema"] if form.get("type") == "json_schema" else schema
         if schema is not None:
             grammar = schema if isinstance(schema, str) else json.dumps(schema)
-        return Manner(
+        return Policy(
             float(body.get("temperature", 1.0)),
             body.get("seed", 0),
             max(body.get("top_k", 0), 0),
@@ -252,7 +259,7 @@ class Answer:
             choice["matched_stop"] = chunk.stop if chunk.stop or chunk.finish == "length" else 1
         return choice
 
-    def _scores(self, said: list[Said]) -> Event:
+    def _scores(self, said: list[Generated]) -> Event:
         width = self.body["logprobs"]
         tops = [self.voice.best(one.row, width) if one.row is not None else [] for one in said]
         return {
@@ -262,11 +269,11 @@ class Answer:
             "text_offset": [0 for _ in said],
         }
 
-    def _chat_scores(self, said: list[Said]) -> Event:
+    def _chat_scores(self, said: list[Generated]) -> Event:
         width = self.body.get("top_logprobs", 0)
         return {"content": [self._entry(one, width) for one in said]}
 
-    def _entry(self, said: Said, width: int) -> Event:
+    def _entry(self, said: Generated, width: int) -> Event:
         assert said.row is not None
         top = [self._named(token, score) for token, score in self.voice.best(said.row, width)]
         entry = self._named(said.token, float(said.row[said.token])) | {"top_logprobs": top}
@@ -296,15 +303,14 @@ class Answer:
                 # what it calls the bytes of the token is the text of the event
                 entry = self._entry(last, self.body["n_probs"]) | {"bytes": list(chunk.text.encode())}
                 event["completion_probabilities"] = [entry]
-        if chunk.finish is None:
-            return event
         prompt = len(self.prompts[0])
+        event |= {"tokens_evaluated": prompt, "tokens_predicted": self.generated}
+        if chunk.finish is None:
+            return event | ({"timings": {"prompt_n": prompt - cached}} if self.body.get("timings_per_token") else {})
         kind = "word" if chunk.stop else {"stop": "eos", "length": "limit"}[chunk.finish]
         return event | {
             "stop_type": kind,
             "stopping_word": chunk.stop or "",
-            "tokens_evaluated": prompt,
-            "tokens_predicted": self.generated,
             "timings": {"prompt_n": prompt - cached},
         }
 

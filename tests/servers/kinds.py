@@ -63,6 +63,7 @@ _NATIVE: Fields = {
     "n_predict": (int,),
     "n_probs": (int,),
     "return_tokens": (bool,),
+    "timings_per_token": (bool,),
     "cache_prompt": (bool,),
     "json_schema": (dict,),
 }
@@ -97,6 +98,8 @@ class Config:
     width: int = 20
     """So many alternatives it gives at most."""
     context: int = 4096
+    deaf: bool = False
+    """It does not notice that a connection was closed: it says and counts all that it was asked for."""
     tells_usage: bool = True
     tells_cached: bool = True
     refuses: frozenset[str] = frozenset()

@@ -25,7 +25,7 @@ runpy.run_module("llama_cpp.server", run_name="__main__", alter_sys=True)
 def missing() -> str | None:
     """Why there can be no server here; None where there can."""
     absent = [name for name in ("llama_cpp", "fastapi", "gguf", "httpx") if find_spec(name) is None]
-    return f"needs {', '.join(absent)}: pip install 'lmql-lite[servers]'" if absent else None
+    return f"needs {', '.join(absent)}: pip install --group servers" if absent else None
 
 
 def serving(model: Path, log: Path, *, interrupt_requests: bool = False) -> AbstractContextManager[ServerProcess]:

@@ -42,7 +42,7 @@ threading.Event().wait()
 def missing() -> str | None:
     """Why there can be no server here; None where there can."""
     absent = [name for name in ("xllamacpp", "gguf", "httpx") if find_spec(name) is None]
-    return f"needs {', '.join(absent)}: pip install 'lmql-lite[servers]'" if absent else None
+    return f"needs {', '.join(absent)}: pip install --group servers" if absent else None
 
 
 def serving(model: Path, log: Path, template: str) -> AbstractContextManager[ServerProcess]:

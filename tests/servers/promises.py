@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai.endpoint import OpenAIModel
+from lmql_lite.models.openai.model import OpenAIModel
 from tests.test_examples import EXAMPLES, INPUTS, TYPED, shown
 
 SAMPLED = "10_sampled_people"

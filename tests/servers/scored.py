@@ -10,13 +10,22 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.scores import Scores
 from lmql_lite.constraints.language import ANYTHING, Language
-from lmql_lite.models.base import Endpoint, Piece, Prompt, Scored, Scorer, ScoreRequest, Spent, Wish
+from lmql_lite.models.base import (
+    Capabilities,
+    CompletionRequest,
+    Prompt,
+    Scored,
+    Scorer,
+    ScoreRequest,
+    ServerUsage,
+    StreamPiece,
+)
 
 DEAD = -1
 
 
 class ScoredCompleter:
-    """Says what the scores say, greedily or drawn under the wish's seed; counts what it was asked and said."""
+    """Says what the scores say, greedily or drawn under the request's seed; counts what it was asked and said."""
 
     def __init__(
         self,
@@ -34,9 +43,9 @@ class ScoredCompleter:
         self.requests = 0
         self.said = 0
         self.prompts: list[Prompt] = []
-        self.wishes: list[Wish] = []
+        self.sent: list[CompletionRequest] = []
         self._scorer = scorer
-        self._endpoint = Endpoint(
+        self._endpoint = Capabilities(
             f"served:{scorer.fingerprint}",
             alternatives=alternatives,
             stops=stops,
@@ -51,7 +60,7 @@ class ScoredCompleter:
     def place(self) -> str:
         return self.name
 
-    async def meet(self, known: Endpoint | None = None) -> Endpoint:
+    async def probe(self, known: Capabilities | None = None) -> Capabilities:
         return self._endpoint
 
     async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
@@ -67,41 +76,43 @@ class ScoredCompleter:
             sums.append(float(sum(row[token] for row, token in zip(rows, ids, strict=True))))
         return Scored(tuple(sums))
 
-    async def stream(self, prompt: Prompt, wish: Wish) -> AsyncGenerator[Piece, None]:
+    async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         self.requests += 1
         self.prompts.append(prompt)
-        self.wishes.append(wish)
+        self.sent.append(request)
         tokenizer, tree_hash = self._scorer.tokenizer, 17
         begun = "".join(turn.text for turn in prompt).encode()
         ids = tokenizer.bos + tokenizer.encode(begun)
-        text, rule, pushed = b"", 0, wish.pushed
-        if wish.begin:
-            pushed = (wish.pushed if isinstance(wish.pushed, Language) else ANYTHING).begun_by(wish.begin)
-        for said in range(wish.max_tokens):
+        text, rule, pushed = b"", 0, request.pushed
+        if request.begin:
+            pushed = (request.pushed if isinstance(request.pushed, Language) else ANYTHING).begun_by(request.begin)
+        for said in range(request.max_tokens):
             [[row]] = await self._scorer.score([ScoreRequest(ids)])
             mask = self._allowed(pushed, rule)
-            mask[list(wish.banned if said == 0 else ())] = False
-            if wish.sampling.temperature > 0:
-                token = Scores(row).draw(mask, wish.sampling, hash((ids, tree_hash)) & 2**63 - 1)
+            mask[list(request.banned if said == 0 else ())] = False
+            if request.sampling.temperature > 0:
+                token = Scores(row).sample(mask, request.sampling, hash((ids, tree_hash)) & 2**63 - 1)
             else:
                 token = Scores(row).best(mask)
             data = None if token is None else tokenizer.vocabulary[token]
             if token is None or token in tokenizer.eos or data is None:
-                yield Piece(b"", finish="stop", spent=Spent(len(ids) - said, 0, said))
+                yield StreamPiece(b"", finish="stop", spent=ServerUsage(len(ids) - said, 0, said))
                 return
             ids, before, text = (*ids, token), len(text), text + data
             rule = _walked(pushed, rule, data)
             self.said += 1
-            stopped = sorted((at, stop) for stop in wish.stops if (at := text.find(stop.encode(), 0)) >= 0)
+            stopped = sorted((at, stop) for stop in request.stops if (at := text.find(stop.encode(), 0)) >= 0)
             if stopped:
                 at, stop = stopped[0]
                 data = text[before : max(at + len(stop.encode()), before)]
-            yield Piece(data, token, float(row[token]), self._others(row, token))
+            yield StreamPiece(data, token, float(row[token]), self._others(row, token))
             if stopped:
-                yield Piece(b"", finish="stop", ended_by=stop, spent=Spent(len(ids) - said - 1, 0, said + 1))
+                yield StreamPiece(
+                    b"", finish="stop", ended_by=stop, spent=ServerUsage(len(ids) - said - 1, 0, said + 1)
+                )
                 return
             await asyncio.sleep(0)
-        yield Piece(b"", finish="length", spent=Spent(len(ids) - wish.max_tokens, 0, wish.max_tokens))
+        yield StreamPiece(b"", finish="length", spent=ServerUsage(len(ids) - request.max_tokens, 0, request.max_tokens))
 
     def _others(self, row: NDArray[np.float32], token: int) -> tuple[tuple[bytes, float], ...]:
         best = [int(each) for each in np.argsort(-row, kind="stable")[: self._endpoint.alternatives + 1]]

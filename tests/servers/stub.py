@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from lmql_lite.models.base import Scorer
 from lmql_lite.models.scripted import Script, ScriptedModel
-from tests.servers.answers import Answer, Refused, scored
+from tests.servers.answers import Answer, Refused, scored, text_of
 from tests.servers.kinds import Config, about
 from tests.servers.voice import Voice
 
@@ -74,6 +74,8 @@ class Server:
         """POSTs, those that were refused included."""
         self.looks = 0
         """GETs, and what is posted only to be looked at."""
+        self.failing: dict[str, list[int]] = {}
+        """Status codes of the next GETs of a path; after those it answers."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
         """Those that were generated, also where nobody heard them."""
@@ -103,6 +105,9 @@ class Server:
         self.clients.add((client.host, client.port) if client else ("", 0))
         if request.method == "GET":
             self.looks += 1
+            if self.failing.get(path):
+                status = self.failing[path].pop(0)
+                return JSONResponse({"error": {"message": "Loading model"}}, status)
             return self._look(path, request)
         if path == "apply-template" and self.config.kind == "llama.cpp":
             self.looks += 1
@@ -144,7 +149,7 @@ class Server:
 
     def _templated(self, body: dict[str, Any]) -> Response:
         """What llama.cpp would make of a chat."""
-        turns = "\n".join(f"{message['role']}: {message['content']}" for message in body["messages"])
+        turns = "\n".join(f"{message['role']}: {text_of(message)}" for message in body["messages"])
         goes_on = self.config.prefills and body["messages"][-1]["role"] == "assistant"
         return JSONResponse({"prompt": turns if goes_on else f"{turns}\nassistant:"})
 
@@ -173,6 +178,8 @@ class Server:
             self.completion_tokens += len(ids)
             return JSONResponse(await scored(answer))
         events = self._counted(answer.events(cached), answer, fault, request)
+        if self.config.deaf:
+            events = _unheard(events)
         first = await anext(events)  # a grammar that cannot be read is refused before anything is sent
         return StreamingResponse(_joined(first, events, fault.bytewise), media_type="text/event-stream")
 
@@ -231,6 +238,31 @@ async def _joined(first: str, events: AsyncIterator[str], bytewise: bool) -> Asy
         data = event.encode()
         for part in (data[at : at + 1] for at in range(len(data))) if bytewise else (data,):
             yield part
+
+
+async def _unheard(events: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The same, which go on to their end when nobody reads them any more."""
+    waiting: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
+
+    async def speak() -> None:
+        try:
+            async for event in events:
+                waiting.put_nowait(event)
+            waiting.put_nowait(None)
+        except BaseException as error:  # it is raised to the reader, if there is one
+            waiting.put_nowait(error)
+
+    speaking = asyncio.create_task(speak())
+    _SPEAKING.add(speaking)
+    speaking.add_done_callback(_SPEAKING.discard)
+    while (event := await waiting.get()) is not None:
+        if isinstance(event, BaseException):
+            raise event
+        yield event
+
+
+_SPEAKING: set[asyncio.Task[None]] = set()
+"""Tasks of answers that go on without a reader, which nothing else keeps."""
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:

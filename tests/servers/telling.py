@@ -8,18 +8,18 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.base import Piece, Prompt, ScoreRequest, Turn, Wish
+from lmql_lite.engine import events
+from lmql_lite.models.base import CompletionRequest, Prompt, PromptTurn, ScoreRequest, StreamPiece
 from lmql_lite.models.demo import DemoModel
-from lmql_lite.models.openai.endpoint import OpenAIModel
-from lmql_lite.runtime import events
+from lmql_lite.models.openai.model import OpenAIModel
 from tests.models.api import pieces_of, text
 from tests.servers.processes import once, settled
-from tests.servers.promises import Asked, Promises
+from tests.servers.promises import CONDITIONS, Asked, Promises
 
 MOON = "Q: When did the first moon landing take place?\nA:"
 SPECIAL = "Ada said <|eos|> and <|bos|>, then:"
@@ -40,9 +40,9 @@ class Counts(Protocol):
     def __call__(self) -> Figures: ...
 
 
-def pieces(model: OpenAIModel, prompt: str | Prompt, wish: Wish) -> list[Piece]:
-    prompt = (Turn(None, prompt),) if isinstance(prompt, str) else prompt
-    return asyncio.run(pieces_of(model, prompt, wish))
+def pieces(model: OpenAIModel, prompt: str | Prompt, request: CompletionRequest) -> list[StreamPiece]:
+    prompt = (PromptTurn(None, prompt),) if isinstance(prompt, str) else prompt
+    return asyncio.run(pieces_of(model, prompt, request))
 
 
 class TellingPromises(Promises):
@@ -58,7 +58,7 @@ class TellingPromises(Promises):
     def test_tokens_are_those_of_this_process_with_their_scores(self, known: OpenAIModel) -> None:
         demo = DemoModel.load()
         ids = (*demo.tokenizer.bos, *demo.tokenizer.encode(MOON.encode()))
-        *said, last = pieces(known, MOON, Wish(8, alternatives=4))
+        *said, last = pieces(known, MOON, CompletionRequest(8, alternatives=4))
         assert last.finish == "length" and len(said) == 8
         for piece in said:
             ((row,),) = asyncio.run(demo.score([ScoreRequest(ids)]))
@@ -73,19 +73,19 @@ class TellingPromises(Promises):
     @pytest.mark.parametrize("stop", ["-0", "?\n", "7-2", "\n"])
     def test_a_stop_is_told_and_is_where_the_text_ends(self, stop: str, known: OpenAIModel) -> None:
         prompt = "Q:" if "?" in stop else MOON
-        *said, last = pieces(known, prompt, Wish(40, stops=("never", stop)))
+        *said, last = pieces(known, prompt, CompletionRequest(40, stops=("never", stop)))
         assert (last.finish, last.ended_by) == ("stop", stop)
         whole = text(said)
         assert whole.endswith(stop) and whole.count(stop) == 1
 
     def test_the_end_of_the_text_is_told_from_a_stop(self, known: OpenAIModel) -> None:
-        *said, last = pieces(known, MOON + " 1969-07-20\n", Wish(40, stops=("never",)))
+        *said, last = pieces(known, MOON + " 1969-07-20\n", CompletionRequest(40, stops=("never",)))
         assert (said, last.finish, last.ended_by) == ([], "stop", None)
 
     def test_a_token_that_is_banned_does_not_come_first(self, known: OpenAIModel) -> None:
         vocabulary = DemoModel.load().tokenizer.vocabulary
         banned = vocabulary.index(b" When")
-        free, held = (text(pieces(known, "Q:", Wish(9, banned=some))) for some in ((), (banned,)))
+        free, held = (text(pieces(known, "Q:", CompletionRequest(9, banned=some))) for some in ((), (banned,)))
         assert free.startswith(" When") and held.startswith(" What")
 
     def test_nothing_before_the_hole(self, asked: Asked) -> None:
@@ -111,11 +111,11 @@ class TellingPromises(Promises):
     ) -> None:
         demo = DemoModel.load()
         ids = (*demo.tokenizer.bos, *demo.tokenizer.encode(SPECIAL.encode()))
-        cut, sent = (pieces(model, SPECIAL, Wish(3))[-1].spent for model in (known, numbered))
+        cut, sent = (pieces(model, SPECIAL, CompletionRequest(3))[-1].spent for model in (known, numbered))
         assert cut is not None and sent is not None
         assert sent.prompt_tokens == len(ids) > (cut.prompt_tokens or 0)
         ((row,),) = asyncio.run(demo.score([ScoreRequest(ids)]))
-        (first, *_) = pieces(numbered, SPECIAL, Wish(1))
+        (first, *_) = pieces(numbered, SPECIAL, CompletionRequest(1))
         assert first.data == demo.tokenizer.vocabulary[int(row.argmax())]
 
     def test_with_a_tokenizer_a_query_says_the_same(self, numbered: OpenAIModel, known: OpenAIModel) -> None:
@@ -138,9 +138,9 @@ class TellingPromises(Promises):
         assert asked(query, cache=False)["A"] in (" four", " five")
 
     def test_a_turn_that_has_begun_is_gone_on_with_S29(self, known: OpenAIModel) -> None:
-        turns: Prompt = (Turn("user", "Count: 1 2 3 4"), Turn("assistant", "1 2 3"))
-        *said, last = pieces(known, turns, Wish(3))
-        plain = pieces(known, "user: Count: 1 2 3 4\nassistant: 1 2 3", Wish(3))
+        turns: Prompt = (PromptTurn("user", "Count: 1 2 3 4"), PromptTurn("assistant", "1 2 3"))
+        *said, last = pieces(known, turns, CompletionRequest(3))
+        plain = pieces(known, "user: Count: 1 2 3 4\nassistant: 1 2 3", CompletionRequest(3))
         assert last.spent is not None and plain[-1].spent is not None
         assert 0 <= (plain[-1].spent.prompt_tokens or 0) - (last.spent.prompt_tokens or 0) <= 1, "perhaps without bos"
         assert text(said)
@@ -219,6 +219,24 @@ class TellingPromises(Promises):
         assert (ran(), settled(counts)) == (first, between) and "Say:" in first
 
     def test_another_model_is_known_by_what_it_is(self, known: OpenAIModel, numbered: OpenAIModel) -> None:
-        first, second = (asyncio.run(model.meet()) for model in (known, numbered))
+        first, second = (asyncio.run(model.probe()) for model in (known, numbered))
         assert first.fingerprint != second.fingerprint, "prompts as ids need not be cut as the server cuts them"
-        assert first.spent is None and not first.must_be_asked
+        assert first.spent is None and not first.probe_costs
+
+    @pytest.mark.parametrize("seed", [None, 3, 11], ids=["greedy", "seed 3", "seed 11"])
+    @pytest.mark.parametrize("source", list(CONDITIONS))
+    def test_a_run_without_a_cache_says_the_same_law_1(
+        self, source: str, seed: int | None, asked: Asked, session: lq.Session
+    ) -> None:
+        query = CONDITIONS[source][0]
+        drawn: dict[str, Any] = {} if seed is None else {"decoder": "sample", "seed": seed}
+
+        def said(**options: Any) -> str:
+            try:
+                return asked(query, **options, **drawn).prompt
+            except lq.ConstraintError as error:
+                return error.message
+
+        first = said(session=session)
+        ways = {"warm": said(session=session), "alone": said(cache=False), "unguessed": said(speculate=False)}
+        assert ways == dict.fromkeys(ways, first)

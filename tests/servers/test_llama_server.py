@@ -41,7 +41,7 @@ from lmql_lite.models.demo import DemoModel
 from tests.servers.llama import CONTEXT, missing, serving
 from tests.servers.processes import ServerProcess, once
 
-httpx = pytest.importorskip("httpx", reason="needs httpx: pip install 'lmql-lite[servers]'")
+httpx = pytest.importorskip("httpx", reason="needs httpx: pip install --group servers")
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 PLAIN = {"temperature": 0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}

@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai.endpoint import OpenAIModel
-from lmql_lite.runtime import events
+from lmql_lite.engine import events
+from lmql_lite.models.openai.model import OpenAIModel
 from tests.servers.processes import ServerProcess
 from tests.servers.promises import Asked, Promises
 from tests.test_examples import EXAMPLES

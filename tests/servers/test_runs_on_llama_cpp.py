@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.base import Endpoint
-from lmql_lite.models.openai.endpoint import OpenAIModel
+from lmql_lite.models.base import Capabilities
+from lmql_lite.models.openai.model import OpenAIModel
 from tests.servers.conftest import client
 from tests.servers.llama_cpp import CONTEXT
 from tests.servers.processes import ServerProcess
@@ -49,8 +49,8 @@ def counts(llama_cpp_server: ServerProcess) -> Iterator[Counts]:
 class TestLlamaCpp(TellingPromises):
     def test_what_it_can_do_is_found_out_for_nothing(self, known: OpenAIModel) -> None:
         before = known.requests
-        endpoint = asyncio.run(known.meet())
-        assert endpoint == Endpoint(
+        endpoint = asyncio.run(known.probe())
+        assert endpoint == Capabilities(
             endpoint.fingerprint,
             takes_languages=True,
             takes_schemas=True,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai.endpoint import OpenAIModel
+from lmql_lite.models.openai.model import OpenAIModel
+from lmql_lite.models.scripted import ScriptedModel
 from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, OLLAMA, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
 from tests.servers.stub import Server, serving
 
@@ -67,7 +68,10 @@ def test_conditions_hold_on_every_kind_of_server(config: Config) -> None:
     source = '"The capital of France is[CITY]." where CITY in [" Paris", " Lyon", " Marseille"]'
     with serving(config, "The capital of France is Paris.\n") as server:
         result = lq.run_sync(source, model=model_of(server), session=lq.Session())
-        assert result["CITY"] == " Paris"
+        if config.text and config.kind != "ollama":
+            assert result["CITY"] == " Paris"
+        else:  # it is held to a schema, in which the script has nothing to say
+            assert result["CITY"] in (" Paris", " Lyon", " Marseille")
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "llama.cpp", "llama-cpp-python"])
@@ -121,3 +125,32 @@ def test_a_typed_hole_whose_first_sign_is_forced_was_not_held_to_its_schema(kind
         assert result["X"] == {"a": 1}
         assert any(name in server.bodies[0] for name in ("structured_outputs", "json_schema", "response_format"))
         assert "additionalProperties" in str(server.bodies[0])
+
+
+LAW_ONE = (
+    '"Ratio: [X]\\n" where INT(X) and 0 < int(X) <= 1500 and len(X) < 8',
+    '"a [X]b[Y]\\n" where len(X) < 6 and INT(Y) and len(Y) < 4',
+    '"I like [X].\\nmy number is [Y]." where STOPS_BEFORE(X, ".") and len(X) < 9 and INT(Y) and int(Y) < 50',
+    '"x[X]\\n" where X in [" yes", " no", " not"]',
+)
+
+
+@pytest.mark.parametrize("config", [VLLM, LLAMA_CPP], ids=lambda config: config.kind)
+@pytest.mark.parametrize("source", LAW_ONE)
+def test_without_a_cache_a_hole_ended_later_as_the_server_was_not_sent_what_follows_it_law_1(
+    config: Config, source: str
+) -> None:
+    """R5. A grammar without the text after the hole does not offer that text's first character as an end (S16, S18)."""
+    for seed in range(3):
+        with serving(config, ScriptedModel("", certainty=0, seed=seed)) as server:
+            cached, uncached = (
+                lq.run_sync(
+                    source,
+                    model=lq.model("openai/stub", base_url=server.base_url),
+                    session=lq.Session(),
+                    cache=cache,
+                    max_tokens=12,
+                )
+                for cache in (True, False)
+            )
+        assert uncached.prompt == cached.prompt

@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.base import Endpoint
-from lmql_lite.models.openai.endpoint import OpenAIModel
+from lmql_lite.models.base import Capabilities
+from lmql_lite.models.openai.model import OpenAIModel
 from tests.servers.conftest import client
 from tests.servers.processes import ServerProcess
 from tests.servers.promises import UNSCORED, Asked
@@ -56,8 +56,8 @@ class TestVLLM(TellingPromises):
 
     def test_what_it_can_do_is_found_out_for_nothing(self, known: OpenAIModel) -> None:
         before = known.requests
-        endpoint = asyncio.run(known.meet())
-        assert endpoint == Endpoint(
+        endpoint = asyncio.run(known.probe())
+        assert endpoint == Capabilities(
             endpoint.fingerprint,
             takes_languages=True,
             most_rules=100,

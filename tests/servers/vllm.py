@@ -34,7 +34,7 @@ def missing() -> str | None:
         return f"{VARIABLE} names no Python with vLLM (tests/servers/install_vllm.sh makes an environment that has it)"
     if not os.access(_PYTHON, os.X_OK):
         return f"{VARIABLE} names no program: {_PYTHON}"
-    return None if find_spec("httpx") else "needs httpx: pip install 'lmql-lite[servers]'"
+    return None if find_spec("httpx") else "needs httpx: pip install --group servers"
 
 
 @contextmanager

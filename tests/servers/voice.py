@@ -17,7 +17,7 @@ Row = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Generated:
     """One token. `data` is None for end-of-text; `row` are the raw log-probabilities, None where nobody needs them."""
 
     token: int
@@ -26,7 +26,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class Policy:
     temperature: float = 0.0
     seed: int = 0
     top_k: int = 0
@@ -52,22 +52,22 @@ class Voice:
     def data(self, token: int) -> bytes | None:
         return self.tokenizer.vocabulary[token]
 
-    async def speak(self, ids: Sequence[int], manner: Manner) -> AsyncIterator[Said]:
+    async def speak(self, ids: Sequence[int], policy: Policy) -> AsyncIterator[Generated]:
         """Endless but for end-of-text, which is the last token. Raises ValueError for a grammar that cannot be read."""
         path = list(ids)
-        held = self._held(manner) if manner.grammar is not None else None
-        rng = np.random.default_rng(manner.seed)
+        held = self._held(policy) if policy.grammar is not None else None
+        rng = np.random.default_rng(policy.seed)
         script = self.scorer if isinstance(self.scorer, ScriptedModel) else None
-        is_plain = script is not None and held is None and not manner.bias and not manner.temperature
+        is_plain = script is not None and held is None and not policy.bias and not policy.temperature
         while True:
-            if is_plain and not manner.rows and script is not None:
+            if is_plain and not policy.rows and script is not None:
                 wanted = script.script(script.tokenizer.decode(path))
-                said = Said(script.tokenizer.first(wanted) if wanted else 1, None, None)
-                said = Said(said.token, self.data(said.token) if wanted else None, None)
+                said = Generated(script.tokenizer.first(wanted) if wanted else 1, None, None)
+                said = Generated(said.token, self.data(said.token) if wanted else None, None)
             else:
                 ((row,),) = await self.scorer.score([ScoreRequest(tuple(path))])
-                token = self._pick(row, manner, held, rng)
-                said = Said(token, None if token in self.tokenizer.eos else self.data(token), row)
+                token = self._pick(row, policy, held, rng)
+                said = Generated(token, None if token in self.tokenizer.eos else self.data(token), row)
             yield said
             if said.data is None:
                 return
@@ -84,31 +84,31 @@ class Voice:
         order = np.argsort(-row, kind="stable")[:count]
         return [(int(token), float(row[token])) for token in order]
 
-    def _pick(self, row: Row, manner: Manner, held: LLMatcher | None, rng: np.random.Generator) -> int:
+    def _pick(self, row: Row, policy: Policy, held: LLMatcher | None, rng: np.random.Generator) -> int:
         scores = row.astype(np.float64)
-        for token, bias in (manner.bias or {}).items():
+        for token, bias in (policy.bias or {}).items():
             scores[token] += -np.inf if bias <= -100 else bias
         if held is not None:
             bits = np.unpackbits(np.frombuffer(held.compute_bitmask(), np.uint8), count=len(row), bitorder="little")
             scores[bits == 0] = -np.inf
-        if not manner.temperature:
+        if not policy.temperature:
             return int(np.argmax(scores))
-        scores /= manner.temperature
+        scores /= policy.temperature
         order = np.argsort(-scores, kind="stable")
-        if manner.top_k > 0:
-            order = order[: manner.top_k]
+        if policy.top_k > 0:
+            order = order[: policy.top_k]
         chances = np.exp(scores[order] - scores[order[0]])
         chances /= chances.sum()
-        kept = np.searchsorted(np.cumsum(chances), manner.top_p) + 1
+        kept = np.searchsorted(np.cumsum(chances), policy.top_p) + 1
         chances = chances[:kept] / chances[:kept].sum()
         return int(rng.choice(order[: len(chances)], p=chances))
 
-    def _held(self, manner: Manner) -> LLMatcher:
+    def _held(self, policy: Policy) -> LLMatcher:
         if self._texts is None:
             self._texts = LLTokenizer(TokenizerWrapper(_Vocabulary(self)))
-        text = manner.grammar or ""
-        grammar = grammar_from("json_schema" if manner.is_schema else "grammar", text)
-        if manner.is_schema:
+        text = policy.grammar or ""
+        grammar = grammar_from("json_schema" if policy.is_schema else "grammar", text)
+        if policy.is_schema:
             json.loads(text)
         matcher = LLMatcher(self._texts, grammar, log_level=0)
         if matcher.is_error():

@@ -43,7 +43,7 @@ def playground(
     base_url: str | None,
     cache: str | None,
     max_cost: float | None,
-    prices: tuple[float, float] | None,
+    prices: tuple[float, ...] | None,
 ) -> None:
     """Edit and run queries in the browser, and see where every token came from.
 
@@ -56,13 +56,12 @@ def playground(
         offered = _offered(models, base_url)
         if cache is not None and not cache.endswith(".tokens"):
             raise InputError(f"--cache names a .tokens file, and {cache!r} is none", hint="--cache play.tokens")
-        from lmql_lite.apps.playground.files import Files
-        from lmql_lite.apps.playground.page import Page
-        from lmql_lite.apps.playground.serving import Wishes, listening, open_browser, serve
+        from lmql_lite.apps.playground.files import Files, Page
+        from lmql_lite.apps.playground.serving import ServerOptions, listening, open_browser, serve
 
         files = None if path is None else Files.of(Path(path))
         bounds = {"prices": prices, **({} if max_cost is None else {"max_cost": max_cost})} if prices else {}
-        wishes = Wishes(offered, files, Path(cache) if cache else None, bounds)
+        options = ServerOptions(offered, files, Path(cache) if cache else None, bounds)
 
         def ready(address: str) -> None:
             write(f"Playground ready: {address}\n")
@@ -72,18 +71,21 @@ def playground(
             if not no_open:
                 threading.Thread(target=open_browser, args=(address,), daemon=True).start()  # it may wait for it
 
-        serve(wishes, listening(port), ready)
+        serve(options, listening(port), ready)
 
 
 def _offered(models: tuple[str, ...], base_url: str | None) -> dict[str, Access]:
     """`demo` is always there, and comes first where no other is named."""
-    from lmql_lite.models.registry import KINDS
+    from lmql_lite.apps.configuration import read_configuration
+    from lmql_lite.models.registry import KINDS, SERVERS, is_known
 
+    read_configuration(Path.cwd())
+    base_url = base_url or os.environ.get("LQ_BASE_URL")
     offered: dict[str, Access] = {}
-    for model in models or ("demo",):
-        if model != "demo" and not model.startswith(("local:", "openai/")):
+    for model in models or (os.environ.get("LQ_MODEL") or "demo",):
+        if not is_known(model):
             raise InputError(f"no model is called {model!r}", hint=f"there is {KINDS}")
-        is_server = model.startswith("openai/")
+        is_server = model.partition("/")[0] in ("openai", *SERVERS)
         offered[model] = {"base_url": base_url, "api_key": os.environ.get("OPENAI_API_KEY")} if is_server else {}
     if base_url is not None and not any(map(bool, offered.values())):
         raise InputError("--base-url says where a model is, and none is named", hint="add --model openai/NAME")

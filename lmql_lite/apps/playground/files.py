@@ -1,17 +1,24 @@
-"""The query files that somebody named on the command line: a folder with all that are in it, or one file."""
+"""Files of the playground: queries of the folder or file that the command line names, the page's own, the examples."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
-from lmql_lite.apps.playground.replies import Refused
+from starlette.responses import Response
+
+from lmql_lite.apps.playground.guard import RequestRefused
+from lmql_lite.assets import folder
+from lmql_lite.data.cases import SUFFIX, CaseFile, read_cases
 from lmql_lite.errors import InputError
 from lmql_lite.lang.source import Source
 
@@ -21,7 +28,7 @@ MOST_FILES = 1000
 DEEPEST = 6
 
 _PART = re.compile(r"(?!\.)[^\0-\x1f/\\:*?\"<>|]{1,200}(?<![. ])")
-"""Nothing hidden, no `..`, no drive, no other separator."""
+"""Part of a path: not hidden, no `..`, no drive, no other separator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ class Files:
     """Reads and writes nothing else. Names have `/` between folders; a file has one version per content."""
 
     root: Path
-    """Without symbolic links."""
+    """Folder, with symbolic links resolved."""
     only: str | None = None
 
     @staticmethod
@@ -72,11 +79,11 @@ class Files:
         """The text and its version. Raises Refused."""
         data = self._data(self._place(name))
         if data is None:
-            raise Refused(404, f"there is no file {name!r}")
+            raise RequestRefused(404, f"there is no file {name!r}")
         try:
             return Source.from_bytes(name, data).text, _version(data)
         except InputError as error:
-            raise Refused(422, error.message, error.hint) from None
+            raise RequestRefused(422, error.message, error.hint) from None
 
     def write(self, name: str, text: str, version: str | None) -> str:
         """Gives the new version; after a crash the file is the old one or the new one.
@@ -85,17 +92,17 @@ class Files:
         place = self._place(name)
         old = self._data(place)
         if (None if old is None else _version(old)) != version:
-            raise Refused(
+            raise RequestRefused(
                 409, f"{name!r} has changed since it was read", "load it again, or save it under another name"
             )
         if not place.parent.is_dir():
-            raise Refused(404, f"there is no folder for {name!r}")
+            raise RequestRefused(404, f"there is no folder for {name!r}")
         if old is not None and b"\r\n" in old and "\r" not in text:
             text = text.replace("\n", "\r\n")  # editors of pages know one kind of line end
         try:
             data = text.encode()
         except UnicodeEncodeError:
-            raise Refused(422, "the text has half of a character", "save it without") from None
+            raise RequestRefused(422, "the text has half of a character", "save it without") from None
         mode = 0o666 if old is None else place.stat().st_mode & 0o777
         aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
         try:
@@ -106,38 +113,116 @@ class Files:
             os.replace(aside, place)
         except OSError as error:
             aside.unlink(missing_ok=True)
-            raise Refused(422, f"{name!r} cannot be saved: {error.strerror or error}") from None
+            raise RequestRefused(422, f"{name!r} cannot be saved: {error.strerror or error}") from None
         return _version(data)
+
+    def cases(self, name: str) -> CaseFile | None:
+        """The cases beside a query; None where there are none. Raises Refused for a file that is no case file."""
+        place = self._place(name)
+        path = place.with_name(place.stem + SUFFIX)
+        if not path.is_file() or path.is_symlink():
+            return None
+        try:
+            return read_cases(path)
+        except InputError as error:
+            raise RequestRefused(422, error.message, error.hint) from None
 
     def _place(self, name: str) -> Path:
         parts = name.split("/")
         if not all(map(_is_part, parts)) or not name.endswith(SUFFIXES) or len(parts) > DEEPEST + 1:
-            raise Refused(422, f"{name!r} is no name of a query file", "such as joke.lq, or jokes/dad.lq")
+            raise RequestRefused(422, f"{name!r} is no name of a query file", "such as joke.lq, or jokes/dad.lq")
         if self.only not in (None, name):
-            raise Refused(404, f"the playground was started with {self.only!r} alone", "start it with a folder")
+            raise RequestRefused(404, f"the playground was started with {self.only!r} alone", "start it with a folder")
         place = self.root.joinpath(*parts)
         if place.resolve() != place:
-            raise Refused(422, f"{name!r} is, or goes through, a symbolic link", "name the file where it is")
+            raise RequestRefused(422, f"{name!r} is, or goes through, a symbolic link", "name the file where it is")
         return place
 
     def _data(self, place: Path) -> bytes | None:
         try:
             found = place.stat()
             if not stat.S_ISREG(found.st_mode):
-                raise Refused(422, f"{place.name!r} is no file")  # a pipe would be waited for
+                raise RequestRefused(422, f"{place.name!r} is no file")  # a pipe would be waited for
             if found.st_size > MOST_BYTES:
-                raise Refused(422, f"{place.name!r} is larger than {MOST_BYTES:,} bytes")
+                raise RequestRefused(422, f"{place.name!r} is larger than {MOST_BYTES:,} bytes")
             return place.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Refused(422, f"{place.name!r} cannot be read: {error.strerror or error}") from None
+            raise RequestRefused(422, f"{place.name!r} cannot be read: {error.strerror or error}") from None
 
 
 def _is_part(name: str) -> bool:
-    """Of a path. What is not printable may show as another name."""
+    """True for a part of a path. A name that is not printable may look like another one."""
     return name.isprintable() and _PART.fullmatch(name) is not None
 
 
 def _version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+HOW_TO_BUILD = "for colours, completion and the tree: npm ci && npm run build, in playground/"
+"""Command that builds the bundle in a checkout; an installed package has nothing to build it from."""
+HOW_TO_INSTALL = "for colours, completion and the tree: install the package anew where npm is, from its sources"
+
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".txt": "text/plain",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    root: Path
+    build: str | None
+    """Command that builds the bundle, None where it is built."""
+
+    @staticmethod
+    def find() -> Page:
+        home = folder("playground")
+        if (home / "dist" / "index.html").is_file():
+            return Page((home / "dist").resolve(), None)
+        return Page(home.resolve(), HOW_TO_BUILD if (home / "package.json").is_file() else HOW_TO_INSTALL)
+
+    def file(self, path: str, nonce: str) -> Response:
+        """Raises Refused for what is not there, and for what is not for the browser."""
+        parts = (path or "index.html").split("/")
+        place = self.root.joinpath(*parts)
+        kind = TYPES.get(place.suffix)
+        is_hidden = any(part in ("", "node_modules") or part.startswith(".") for part in parts)
+        is_hidden |= any(character in path for character in "\0\\:")
+        if kind is None or is_hidden or place.resolve() != place or not place.is_file():
+            raise RequestRefused(404, "there is no such file")
+        data = place.read_bytes()
+        if place.suffix == ".html":
+            data = data.replace(b"__NONCE__", nonce.encode())
+        return Response(data, media_type=kind)
+
+
+def examples() -> list[dict[str, Any]]:
+    """Each query of `examples/`; the first sentence of its first comment is its title, and `inputs` are what its
+    recorded run was given."""
+    found, inputs = [], json.loads((folder("examples") / "recorded" / "inputs.json").read_text("utf-8"))
+    for place in sorted(folder("examples").glob("*.lq")):
+        text = place.read_text("utf-8")
+        comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.split("\n")))
+        title = comment.split(". ")[0].rstrip(".")
+        found.append({"name": place.name, "title": title, "text": text, "inputs": inputs.get(place.stem, {})})
+    return found
+
+
+def recording(name: str) -> bytes:
+    """The lines of an example's recorded run. Raises Refused where there is none."""
+    for place in (folder("examples") / "recorded").glob("*.lqrun"):
+        if f"{place.stem}.lq" == name:
+            return place.read_bytes()
+    raise RequestRefused(404, "there is no such recording")

@@ -1,4 +1,4 @@
-"""Who may ask: before any route, by Host, Origin and token; and the headers that every answer has.
+"""Guard of every route, by Host, Origin and token; the headers of every answer, and answers in JSON.
 
 A page of another site can send requests to this machine, and with a name of its own that leads here it can even read
 the answers: only `Host` tells. Cookies would not tell ports apart, so there are none.
@@ -7,14 +7,34 @@ the answers: only `Host` tells. Cookies would not tell ports apart, so there are
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
 import time
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lmql_lite.apps.playground.replies import Refused
+
+def reply(found: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(json.dumps(found), status, media_type="application/json")
+
+
+class RequestRefused(Exception):
+    """Refusal of a request: HTTP status, one sentence, and a hint."""
+
+    def __init__(self, status: int, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.hint = hint
+
+    def response(self) -> Response:
+        return reply({"error": {"message": self.message, "hint": self.hint}}, self.status)
+
 
 MOST_FAILURES = 30
 """Wrong tokens in a minute; the right one is always let in."""
@@ -58,7 +78,7 @@ class Guard:
 
         try:
             self._check(scope)
-        except Refused as refused:
+        except RequestRefused as refused:
             await refused.response()(scope, receive, told)
         else:
             await self._app(scope, receive, told)
@@ -67,11 +87,15 @@ class Guard:
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            raise Refused(403, "this server answers only under its own address", "open the address that it printed")
+            raise RequestRefused(
+                403, "this server answers only under its own address", "open the address that it printed"
+            )
         if any(origin != f"http://{hosts[0].lower()}" for origin in origins):
-            raise Refused(403, "a page of another site may not ask this server", "open the address that it printed")
+            raise RequestRefused(
+                403, "a page of another site may not ask this server", "open the address that it printed"
+            )
         if scope["method"] == "OPTIONS":
-            raise Refused(403, "no other site may ask this server")
+            raise RequestRefused(403, "no other site may ask this server")
         if scope["path"].startswith("/api/"):
             self._check_token(headers.getlist("authorization"))
 
@@ -83,6 +107,8 @@ class Guard:
         flooded = len(self._failures) == MOST_FAILURES and now - self._failures[0] < 60
         self._failures.append(now)
         if flooded:
-            raise Refused(429, "there were too many wrong tokens in the last minute", "open the address it printed")
+            raise RequestRefused(
+                429, "there were too many wrong tokens in the last minute", "open the address it printed"
+            )
         sentence = "the token is not that of this server" if given else "there is no token in this request"
-        raise Refused(401, sentence, "open the address that `lq playground` printed; each start has a new token")
+        raise RequestRefused(401, sentence, "open the address that `lq playground` printed; each start has a new token")

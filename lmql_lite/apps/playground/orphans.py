@@ -7,6 +7,7 @@ folder. Only Linux tells the marks.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import shutil
@@ -20,6 +21,9 @@ from pathlib import Path
 MARK = "LMQL_LITE_RUNS"
 """A variable. The marks of all below a process begin with its own."""
 
+OWN_MARK = 17
+"""Characters of the mark that are a process's own."""
+
 _BOOT = "from lmql_lite.apps.playground.orphans import wait_and_end; wait_and_end()"
 
 
@@ -29,7 +33,7 @@ def marked(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def end(mark: str) -> None:
-    """Kills all that bear it, but not who asks. Whoever forks while we look is found the next time."""
+    """Kills all processes with the mark but this one. Those that fork meanwhile are found in the next round."""
     sought = f"{MARK}={mark}".encode()
     for _ in range(20):
         rest = [process for process in _others() if _bears(process, sought)]
@@ -40,9 +44,29 @@ def end(mark: str) -> None:
                 os.kill(process, signal.SIGKILL)
 
 
+def count(mark: str) -> int:
+    """The number of processes with the mark but this one. 0 where nobody tells."""
+    sought = f"{MARK}={mark}".encode()
+    return sum(_bears(process, sought) for process in _others())
+
+
+def bear(mark: str) -> None:
+    """Gives this forked process a mark of its own, as long as that of its parent; its children inherit it.
+
+    What /proc tells of a process is the memory that it began with: there it is written over.
+    """
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    if sys.platform == "linux" and (place := libc.getenv(MARK.encode())):
+        before = ctypes.string_at(place)
+        assert len(before) == len(mark), "marks are of one length"
+        ctypes.memmove(place, mark.encode(), len(mark))
+    os.environ[MARK] = mark
+
+
 @contextmanager
 def watched(mark: str, folder: str) -> Iterator[None]:
-    """Nothing that bears the mark outlives this for long, nor does the folder, even if this process is killed."""
+    """Context after which no process with the mark and no folder is left, even if this process is killed."""
     if sys.platform != "linux":
         yield
         return

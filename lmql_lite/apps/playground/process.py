@@ -1,4 +1,4 @@
-"""A worker (worker.py) seen from outside: started, given jobs, and ended with all that it has started."""
+"""Processes of the playground: one for each run, two for checks, and their end."""
 
 from __future__ import annotations
 
@@ -9,37 +9,63 @@ import os
 import signal
 import sys
 import time
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from lmql_lite.apps.playground.orphans import MARK, end, marked
+from lmql_lite.apps.playground.guard import RequestRefused
+from lmql_lite.apps.playground.orphans import MARK, count, end, marked
 
 LONGEST_LINE = 2**26
-BOOT = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv.pop());"
-    "from lmql_lite.apps.playground.worker import main; main()"
-)
-"""The child finds modules where this process does; -P keeps those in its folder from being taken for them."""
+_BOOT = "from lmql_lite.apps.playground.worker import main; main()"
+
+
+def command(boot: str) -> list[str]:
+    """The command of a child that finds modules where this process does; -P keeps those in its folder from being taken
+    for them."""
+    paths = json.dumps([os.path.abspath(path) for path in sys.path])
+    return [sys.executable, "-P", "-c", f"import sys, json; sys.path[:] = json.loads(sys.argv.pop()); {boot}", paths]
 
 
 class TooLong(Exception):
     """An answer of more than LONGEST_LINE bytes."""
 
 
+class ChildProcess(Protocol):
+    """The process of a worker: one of asyncio, or a forked one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter | None: ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+
+    @property
+    def stderr(self) -> asyncio.StreamReader | None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 class Worker:
-    def __init__(self, process: Process, mark: str) -> None:
+    def __init__(self, process: ChildProcess, mark: str) -> None:
         self._process = process
         self._mark = mark
 
     @staticmethod
     async def start(offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) -> Worker:
         own = marked(environment)
-        paths = json.dumps([os.path.abspath(path) for path in sys.path])
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-c", BOOT, paths),
+            *command(_BOOT),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
@@ -53,7 +79,7 @@ class Worker:
         return worker
 
     async def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Its one answer to a job that is no run."""
+        """Answer to a job that is no run."""
         await self.send(job)
         return await self.answer()
 
@@ -62,7 +88,7 @@ class Worker:
         return self._process.returncode is not None
 
     async def send(self, job: Mapping[str, Any]) -> None:
-        """A worker that is gone says so by its answers."""
+        """Sends a job. A worker that is gone shows in its answers."""
         assert self._process.stdin is not None
         with suppress(ConnectionError):
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -90,6 +116,10 @@ class Worker:
         while data := await self._process.stderr.read(2**16):
             yield data
 
+    async def count(self) -> int:
+        """The number of processes that it has started and that are there, itself among them."""
+        return await asyncio.to_thread(count, self._mark)
+
     def interrupt(self) -> None:
         """Asks it to end; it may not."""
         if not self.has_ended:
@@ -97,9 +127,11 @@ class Worker:
                 self._process.terminate()
 
     async def kill(self, *, patience: float = 0) -> int:
-        """Ends it and all that it has started. Gives how it ended, as `subprocess` says it: -N is signal N.
+        """Ends it with all that it has started, after `patience` seconds in which it may end by itself. Returns the
+        exit code, -N for signal N.
 
-        One that is about to end by itself has so many seconds to do so."""
+        One that is about to end by itself has so many seconds to do so.
+        """
         await self._exit(patience)
         if not self.has_ended:
             with suppress(ProcessLookupError):
@@ -120,3 +152,60 @@ def _end_rest(group: int, mark: str) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
         end(mark)
+
+
+class Checker:
+    """Started with the first question. Its answers come within `seconds`, or not at all."""
+
+    def __init__(self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], seconds: float) -> None:
+        self._offer = offer
+        self._folder = folder
+        self._environment = environment
+        self._seconds = seconds
+        self._turn = asyncio.Lock()
+        self._worker: Worker | None = None
+        self._hearing: asyncio.Task[None] | None = None
+
+    async def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Raises Refused where there is no answer."""
+        async with self._turn:
+            if self._worker is None:
+                try:
+                    self._worker = await Worker.start(self._offer, self._folder, self._environment)
+                except OSError as error:
+                    raise RequestRefused(
+                        503, f"no process can be started to read it: {error.strerror or error}"
+                    ) from None
+                self._hearing = asyncio.create_task(_hear(self._worker))
+            try:
+                answer = await asyncio.wait_for(self._worker.ask(job), self._seconds)
+            except BaseException as error:
+                await self._end()
+                if isinstance(error, TimeoutError):
+                    raise RequestRefused(422, f"this query cannot be read within {self._seconds:.0f} seconds") from None
+                if isinstance(error, TooLong):
+                    raise RequestRefused(422, "there is more to be said of this query than can be told") from None
+                raise
+            if answer is None:
+                await self._end()
+                raise RequestRefused(
+                    422, "the interpreter crashed while it read this query", "it may be nested too deeply"
+                )
+            return answer
+
+    async def close(self) -> None:
+        """Ends the worker; pending questions get no answer."""
+        await self._end()
+
+    async def _end(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.kill()
+        if self._hearing is not None:
+            self._hearing.cancel()
+
+
+async def _hear(worker: Worker) -> None:
+    """Reads and drops all other output."""
+    async for _ in worker.printed():
+        pass

@@ -1,29 +1,128 @@
-"""The runs of one server: each in a process of its own, bounded, stopped when asked, and kept for a while."""
+"""Runs of one server: each is a process and a journal of its lines, without keys."""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+import json
+import math
+import re
 import secrets
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from lmql_lite.apps.playground.journal import Journal
-from lmql_lite.apps.playground.keys import Scrub
+from lmql_lite.apps.playground.forking import Forks
 from lmql_lite.apps.playground.limits import Limits
 from lmql_lite.apps.playground.process import LONGEST_LINE, TooLong, Worker
-from lmql_lite.apps.playground.spares import Spares
-from lmql_lite.runtime.events import Failed
-from lmql_lite.runtime.shown.failures import STOPPED
-from lmql_lite.runtime.shown.redaction import redacted
-from lmql_lite.runtime.shown.wire import as_object
+from lmql_lite.engine.events import Failed
+from lmql_lite.observe.lines import SCHEMA, STOPPED, as_object
+from lmql_lite.redaction import HIDDEN, redacted
 
+SHORTEST = 8
+"""Characters of a secret that is looked for in texts: "1234" stands in many of them."""
+
+_NAME = re.compile(r"(?:^|_)\w*(?:KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?|CREDENTIALS?)(?:_|$)", re.I)
+
+
+def secrets_of(environment: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: value for name, value in environment.items() if _NAME.search(name)}
+
+
+class Scrub:
+    """Takes secrets out of lines of JSON."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        written = sorted({json.dumps(value)[1:-1] for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, written))) if written else None
+
+    def __call__(self, line: str) -> str:
+        return line if self._any is None else self._any.sub(HIDDEN, line)
+
+
+QUIET_SECONDS = 10
+"""Seconds of silence after which an empty line shows that the connection stands."""
+
+MOST_AT_ONCE = 1000
+"""Lines; a long run is not held in memory once more for each of its readers."""
+
+LULL_SECONDS = 0.04
+"""At most so long the next lines wait for more, so that what comes token by token is not sent and drawn so."""
+
+LULL_SHARE = 0.1
+"""Largest share of the time since the first line for which a line waits: the first ones are sent at once."""
+
+
+class Journal:
+    """Written in one place, read in any number."""
+
+    def __init__(self, run: str, scrub: Scrub) -> None:
+        self.lines: list[bytes] = []
+        self.bytes = 0
+        self.is_over = False
+        self._run = run
+        self._scrub = scrub
+        self._began = 0.0
+        self._changed = asyncio.Event()
+        self._over = asyncio.Event()
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        """Appends a line with these fields; its number and time are added here."""
+        now = time.monotonic()
+        self._began = self._began or now
+        envelope = {"schema": SCHEMA, "run": self._run, "seq": len(self.lines), "ms": int(1000 * (now - self._began))}
+        line = self._scrub(json.dumps({**envelope, **found, **envelope}, separators=(",", ":")))
+        self.lines.append(f"{line}\n".encode())
+        self.bytes += len(line) + 1
+        self._wake()
+
+    def end(self, found: Mapping[str, Any]) -> None:
+        """Appends the last line."""
+        self.is_over = True
+        self._over.set()
+        self.add(found)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def after(self, seq: int) -> AsyncGenerator[bytes, None]:
+        """The lines after this number, many at a time, until the last one."""
+        sent, last = seq + 1, -math.inf
+        while True:
+            changed = self._changed
+            if sent < len(self.lines):
+                if len(self.lines) - sent < MOST_AT_ONCE:
+                    await self._lull(last)
+                last = time.monotonic()
+                lines = self.lines[sent : sent + MOST_AT_ONCE]
+                sent += len(lines)
+                yield b"".join(lines)
+            elif self.is_over:
+                return
+            else:
+                try:
+                    await asyncio.wait_for(changed.wait(), QUIET_SECONDS)
+                except TimeoutError:
+                    yield b"\n"
+
+    async def _lull(self, last: float) -> None:
+        """Waits for more lines, or for the end, where others were sent just now."""
+        now = time.monotonic()
+        wait = last + min(LULL_SECONDS, LULL_SHARE * (now - self._began)) - now
+        if wait > 0 and not self.is_over:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), wait)
+
+
+COUNT_SECONDS = 0.2
+"""Seconds between two counts of the processes of a run: a count takes some milliseconds."""
 LAST = ("done", "error")
 LONGEST_LOG = 8192
-"""Characters of a line that is told before it has ended."""
+"""Characters of an unfinished line of output that are sent without its end."""
 CRASHES = {
     "SIGSEGV": "a segmentation fault",
     "SIGABRT": "abort",
@@ -34,7 +133,7 @@ CRASHES = {
 State = Literal["running", "done", "error"]
 
 
-class Run:
+class PageRun:
     def __init__(self, name: str, limits: Limits, scrub: Scrub) -> None:
         self.id = secrets.token_hex(8)
         self.name = name
@@ -43,20 +142,21 @@ class Run:
         self._limits = limits
         self._worker: Worker | None = None
         self._why: Failed | None = None
-        """Why it has to end, once somebody or a limit has said so."""
+        """Reason for which the run is being ended."""
         self._killing: asyncio.Task[int] | None = None
 
     def stop(self) -> None:
         self._end(Failed(STOPPED, "the run was stopped"))
 
     async def drive(self, worker: Worker, job: Mapping[str, Any]) -> None:
-        """Until it has ended, whatever happens."""
+        """Follows the run to its end, in any case."""
         self._worker = worker
         loop, last = asyncio.get_running_loop(), None
         seconds = self._limits.seconds
         sentence = f"the run has taken longer than the {seconds:,.0f} seconds that it may take"
         clock = loop.call_later(seconds, self._end, Failed("BudgetError", sentence, "`lq run` has no such limit"))
         printed = asyncio.create_task(self._listen(worker))
+        counting = asyncio.create_task(self._count(worker))
         code = 0
         try:
             await worker.send(job)
@@ -70,6 +170,7 @@ class Run:
             self._end(Failed("BudgetError", sentence, "let it return less"))
         finally:
             clock.cancel()
+            counting.cancel()
             code = await worker.kill(patience=1 if last is None else 0)
             with suppress(TimeoutError):  # a process of the query that nobody could end may still hold the pipe
                 await asyncio.wait_for(printed, 1)
@@ -77,6 +178,14 @@ class Run:
                 last = as_object(self._why or _crash(code))
             self.state = "done" if last["type"] == "done" else "error"
             self.journal.end(last)
+
+    async def _count(self, worker: Worker) -> None:
+        """Ends a run that has too many processes. `os.fork` is counted by the run itself."""
+        most = self._limits.processes
+        while await worker.count() <= most + 1:
+            await asyncio.sleep(COUNT_SECONDS)
+        sentence = f"the run has started more than the {most} processes that it may have at once"
+        self._end(Failed("BudgetError", sentence, "start fewer at a time"))
 
     def _add(self, found: Mapping[str, Any]) -> None:
         journal, limits = self.journal, self._limits
@@ -87,7 +196,7 @@ class Run:
             self._end(Failed("BudgetError", sentence, "`lq run` has no such limit"))
 
     def _end(self, why: Failed) -> None:
-        """It is asked to end, and has a moment to keep what it has learned. The first reason counts."""
+        """Asks the worker to end, with a moment to keep what it has learned. The first reason counts."""
         if self._why is None and self._worker is not None:
             self._why = why
             self._worker.interrupt()
@@ -95,7 +204,7 @@ class Run:
             self._killing = asyncio.create_task(self._worker.kill(patience=self._limits.grace_seconds))
 
     async def _listen(self, worker: Worker) -> None:
-        """What it prints becomes lines, up to a bound; what is beyond is counted."""
+        """Makes lines of the output, up to a bound; the rest is counted."""
         decoder, rest, told, size = codecs.getincrementaldecoder("utf-8")("replace"), "", 0, 0
         limits = self._limits
         try:
@@ -126,40 +235,39 @@ class Run:
 
 
 class Runs:
-    """All of one server."""
+    """All runs of one server."""
 
     def __init__(
         self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], limits: Limits, scrub: Scrub
     ) -> None:
-        self.known: dict[str, Run] = {}
-        self.spares = Spares(lambda: Worker.start({**offer, "ready": True}, folder, environment))
+        self.known: dict[str, PageRun] = {}
+        self.forks = Forks(offer, folder, environment)
         self._limits = limits
         self._scrub = scrub
         self._driving: set[asyncio.Task[None]] = set()
 
     @property
-    def under_way(self) -> list[Run]:
+    def under_way(self) -> list[PageRun]:
         return [run for run in self.known.values() if run.state == "running"]
 
-    async def start(self, job: Mapping[str, Any]) -> Run:
-        """Whether there is room for it is asked before. Raises OSError where there can be no process for it."""
+    async def start(self, job: Mapping[str, Any]) -> PageRun:
+        """Starts a run; the caller checks that there is room. Raises OSError if no process can be started."""
         self._forget()
-        run = Run(job["name"], self._limits, self._scrub)
+        run = PageRun(job["name"], self._limits, self._scrub)
         self.known[run.id] = run
         try:
-            worker = await self.spares.take()
+            worker = await self.forks.take()
         except BaseException:
             del self.known[run.id]
             raise
         task = asyncio.create_task(run.drive(worker, job))
         self._driving.add(task)
         task.add_done_callback(self._driving.discard)
-        self.spares.prepare()
         return run
 
     async def close(self) -> None:
         """Ends all of them."""
-        await self.spares.close()
+        await self.forks.close()
         for run in self.under_way:
             run.stop()
         if self._driving:

@@ -18,14 +18,13 @@ from typing import Any
 
 import uvicorn
 
-from lmql_lite.apps.playground.app import SESSION, Playground
 from lmql_lite.apps.playground.files import Files
 from lmql_lite.apps.playground.guard import Guard
-from lmql_lite.apps.playground.keys import Scrub, secrets_of
 from lmql_lite.apps.playground.limits import Limits
 from lmql_lite.apps.playground.orphans import MARK, marked, watched
-from lmql_lite.apps.playground.questions import Questions
-from lmql_lite.apps.playground.runs import Runs
+from lmql_lite.apps.playground.process import Checker
+from lmql_lite.apps.playground.routes import SESSION, Playground
+from lmql_lite.apps.playground.runs import Runs, Scrub, secrets_of
 from lmql_lite.errors import InputError
 from lmql_lite.models.registry import Access
 
@@ -38,8 +37,8 @@ Ready = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What somebody asks for on the command line. The first of the models is that of queries which name none."""
+class ServerOptions:
+    """Options of `lq playground`. Queries that name no model use the first one."""
 
     models: Mapping[str, Access]
     files: Files | None = None
@@ -49,7 +48,7 @@ class Wishes:
 
 
 def listening(port: int) -> socket.socket:
-    """On this machine alone; port 0 is any that is free. Raises InputError."""
+    """Socket on this machine alone; port 0 is any free one. Raises InputError."""
     here = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if os.name == "posix":  # elsewhere this would take the port from who has it
         here.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,21 +63,22 @@ def listening(port: int) -> socket.socket:
     return here
 
 
-def serve(wishes: Wishes, here: socket.socket, ready: Ready) -> None:
-    """Until somebody ends it; then no run is left. `ready` is told the address of the page, with the token in it."""
+def serve(options: ServerOptions, here: socket.socket, ready: Ready) -> None:
+    """Serves until the server is ended; then no run is left. `ready` is called with the address of the page, which
+    has the token."""
     environment = marked(os.environ)
     with tempfile.TemporaryDirectory(prefix="lq-playground-") as own, watched(environment[MARK], own):
-        _Server(wishes, here, Path(own), environment, ready).run(sockets=[here])
+        _Server(options, here, Path(own), environment, ready).run(sockets=[here])
 
 
 class _Server(uvicorn.Server):
     def __init__(
-        self, wishes: Wishes, here: socket.socket, own: Path, environment: Mapping[str, str], ready: Ready
+        self, options: ServerOptions, here: socket.socket, own: Path, environment: Mapping[str, str], ready: Ready
     ) -> None:
         port, token = here.getsockname()[1], secrets.token_urlsafe(32)
         self._address = f"http://{HOST}:{port}/#token={token}"
         self._ready = ready
-        self._playground = playground_of(wishes, own, token, environment)
+        self._playground = playground_of(options, own, token, environment)
         config = uvicorn.Config(
             Guard(self._playground.app(), token, port),
             http="h11",
@@ -95,7 +95,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._playground.runs.spares.prepare()
+        self._playground.runs.forks.prepare()
         self._ready(self._address)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -114,32 +114,32 @@ class _Server(uvicorn.Server):
                 signal.signal(signal.Signals[name], handler)
 
 
-def playground_of(wishes: Wishes, own: Path, token: str, environment: Mapping[str, str]) -> Playground:
+def playground_of(options: ServerOptions, own: Path, token: str, environment: Mapping[str, str]) -> Playground:
     """Runs get the environment without its secrets, and those that their models need."""
     secret = secrets_of(environment)
-    needed = {"HF_TOKEN"} if any(model.startswith("local:") for model in wishes.models) else set()
+    needed = {"HF_TOKEN"} if any(model.startswith("local:") for model in options.models) else set()
     given = {name: value for name, value in environment.items() if name not in secret or name in needed}
     offer = {
-        "models": wishes.models,
-        "first": next(iter(wishes.models)),
-        "memory_bytes": wishes.limits.memory_bytes,
+        "models": options.models,
+        "first": next(iter(options.models)),
+        "memory_bytes": options.limits.memory_bytes,
     }
-    folder = wishes.files.root if wishes.files else Path.cwd()
-    cache = (wishes.cache or own / SESSION).absolute()
+    folder = options.files.root if options.files else Path.cwd()
+    cache = (options.cache or own / SESSION).absolute()
     return Playground(
-        runs=Runs(offer, folder, given, wishes.limits, Scrub([*secret.values(), token])),
-        checks=Questions(offer, own, given, CHECK_SECONDS),
-        plans=Questions(offer, folder, given, PLAN_SECONDS),
-        models=tuple(wishes.models),
-        fixed={**(wishes.bounds or {}), "cache": str(cache)},
-        cache_name=SESSION if wishes.cache is None else wishes.cache.name,
-        files=wishes.files,
-        limits=wishes.limits,
+        runs=Runs(offer, folder, given, options.limits, Scrub([*secret.values(), token])),
+        checks=Checker(offer, own, given, CHECK_SECONDS),
+        plans=Checker(offer, folder, given, PLAN_SECONDS),
+        models=tuple(options.models),
+        fixed={**(options.bounds or {}), "cache": str(cache)},
+        cache_name=SESSION if options.cache is None else options.cache.name,
+        files=options.files,
+        limits=options.limits,
     )
 
 
 def open_browser(address: str) -> None:
-    """Where there is a display; a browser that does not start is no failure."""
+    """Opens a browser if there is a display; one that does not start is no failure."""
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     with suppress(webbrowser.Error, OSError):

@@ -7,72 +7,178 @@ that started this one holds the other end of the jobs: where that is gone, this 
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import mmap
 import os
+import random
+import select
 import selectors
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NoReturn, cast
 
-from lmql_lite.apps.playground.answers import check, plan, query_of
-from lmql_lite.apps.playground.memory import limit, without_core_dumps
-from lmql_lite.apps.playground.offer import Offered
-from lmql_lite.apps.playground.told import told
-from lmql_lite.runtime import events
-from lmql_lite.runtime.asking import NoMoreInput
-from lmql_lite.runtime.shown.failures import failed
-from lmql_lite.runtime.shown.wire import as_object
-from lmql_lite.verbs import Options
+from lmql_lite.api import Options
+from lmql_lite.apps.playground.checks import check, plan, query_of
+from lmql_lite.apps.playground.limits import limit, unlimited, without_core_dumps
+from lmql_lite.apps.playground.orphans import MARK, OWN_MARK, bear
+from lmql_lite.data.case_runs import problems_of
+from lmql_lite.data.cases import Case, read_cases
+from lmql_lite.engine import events
+from lmql_lite.engine.asking import NoMoreInput
+from lmql_lite.engine.session import Session
+from lmql_lite.errors import ModelError, did_you_mean
+from lmql_lite.models.base import Model
+from lmql_lite.models.registry import Access, load
+from lmql_lite.observe.lines import as_object, choice_of, failed
+
+
+class Offered(Session):
+    """Loads them by their ids. What a model takes is not counted as memory of the run."""
+
+    def __init__(self, models: Mapping[str, Access], first: str, memory_bytes: int) -> None:
+        super().__init__(first)
+        self.memory_bytes = memory_bytes
+        self._offered = models
+        self._first = first
+        self._ready: dict[str, Model] = {}
+
+    def model(self, model: str | Model | None) -> Model:
+        """Raises ModelError for a name that is not offered."""
+        wanted = self._first if model is None else model
+        if not isinstance(wanted, str):
+            return wanted
+        if wanted not in self._offered:
+            hint = did_you_mean(wanted, self._offered) or f"start it with --model {wanted}"
+            raise ModelError(f"this playground was started without the model {wanted!r}", hint=hint)
+        if wanted not in self._ready:
+            with unlimited(self.memory_bytes):
+                self._ready[wanted] = load(wanted, **self._offered[wanted])
+        return self._ready[wanted]
+
 
 MOST_FORKS = 64
-"""Of a run; children of children count, too."""
+"""Most forks of a run, children of children included."""
 
-Tell = Callable[[Mapping[str, Any]], None]
+Send = Callable[[Mapping[str, Any]], None]
 
 
 def main() -> None:
-    """The first line says which models there are; then come jobs. One that is a run is the last."""
+    """Reads the models from the first line, then jobs. A run is the last one."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who started this process hears it, too
     without_core_dumps()
-    jobs, tell = channels()
+    jobs, send = channels()
     with suppress(KeyboardInterrupt):
         offer = json.loads(jobs.readline())
+        _work(jobs, send, Offered(offer["models"], offer["first"], offer["memory_bytes"]))
+
+
+def _work(jobs: BinaryIO, send: Send, session: Offered) -> None:
+    for line in jobs:
+        job = json.loads(line)
+        if job["kind"] == "run":
+            threading.Thread(target=_end_with, args=(jobs,), daemon=True).start()
+            run(job, session, send)
+            return
+        limit(session.memory_bytes)
+        send(check(job["text"]) if job["kind"] == "check" else plan(job, session))
+
+
+def fork_workers() -> None:
+    """Reads the models from the socket that is its stdin, loads what every run needs, and forks a worker for each mark
+    that comes with three pipes; tells when one has ended. It ends with its socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    without_core_dumps()
+    ended, ends = socket.socketpair()
+    ends.setblocking(False)
+    signal.set_wakeup_fd(ends.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def tell(pid: int, code: int | None) -> None:
+        os.write(1, json.dumps([pid, code]).encode() + b"\n")
+
+    with socket.socket(fileno=os.dup(0)) as control:
+        offer = json.loads(_first_line(control))
         session = Offered(offer["models"], offer["first"], offer["memory_bytes"])
-        if offer["ready"]:
-            _make_ready(session, offer["first"])
-            tell({})
-        for line in jobs:
-            job = json.loads(line)
-            if job["kind"] == "run":
-                threading.Thread(target=_end_with, args=(jobs,), daemon=True).start()
-                run(job, session, tell)
+        _make_ready(session, offer["first"])
+        gc.freeze()  # so that what is shared with children stays so
+        tell(0, None)
+        while True:
+            ready, _, _ = select.select([control, ended], [], [])
+            if ended in ready:
+                ended.recv(4096)
+                for pid, code in _ended_children():
+                    tell(pid, code)
+            if control not in ready:
+                continue
+            mark, pipes, _, _ = socket.recv_fds(control, OWN_MARK, 3)
+            if not mark:
                 return
-            limit(session.memory_bytes)
-            tell(check(job["text"]) if job["kind"] == "check" else plan(job, session))
+            if (pid := os.fork()) == 0:
+                break
+            for each in pipes:
+                os.close(each)
+            tell(pid, None)
+    _begin_forked(mark.decode(), pipes)
+    ended.close()
+    ends.close()
+    with suppress(KeyboardInterrupt):
+        _work(*channels(), session)
+
+
+def _first_line(control: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        line += control.recv(1)
+    return line
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            yield found[0], os.waitstatus_to_exitcode(found[1])
+
+
+def _begin_forked(mark: str, pipes: list[int]) -> None:
+    """Makes a forked process one of its own: its session, pipes, signals, mark and random numbers."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _stop)
+    for standard, pipe in enumerate(pipes):
+        os.dup2(pipe, standard)
+        os.close(pipe)
+    # those of the parent take them for what they were there
+    sys.stdout, sys.stderr = (os.fdopen(each, "w", closefd=False) for each in (1, 2))
+    bear(os.environ[MARK][:-OWN_MARK] + mark)
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
 
 
 def _make_ready(session: Offered, first: str) -> None:
-    """What every run needs, while nobody waits: the grammars, and the model if it is small."""
+    """Loads what every run needs while nobody waits: the parser, and a small model."""
     query_of({"name": "ready.lq", "text": '"[X]" where len(X) < 2'})
     if first == "demo":
         session.model(None)
 
 
-def run(job: Mapping[str, Any], session: Offered, tell: Tell) -> None:
-    """Tells all that happens; its end is the last thing it tells."""
+def run(job: Mapping[str, Any], session: Offered, send: Send) -> None:
+    """Sends all events of a run, and its end last."""
     try:
         with asyncio.Runner(loop_factory=_loop) as runner:
-            runner.run(_told(job, session, tell))
+            runner.run(_send_events(job, session, send))
     except BaseException as error:  # SystemExit and what a stop raises are ends of a run as well
         _flush()
-        tell(as_object(_ended(error, session.memory_bytes)))
+        send(as_object(_ended(error, session.memory_bytes)))
 
 
 def _loop() -> asyncio.AbstractEventLoop:
@@ -84,15 +190,27 @@ def _loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(selector)
 
 
-async def _told(job: Mapping[str, Any], session: Offered, tell: Tell) -> None:
+async def _send_events(job: Mapping[str, Any], session: Offered, send: Send) -> None:
     query = query_of(job)
     limit(session.memory_bytes)
-    options = cast(Options, {**job["options"], "session": session})
-    async with aclosing(query.stream(job["inputs"], **options)) as stream:
+    case = _case(job)
+    given = job["options"] if case is None else {**case.options, **job["options"]}
+    inputs = job["inputs"] if case is None else case.inputs
+    async with aclosing(query.stream(inputs, **cast(Options, {**given, "session": session}))) as stream:
         async for event in stream:
             if isinstance(event, events.Finished):
+                if case is not None:
+                    send({"type": "judged", "case": case.name, "problems": problems_of(case, event.result)})
                 _flush()
-            tell(told(event))
+            send(as_object(event) | choice_of(event))
+
+
+def _case(job: Mapping[str, Any]) -> Case | None:
+    """The case whose conditions the result is to meet, if the run is one."""
+    if job.get("case") is None:
+        return None
+    path, name = job["case"]
+    return next(case for case in read_cases(Path(path)).cases if case.name == name)
 
 
 def _ended(error: BaseException, memory_bytes: int) -> events.Failed:
@@ -107,8 +225,8 @@ def _ended(error: BaseException, memory_bytes: int) -> events.Failed:
 # What surrounds a query ------------------------------------------------------------------------------------------
 
 
-def channels() -> tuple[BinaryIO, Tell]:
-    """Where jobs come from, and where answers go; from here on stdin is empty, and stdout is stderr."""
+def channels() -> tuple[BinaryIO, Send]:
+    """Pipes of jobs and answers; from here on stdin is empty, and stdout is stderr."""
     jobs, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -128,16 +246,16 @@ def channels() -> tuple[BinaryIO, Tell]:
 
         os.register_at_fork(after_in_child=in_child)
 
-    def tell(found: Mapping[str, Any]) -> None:
+    def send(found: Mapping[str, Any]) -> None:
         rest = memoryview(json.dumps(found, separators=(",", ":")).encode() + b"\n")
         while rest:
             rest = rest[os.write(answers, rest) :]
 
-    return jobs, tell
+    return jobs, send
 
 
 class NoKeyboard(io.TextIOBase):
-    """Says so instead of waiting for a line that nobody can type."""
+    """Standard input that raises instead of waiting for a line that nobody can type."""
 
     def readable(self) -> bool:
         return True
@@ -159,7 +277,7 @@ def _flush() -> None:
 
 
 def _end_with(jobs: BinaryIO) -> None:
-    """Nobody waits for the run any more."""
+    """Ends the process when the server is gone."""
     with suppress(Exception):
         while jobs.read(1):
             pass

@@ -1,60 +1,107 @@
-"""Address and key of a server. Text that is shown never contains the key."""
+"""Address and key of a server, and what is sent with every request. Text that is shown never contains a secret."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from lmql_lite.errors import ModelError
+from lmql_lite.errors import AuthenticationError, ModelError
+from lmql_lite.redaction import is_secret, redacted, without
 
 OFFICIAL = "https://api.openai.com/v1"
 NO_KEY = "none"
-"""Placeholder sent to servers that want no key: the client cannot omit the header."""
-NAME_A_KEY = "set OPENAI_API_KEY, or name api_key="
+"""Placeholder for servers that need no key."""
+NAME_A_KEY = "set OPENAI_API_KEY, or pass api_key="
 SHOWN = 300
 """Maximum number of characters quoted from a server's message."""
 
 _SUCH_AS = "such as http://localhost:8000/v1"
-_KEYS = re.compile(r"\b(?:sk|pk|rk|key|hf|gsk)[-_][\w*.-]{6,}|(?<=Bearer )\S+")
+_AZURE = (".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com")
+_USER = re.compile(r"^(\w+://)?.*@")
+_LONG_SEGMENT = re.compile(r"(?<=/)(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{24,}(?=/|$)")
+"""Segment of a path that may be a key: 24 letters and digits, as gateways have them."""
+_HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address and key of a server. `url` has no trailing slash; `shown` has no user and password."""
+    """Address of a server. `url` has no trailing slash and no query; `shown` has neither user nor key.
+
+    `query` and `headers` go with every request. `secrets` are the texts that nobody may read in an error or a file.
+    """
 
     url: str = field(repr=False)
     shown: str
     key: str = field(repr=False)
+    query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, base_url: str | None, api_key: str | None) -> Address:
-        """Address from the arguments, else from the environment, as the `openai` client reads it. Raises ModelError."""
-        url = (base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL).strip().rstrip("/")
-        public = re.sub(r"(?<=//)[^/@]*@", "", url)
+    def of(
+        cls,
+        base_url: str | None,
+        api_key: str | None,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Address:
+        """Address from the arguments, else from the environment. Raises ModelError.
+
+        The environment is read as the `openai` client reads it: OPENAI_BASE_URL, OPENAI_API_KEY (AZURE_OPENAI_API_KEY
+        for Azure), OPENAI_ORG_ID, OPENAI_PROJECT_ID, and OPENAI_CUSTOM_HEADERS with a `Name: value` on each line.
+        """
+        url = (base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL).strip()
+        public = _USER.sub(r"\1", url)
         try:
             parts = urlsplit(url)
             port = f":{parts.port}" if parts.port else ""
         except ValueError as error:
-            raise ModelError(f"base_url {public!r} is no address: {error}", hint=_SUCH_AS) from None
+            why = "" if "@" in url else f": {error}"
+            raise ModelError(f"base_url {public!r} is not an address{why}", hint=_SUCH_AS) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             hint = f"did you mean http://{url}?" if not re.match(r"\w+:(?!\d)", url) and "@" not in url else _SUCH_AS
             raise ModelError(f"base_url {public!r} does not begin with http:// or https://", hint=hint)
-        if parts.query or parts.fragment:
+        own = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if parts.fragment or any(name == "key" or is_secret(name) for name in own):
             raise ModelError(
-                f"base_url may have no '?' and no '#': {parts.scheme}://{parts.hostname}{port}{parts.path} would do",
-                hint="a key belongs in api_key= or OPENAI_API_KEY",
+                "base_url must contain neither '#' nor a key after '?': "
+                f"use {parts.scheme}://{parts.hostname}{port}{parts.path}",
+                hint="put the key into api_key= or OPENAI_API_KEY",
             )
+        path = parts.path.rstrip("/")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        if is_azure(parts.hostname) and path in ("", "/openai", "/openai/deployments"):
+            raise ModelError(
+                f"{public!r} is the address of an Azure resource, not of its API",
+                hint=f"use {parts.scheme}://{host}{port}/openai/v1, or .../openai/deployments/NAME with ?api-version=",
+            )
         default = {"http": ":80", "https": ":443"}[parts.scheme]
-        shown = f"{parts.scheme}://{host}{'' if port == default else port}{parts.path}"
-        key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
-        if not key and parts.hostname == urlsplit(OFFICIAL).hostname:
-            raise ModelError(f"{shown} wants an API key, and none is named", hint=NAME_A_KEY)
+        shown = f"{parts.scheme}://{host}{'' if port == default else port}{_LONG_SEGMENT.sub(_digest, path)}"
+        named = (os.environ.get("AZURE_OPENAI_API_KEY") if is_azure(parts.hostname) else None) or os.environ.get(
+            "OPENAI_API_KEY"
+        )
+        key = (api_key or named or "").strip()
         if not key.isascii() or not key.isprintable() or " " in key:
-            raise ModelError("the API key holds characters that no key has", hint="was it copied in one piece?")
-        return cls(url, shown, key or NO_KEY)
+            raise ModelError("the API key contains a blank or a character that no key has", hint="copy it again")
+        sent = _from_environment() | dict(headers or {})
+        for name, value in sent.items():
+            if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
+                hint = "for example headers={'X-Title': 'mine'}"
+                raise ModelError(f"{name!r} is not the name of a header with a printable value", hint=hint)
+        hidden = [value for name, value in sent.items() if is_secret(name) or "auth" in name.lower()]
+        hidden += [key, *(unquote(each) for each in (parts.password, parts.username if parts.password else "") if each)]
+        hidden += _LONG_SEGMENT.findall(path)
+        secrets = tuple(secret for secret in dict.fromkeys(hidden) if secret)
+        netloc = parts.netloc
+        return cls(
+            f"{parts.scheme.lower()}://{netloc}{path}", shown, key or NO_KEY, {**own, **(query or {})}, sent, secrets
+        )
 
     @property
     def root(self) -> str:
@@ -66,9 +113,72 @@ class Address:
         host = urlsplit(self.url).hostname or ""
         return host == "openai.com" or host.endswith(".openai.com")
 
+    @property
+    def is_azure(self) -> bool:
+        """True if the key goes into a header of Azure's own: at its hosts, and with routes that only it has."""
+        return is_azure(urlsplit(self.url).hostname or "") or "/openai/deployments/" in self.url
+
+    @property
+    def authorization(self) -> Mapping[str, str]:
+        """Header with the key; none if the user sends one. Azure takes a token of Entra as others take a key.
+
+        Raises ModelError where OpenAI itself would be asked without one: a replay needs no key, so this is no error
+        before something is sent.
+        """
+        if {"authorization", "api-key"} & {name.lower() for name in self.headers}:
+            return {}
+        if self.key == NO_KEY and urlsplit(self.url).hostname == urlsplit(OFFICIAL).hostname:
+            raise AuthenticationError(f"{self.shown} needs an API key, and none is set", hint=NAME_A_KEY)
+        if self.is_azure and not self.key.startswith("eyJ"):
+            return {"api-key": self.key}
+        return {"Authorization": f"Bearer {self.key}"}
+
+    def no_api(self, what: str) -> ModelError:
+        """Error for a server that does not speak the protocol; `what` is what it does instead."""
+        hint = None if self.url.endswith("/v1") else f"did you mean base_url='{self.shown}/v1'?"
+        return ModelError(
+            f"{self.shown} is not an OpenAI-compatible API: it {what}",
+            hint=hint or "base_url is the address of the API, which ends in /v1, not that of a web page",
+        )
+
+    def scrub(self, text: str) -> str:
+        """The text without this server's secrets, in any form, and without what looks like one."""
+        for secret in self.secrets:
+            text = without(text, secret, "[key]")
+        return redacted(text)
+
     def clean(self, text: str) -> str:
-        """Server message on one line, without keys, at most `SHOWN` characters."""
-        if self.key != NO_KEY:
-            text = text.replace(self.key, "[key]")
-        text = " ".join(_KEYS.sub("[key]", text).split())
+        """Server message on one line, without secrets, at most `SHOWN` characters."""
+        text = " ".join(self.scrub(text[: 16 * SHOWN]).split())
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+    @contextmanager
+    def scrubbing(self) -> Iterator[None]:
+        """Errors that leave the block quote no secret: every error of a server passes here."""
+        try:
+            yield
+        except ModelError as error:
+            error.message = self.scrub(error.message)
+            error.hint = error.hint and self.scrub(error.hint)
+            error.args = (error.message,)
+            raise
+
+
+def is_azure(host: str) -> bool:
+    return host.endswith(_AZURE)
+
+
+def _digest(segment: re.Match[str]) -> str:
+    """Another text for each key, so that two addresses stay apart."""
+    return f"[key-{hashlib.blake2b(segment[0].encode(), digest_size=4).hexdigest()}]"
+
+
+def _from_environment() -> dict[str, str]:
+    found = {
+        "OpenAI-Organization": os.environ.get("OPENAI_ORG_ID", ""),
+        "OpenAI-Project": os.environ.get("OPENAI_PROJECT_ID", ""),
+    }
+    for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines():
+        name, _, value = line.partition(":")
+        found[name.strip()] = value.strip()
+    return {name: value for name, value in found.items() if name and value}

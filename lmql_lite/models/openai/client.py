@@ -1,7 +1,7 @@
-"""Transport to a server with the OpenAI protocol: connections, retries, timeouts, server-sent events.
+"""Transport to a server with the OpenAI protocol: connections, retries, timeouts.
 
-Built on the `openai` package, which is imported with the first request. This module does not read the content of
-requests and answers. Every failure on the way becomes one sentence. Keys appear in no sentence, no repr and no log.
+Built on `httpx2` (D55), which is imported with the first request. This module does not read the content of requests
+and responses, errors excepted. Every failure on the way becomes one sentence. Keys appear in no sentence, repr or log.
 """
 
 from __future__ import annotations
@@ -9,313 +9,262 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
-from http import HTTPStatus
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from lmql_lite.errors import BrokenOff, ModelError
-from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, SHOWN, Address
-from lmql_lite.models.openai.uncut import to_the_end
+from lmql_lite.errors import BrokenOff, LmqlLiteError
+from lmql_lite.models.base import BEFORE_REQUEST
+from lmql_lite.models.openai.address import Address
+from lmql_lite.models.openai.event_stream import EventDecoder
+from lmql_lite.models.openai.pacing import Pace, pause_before
+from lmql_lite.models.openai.refusals import ErrorResponse, in_band, is_reset, refusal, unreachable
 
 if TYPE_CHECKING:
-    import openai
+    import httpx2
+
+Done = TypeVar("Done")
 
 TIMEOUT = 300.0
 """Permitted silence of a server in seconds: a long prompt on a slow machine takes minutes."""
 CONCURRENCY = 32
 """Maximum number of simultaneous requests to one server."""
+PROBE_TIMEOUT = 20.0
+"""Permitted silence of a free route in seconds, unless a timeout is given."""
 
 _CONNECT_TIMEOUT = 10.0
-_LOOK_TIMEOUT = 5.0
 _TRIES = 5
-_FIRST_PAUSE = 0.5
-"""Seconds before the second attempt; each further pause is twice as long."""
-_LONGEST_PAUSE = 60.0
+_MOST_TRIES = 50
+"""Maximum tries of a request while others are accepted: a crowd under a rate limit waits its turn."""
 _DRAIN_TIMEOUT = 0.2
 """Maximum seconds to read an answer to its end after its last event, so that the connection can be reused."""
-_LARGEST_EVENT = 1 << 26
-_PASSING = {429, 500, 502, 503, 504}
-_NO_ROUTE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
-
-
-class Refusal(ModelError):
-    """Refusal by the server, with an HTTP status; nothing was paid.
-
-    `told` is the server's message, `param` the field that it names, `requests` the number of requests sent so far.
-    """
-
-    def __init__(
-        self, message: str, *, status: int, told: str, param: str | None, requests: int, hint: str | None
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
-        self.told = told
-        self.param = param
-        self.requests = requests
+_LONGEST_ERROR = 1 << 16
+_CROWDED = {429, 503, 529}
+"""Statuses that ask all requests to wait, not only the refused one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer of a server. `requests` is the number sent for it; `events` are JSON objects, one if it has no stream."""
+class Response:
+    """Response of a server. `requests` is the number sent for it; `events` are JSON objects, one if it is no stream."""
 
     requests: int
     events: AsyncGenerator[dict[str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _Pool:
     """Connections of one event loop. They close when the loop ends, as every async generator of a loop does."""
 
-    client: openai.AsyncOpenAI
-    places: asyncio.Semaphore
+    client: httpx2.AsyncClient
+    pace: Pace
     turn: asyncio.Lock
-    keeper: AsyncGenerator[openai.AsyncOpenAI, None]
+    keeper: AsyncGenerator[httpx2.AsyncClient, None]
 
 
 class Connection:
     """Connection to one server, for any number of event loops and threads."""
 
-    def __init__(self, address: Address, *, timeout: float = TIMEOUT, concurrency: int = CONCURRENCY) -> None:
+    def __init__(self, address: Address, *, timeout: float | None = None, concurrency: int = CONCURRENCY) -> None:
         self.address = address
+        self.timeout = timeout or TIMEOUT
+        self.probe_timeout = timeout or PROBE_TIMEOUT
         self.requests = 0
         """Number of requests that may cost something, failed ones included."""
-        self._timeout = timeout
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._headers: dict[str, str] = {}
-        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """Exclusive turn among the callers of this event loop."""
-        line = await self._line()
-        async with line.turn:
+        pool = await self._pool()
+        async with pool.turn:
             yield
 
     def narrow(self, concurrency: int) -> None:
         """Lowers the maximum number of simultaneous requests from now on."""
-        self._concurrency = min(self._concurrency, concurrency)
-        for loop, line in list(self._lines.items()):
-            self._lines[loop] = replace(line, places=asyncio.Semaphore(self._concurrency))
+        self.concurrency = min(self.concurrency, concurrency)
+        for pool in list(self._pools.values()):
+            pool.pace.narrow(self.concurrency)
 
     def keep_none_open(self) -> None:
         """Gives each request a connection of its own from now on, for a server that closes them unannounced."""
         self._headers["Connection"] = "close"
 
-    async def look(self, url: str, body: Mapping[str, object] | None = None) -> Any:
-        """JSON, or text, of a route that costs nothing. `body`, if given, is posted.
+    async def fetch(self, url: str, body: Mapping[str, object] | None = None) -> Any:
+        """JSON, or text, of a free route. `body`, if given, is posted. Temporary failures are retried.
 
-        Raises Refusal, and ModelError if nothing answers.
+        Raises ServerRefusal, and ModelError if nothing answers.
         """
-        import openai
+        pool = await self._pool()
 
-        line = await self._line()
-        options: openai.RequestOptions = {"timeout": _LOOK_TIMEOUT}
-        try:
-            if body is not None:
-                return await to_the_end(lambda: line.client.post(url, cast_to=object, body=body, options=options))
-            return await to_the_end(lambda: line.client.get(url, cast_to=object, options=options))
-        except openai.APIStatusError as error:
-            raise self._refusal(error, 1) from None
-        except openai.APIConnectionError as error:
-            raise self._unreachable(error, _LOOK_TIMEOUT, 1) from None
-        except ValueError:  # declared as JSON, but invalid
-            return ""
+        async def send() -> Any:
+            response = await self._send(pool, "GET" if body is None else "POST", url, body, self.probe_timeout)
+            data = await response.aread()
+            is_json = "json" in response.headers.get("content-type", "")
+            return _json(data) if is_json else data.decode("utf-8", "replace")
+
+        return (await self._tried(pool.pace, send, self.probe_timeout))[0]
 
     @asynccontextmanager
-    async def ask(self, url: str, body: Mapping[str, object]) -> AsyncIterator[Answer]:
+    async def ask(self, url: str, body: Mapping[str, object]) -> AsyncIterator[Response]:
         """Posts a request and reads the answer; leaving the block closes it. Temporary failures are retried.
 
-        Raises Refusal, ModelError, and BrokenOff if an answer ends in the middle.
+        Raises ServerRefusal, ModelError, and BrokenOff if an answer ends in the middle.
         """
-        line = await self._line()
-        async with line.places:
-            stream, requests = await self._open(line.client, url, body)
-            try:
-                async with aclosing(self._events(stream.response)) as events:
-                    yield Answer(requests, events)
-            finally:
-                await to_the_end(stream.close)
+        pool = await self._pool()
+        requests = 0
 
-    async def _open(
-        self, client: openai.AsyncOpenAI, url: str, body: Mapping[str, object]
-    ) -> tuple[openai.AsyncStream[object], int]:
-        import openai
-
-        def post() -> Coroutine[Any, Any, openai.AsyncStream[object]]:
-            stream_cls, options = openai.AsyncStream[object], openai.RequestOptions(headers=self._headers)
-            return client.post(url, cast_to=object, body=body, options=options, stream=True, stream_cls=stream_cls)
-
-        for tries in range(1, _TRIES + 1):
+        async def send() -> httpx2.Response:
+            BEFORE_REQUEST.get()()
             self.requests += 1
-            try:
-                return await to_the_end(post, undo=openai.AsyncStream.close), tries
-            except openai.APIStatusError as error:
-                refusal = self._refusal(error, tries)
-                pause = _pause(tries, error.response.headers)
-                if refusal.status not in _PASSING or not _may_pass(error) or tries == _TRIES or pause is None:
-                    raise refusal from None
-            except openai.APIConnectionError as error:
-                if not _is_reset(error) or tries == _TRIES:
-                    raise self._unreachable(error, self._timeout, tries) from None
-                pause = (_pause(tries, {}) or 0.0) if tries > 1 else 0.0  # an idle connection was reset
-            await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+            return await self._send(pool, "POST", url, body, self.timeout)
 
-    async def _events(self, response: Any) -> AsyncGenerator[dict[str, Any], None]:
-        kind = str(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
-        if kind == "text/html":
-            raise self._no_api("answers with a web page")
-        async with aclosing(response.aiter_bytes()) as chunks:
-            if kind == "application/json":
-                yield self._object(await self._whole(self._arriving(chunks)))
-                return
-            async with aclosing(self._payloads(self._arriving(chunks))) as payloads:
-                async for payload in payloads:
-                    if payload.strip() == b"[DONE]":
-                        yield {"done": True}
+        async with pool.pace.place():
+            while True:
+                response, tries = await self._tried(pool.pace, send, self.timeout, undo=_close)
+                requests += tries
+                events = self._events(response)
+                try:
+                    first = await anext(events, None)
+                    refused = in_band(first, response.headers, response.request.url.path)
+                    if refused is None or not refused.is_temporary or requests >= _TRIES:
+                        yield Response(requests, _after(first, events))
+                        return
+                finally:
+                    await events.aclose()
+                    await to_the_end(response.aclose)
+                await self._wait(pool.pace, refused, requests, time.monotonic())
+
+    def slow_down(self, status: int) -> None:
+        """Makes the next requests wait if an error in the middle of an answer, with this status, asks for it."""
+        if status in _CROWDED:
+            pace = self._pools[asyncio.get_running_loop()].pace
+            pace.refused(time.monotonic(), pause_before(pace.failures + 1, {}) or 0.0)
+
+    async def _send(
+        self, pool: _Pool, method: str, url: str, body: Mapping[str, object] | None, timeout: float
+    ) -> httpx2.Response:
+        """Response with a good status, its body unread. Raises ErrorResponse for any other."""
+        client = pool.client
+        request = client.build_request(
+            method,
+            url if "://" in url else self.address.url + url,
+            json=body,
+            headers=self._headers,
+            params=self.address.query or None,
+            timeout=_timeout(timeout),
+        )
+        response = await client.send(request, stream=True)
+        if response.is_success:
+            pool.pace.accepted(response.headers)
+            return response
+        data = b""
+        try:
+            async with aclosing(response.aiter_bytes()) as chunks:
+                async for chunk in chunks:
+                    data += chunk
+                    if len(data) > _LONGEST_ERROR:
                         break
-                    yield self._object(payload)
+        finally:
+            await response.aclose()
+        found, path = _json(data), response.request.url.path
+        content = found if isinstance(found, dict | list) else data.decode("utf-8", "replace")
+        raise ErrorResponse(response.status_code, response.headers, content, path)
+
+    async def _tried(
+        self,
+        pace: Pace,
+        send: Callable[[], Coroutine[Any, Any, Done]],
+        timeout: float,
+        undo: Callable[[Done], Awaitable[None]] | None = None,
+    ) -> tuple[Done, int]:
+        """Result of `send`, repeated after temporary failures, and the number of tries."""
+        tries = 0
+        while True:
+            tries += 1
+            sent = time.monotonic()
+            try:
+                async with pace.turn() as sent:
+                    return await to_the_end(send, undo), tries
+            except ErrorResponse as refused:
+                if not refused.is_temporary or tries >= (_MOST_TRIES if refused.status == 429 else _TRIES):
+                    raise refusal(self.address, refused, tries) from None
+                await self._wait(pace, refused, tries, sent)
+            except LmqlLiteError:
+                raise
+            except Exception as error:  # of any kind: the transport names none for some of its failures
+                if not is_reset(error) or tries >= _TRIES:
+                    raise unreachable(self.address, error, timeout, tries) from None
+                if tries > 1:  # the first one was an idle connection
+                    await asyncio.sleep(pause_before(tries, {}) or 0.0)
+
+    async def _wait(self, pace: Pace, refused: ErrorResponse, tries: int, sent: float) -> None:
+        """Waits as long as a refusal asks for; all requests do if there are too many. Raises it if that cannot help."""
+        is_crowded = refused.status in _CROWDED
+        pause = pause_before(pace.failures + 1 if is_crowded else tries, refused.headers)
+        if is_crowded and pause is not None:
+            pace.refused(sent, pause)
+        if pause is None or (pace.failures if is_crowded else tries) >= _TRIES:
+            raise refusal(self.address, refused, tries) from None
+        if not is_crowded:
+            await asyncio.sleep(pause)
+
+    async def _events(self, response: httpx2.Response) -> AsyncGenerator[dict[str, Any], None]:
+        decoder = EventDecoder(str(response.headers.get("content-type", "")), self.address)
+        async with aclosing(response.aiter_bytes()) as chunks:
+            last = time.monotonic()
+            while not decoder.is_over:
+                try:
+                    chunk = await anext(chunks, None)
+                except Exception as error:  # any exception of the transport means that the answer broke off
+                    is_late = "Timeout" in type(error).__name__
+                    why = f"sent nothing for {self.timeout:g} s" if is_late else "closed the connection"
+                    raise BrokenOff(f"{self.address.shown} {why} in the middle of an answer") from None
+                for event in decoder.finish() if chunk is None else decoder.feed(chunk):
+                    last = time.monotonic()
+                    yield event
+                if time.monotonic() - last > self.timeout:  # signs of life, and nothing else
+                    raise BrokenOff(f"{self.address.shown} sent no event for {self.timeout:g} s in an answer")
+                if chunk is None:
+                    return
             await to_the_end(lambda: _drained(chunks))
 
-    async def _arriving(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        try:
-            async for chunk in chunks:
-                yield chunk
-        except Exception as error:  # any exception of the transport means that the answer broke off
-            is_late = "Timeout" in type(error).__name__
-            why = f"said nothing for {self._timeout:g} s" if is_late else "closed the connection"
-            raise BrokenOff(f"{self.address.shown} {why} in the middle of an answer") from None
-
-    async def _whole(self, chunks: AsyncIterator[bytes]) -> bytes:
-        data = bytearray()
-        async for chunk in chunks:
-            data += chunk
-            if len(data) > _LARGEST_EVENT:
-                raise self._no_api("sends an answer without an end")
-        return bytes(data)
-
-    async def _payloads(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        """Payloads of the events of a stream. An incomplete event at the end is dropped."""
-        rest = b""
-        data: list[bytes] = []
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) + sum(map(len, data)) > _LARGEST_EVENT:
-                    raise self._no_api("sends an event without an end")
-                for line in lines:
-                    line = line.rstrip(b"\r")
-                    name, _, value = line.partition(b":")
-                    if name == b"data":
-                        data.append(value.removeprefix(b" "))
-                    elif not line and data:
-                        yield b"\n".join(data)
-                        data = []
-                    elif name not in (b"", b"event", b"id", b"retry"):
-                        raise self._no_api(f"sends no stream of events but {self._quoted(line)}")
-        if data and not rest:
-            yield b"\n".join(data)
-
-    def _object(self, payload: bytes) -> dict[str, Any]:
-        try:
-            found = json.loads(payload)
-        except ValueError:
-            raise self._no_api(f"sends what is not JSON: {self._quoted(payload)}") from None
-        if not isinstance(found, dict):
-            raise self._no_api(f"sends no JSON object but {self._quoted(payload)}")
-        return found
-
-    def _quoted(self, data: bytes) -> str:
-        return repr(self.address.clean(data[:SHOWN].decode("utf-8", "replace")))
-
-    def _no_api(self, what: str) -> ModelError:
-        hint = None if self.address.url.endswith("/v1") else f"did you mean base_url='{self.address.shown}/v1'?"
-        return ModelError(
-            f"{self.address.shown} is no OpenAI-compatible API: it {what}",
-            hint=hint or "base_url is the address that ends in /v1, not the one of a web page",
-        )
-
-    def _refusal(self, error: openai.APIStatusError, tries: int) -> Refusal:
-        status, where = error.status_code, self.address.shown
-        body = error.body if isinstance(error.body, dict) else {}
-        told = self.address.clean(_told(error.body))
-        says = f": {told}" if told else f" with status {status}"
-        message, hint = f"{where} refuses the request{says}", None
-        if status == 401:
-            does = "wants an API key" if self.address.key == NO_KEY else "does not take the API key"
-            message, hint = f"{where} {does}{says}", NAME_A_KEY
-        elif status == 403:
-            message, hint = f"{where} does not let this key in{says}", "name a key that may use this model"
-        elif _has_no_route(error, told):
-            is_page = str(error.response.headers.get("content-type", "")).startswith("text/html")
-            path = self.address.clean(error.response.request.url.path)
-            no_api = self._no_api("answers with a web page" if is_page else f"answers {path} with status {status}")
-            message, hint, told = no_api.message, no_api.hint, ""
-        elif status == 429 and not _may_pass(error):
-            message, hint = f"the quota of this key at {where} is used up{says}", "raise it there, or name another key"
-        elif status == 429:
-            message = f"{where} takes no more requests just now, after {_times(tries)}{says}"
-            hint = "wait, or ask for less at once: lmql_lite.model(..., concurrency=4)"
-        elif status >= 500:
-            message, hint = f"{where} failed {_times(tries)}{says}", "its own log says why"
-        param = body.get("param") if isinstance(body.get("param"), str) else None
-        return Refusal(message, status=status, told=told, param=param, requests=tries, hint=hint)
-
-    def _unreachable(self, error: openai.APIConnectionError, timeout: float, tries: int) -> ModelError:
-        where, cause = self.address.shown, error.__cause__
-        kind, told = type(cause).__name__, str(cause)
-        if "CERTIFICATE" in told:
-            return ModelError(f"the certificate of {where} is not trusted", hint="SSL_CERT_FILE names trusted ones")
-        if "SSL" in told or "SSL" in kind:
-            plain = where.replace("https", "http", 1)
-            return ModelError(f"{where} does not speak https", hint=f"did you mean {plain}?")
-        if kind in ("ConnectError", "ConnectTimeout"):
-            return ModelError(f"no server answers at {where}", hint="is it running, and is this its address and port?")
-        if "Timeout" in kind:
-            return ModelError(
-                f"{where} said nothing for {timeout:g} s", hint="lmql_lite.model(..., timeout=...) waits longer"
-            )
-        if _is_reset(error):
-            how = f", {_times(tries)} in a row" if tries > 1 else ""
-            return ModelError(
-                f"{where} closes the connection without an answer{how}",
-                hint="its own log says why; is it an OpenAI-compatible API?",
-            )
-        return self._no_api("does not answer as HTTP servers do")
-
-    async def _line(self) -> _Line:
+    async def _pool(self) -> _Pool:
         loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
-        if line is None:
+        pool = self._pools.get(loop)
+        if pool is None:
             keeper = self._client(loop)
-            line = _Line(await anext(keeper), asyncio.Semaphore(self._concurrency), asyncio.Lock(), keeper)
-            line = self._lines.setdefault(loop, line)
-        return line
+            pool = _Pool(await anext(keeper), Pace(self.concurrency), asyncio.Lock(), keeper)
+            pool = self._pools.setdefault(loop, pool)
+        return pool
 
-    async def _client(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[openai.AsyncOpenAI, None]:
-        import openai
+    async def _client(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[httpx2.AsyncClient, None]:
+        import httpx2
 
-        timeout = openai.Timeout(self._timeout, connect=min(self._timeout, _CONNECT_TIMEOUT))
-        client = openai.AsyncOpenAI(
-            base_url=self.address.url,
-            api_key=self.address.key,
-            max_retries=0,
-            timeout=timeout,
-            http_client=openai.DefaultAsyncHttpxClient(verify=_trusted(), timeout=timeout),
+        client = httpx2.AsyncClient(
+            headers={**self.address.authorization, **self.address.headers, "Accept": "application/json"},
+            verify=_trusted(),
+            follow_redirects=True,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+            event_hooks={"request": [self._keep_the_key]},
         )
         try:
             yield client
         finally:
-            self._lines.pop(loop, None)
-            await client.close()
+            self._pools.pop(loop, None)
+            await client.aclose()
+
+    async def _keep_the_key(self, request: httpx2.Request) -> None:
+        """Takes the key, and the user's own headers, from a request that was redirected to another host."""
+        if request.url.host != urlsplit(self.address.url).hostname:
+            for name in ("authorization", "api-key", *self.address.headers):
+                request.headers.pop(name, None)
 
 
 async def _drained(chunks: AsyncIterator[bytes]) -> None:
@@ -327,57 +276,67 @@ async def _drained(chunks: AsyncIterator[bytes]) -> None:
             pass
 
 
+async def to_the_end(
+    work: Callable[[], Coroutine[Any, Any, Done]], undo: Callable[[Done], Awaitable[None]] | None = None
+) -> Done:
+    """Result of `work`, which opens or closes connections in a task of its own and is never interrupted midway (D48).
+
+    The connection pool shields its clean-up from anyio's cancellation, but not from asyncio's: cancelled while the pool
+    closes several expired connections, a request would leave the rest open. On cancellation this function therefore
+    cancels the work as anyio does, and waits for its end. If the work returned a result anyway, `undo` gets it.
+    """
+    import anyio
+
+    scope, found = anyio.CancelScope(), list[Done]()
+
+    async def within() -> None:
+        with scope:
+            found.append(await work())
+
+    task = asyncio.create_task(within())
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        scope.cancel()
+        await asyncio.wait([task])
+        if found and undo is not None:
+            await undo(found[0])
+        raise
+    return found[0]
+
+
 @functools.cache
 def _trusted() -> ssl.SSLContext:
     """Certificates that the client trusts by default, read once; it would read them again for every event loop."""
-    import openai
+    import httpx2
 
-    http = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
-    context: ssl.SSLContext = http.create_ssl_context()
-    return context
+    return httpx2.create_ssl_context()
 
 
-def _told(body: object) -> str:
-    """Server's message, from any of the forms that errors take."""
-    if isinstance(body, dict):
-        words = next((body[name] for name in ("message", "error", "detail", "msg") if body.get(name)), body)
-        return words if isinstance(words, str) else json.dumps(words, default=str)
-    text = body if isinstance(body, str) else ""
-    return "" if text.lstrip().startswith("<") else text
+@functools.cache
+def _timeout(seconds: float) -> httpx2.Timeout:
+    import httpx2
+
+    return httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT), pool=None)
 
 
-def _has_no_route(error: openai.APIStatusError, told: str) -> bool:
-    """True if the server does not know the route, False if an API reports a missing model or feature."""
-    if error.status_code not in _NO_ROUTE:
-        return False
-    return not isinstance(error.body, dict) or told.lower() == HTTPStatus(error.status_code).phrase.lower()
+async def _close(response: httpx2.Response) -> None:
+    await response.aclose()
 
 
-def _may_pass(error: openai.APIStatusError) -> bool:
-    """True if waiting may help; an exhausted quota does not return by waiting."""
-    return "insufficient_quota" not in str(error.body)
+async def _after(
+    first: dict[str, Any] | None, events: AsyncGenerator[dict[str, Any], None]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The events, the one that was read already included."""
+    if first is not None:
+        yield first
+    async for event in events:
+        yield event
 
 
-def _is_reset(error: openai.APIConnectionError) -> bool:
-    """True if the connection closed before the first byte of an answer, as happens after a long idle time."""
-    kind = type(error.__cause__).__name__
-    return kind in ("ReadError", "WriteError", "EndOfStream") or (
-        kind == "RemoteProtocolError" and "disconnected" in str(error.__cause__)
-    )
-
-
-def _pause(tries: int, headers: Mapping[str, str]) -> float | None:
-    """Seconds before the next attempt; None if the server asks for more than `_LONGEST_PAUSE`."""
-    pause = _FIRST_PAUSE * 2 ** (tries - 1)
-    wanted = headers.get("retry-after") or ""
-    with suppress(ValueError, TypeError):
-        pause = max(float(wanted), 0.0)
-        wanted = ""
-    if wanted:
-        with suppress(ValueError, TypeError):
-            pause = max(parsedate_to_datetime(wanted).timestamp() - time.time(), 0.0)
-    return None if pause > _LONGEST_PAUSE else pause * random.uniform(1.0, 1.25)
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
+def _json(data: bytes) -> Any:
+    """JSON value; "" if it is none."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return ""

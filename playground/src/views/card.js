@@ -1,6 +1,7 @@
-// What is known of one token: of the one that was chosen in the grid or in the tree.
+// What is known of one token, the one that was chosen in the text, the grid or the tree; and another run from there on.
 import { make, onOneLine, visible } from "../dom.js";
 import { FATES, SOURCES, probability } from "../kinds.js";
+import { withAlternative, withBeginning, withValue } from "../onward.js";
 import { percent } from "./tokens.js";
 
 export function times(count) {
@@ -8,8 +9,10 @@ export function times(count) {
 }
 
 export class Card {
-  constructor(root) {
+  /** `onGoOn(prefill)`: a run with these texts is wanted. */
+  constructor(root, onGoOn) {
     this._root = root;
+    this._onGoOn = onGoOn;
     this._isOpen = false;
   }
 
@@ -27,7 +30,9 @@ export class Card {
     this._root.hidden = true;
   }
 
-  show(token, scene, run = null) {
+  /** `place` is where another run may go on from, null where none can. */
+  show(token, scene, run = null, place = null) {
+    const goOn = place && ((prefill) => this._onGoOn(prefill));
     const share = probability(token);
     const facts = [
       ["text", make("code", {}, onOneLine(run ? run.tokens.map((each) => each.text).join("") : token.text))],
@@ -49,7 +54,7 @@ export class Card {
       make("div", { class: "card-head" }, make("h3", {}, run ? "Part of the tree" : "Token"),
         make("button", { type: "button", class: "quiet", "aria-label": "close", onclick: () => this.close() }, "✕")),
       make("div", { class: "card-body" },
-        make("div", {}, ...inMind(run ? run.tokens[0] : token), ...alsoTried(run ? run.tokens[0] : token, scene)),
+        make("div", {}, ...inMind(run ? run.tokens[0] : token, place, goOn), ...(goOn ? onward(place, goOn) : []), ...alsoTried(run ? run.tokens[0] : token, scene)),
         make("dl", {}, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))))),
     );
     this._isOpen = true;
@@ -58,7 +63,7 @@ export class Card {
 }
 
 /** What the model had in mind at this place, and which clause forbade some of it. */
-function* inMind(token) {
+function* inMind(token, place, goOn) {
   yield make("h4", {}, "What the model had in mind");
   if (!token.alternatives) {
     yield make("p", { class: "empty" }, unasked(token));
@@ -71,10 +76,27 @@ function* inMind(token) {
       make("td", {}, make("code", {}, each.text === null ? "end of the text" : onOneLine(each.text))),
       make("td", { class: "number" }, percent(share)),
       make("td", {}, make("meter", { value: String(share), "aria-hidden": "true" })),
-      make("td", {}, isTaken ? "✓ taken" : each.allowed ? "" : forbidden(each)));
+      make("td", {}, isTaken ? "✓ taken" : !each.allowed ? forbidden(each) : goOn && each.base64 === undefined ? goOnWith(each, place, goOn) : ""));
   });
   const head = ["token", "probability", "", ""].map((each) => make("th", { scope: "col" }, each));
   yield make("table", { class: "alternatives" }, make("thead", { class: "unseen" }, make("tr", {}, ...head)), make("tbody", {}, ...rows));
+}
+
+function goOnWith(alternative, place, goOn) {
+  const says = alternative.text === null ? "end here" : "go on with it";
+  const name = alternative.text === null ? "end the hole here" : `go on with ${onOneLine(alternative.text)}`;
+  return make("button", { type: "button", "aria-label": name, onclick: () => goOn(withAlternative(place, alternative)) }, says);
+}
+
+/** The hole's text, to be changed: a run that takes it as it is, or goes on from it. */
+function* onward(place, goOn) {
+  const field = make("textarea", { rows: "2", "aria-label": `text of ${place.name}` });
+  field.value = place.value;
+  yield make("details", { class: "onward" }, make("summary", {}, `Change [${visible(place.name)}] and go on`), field,
+    make("p", { class: "row" },
+      make("button", { type: "button", onclick: () => goOn(withBeginning(place, field.value)) }, "Go on from this text"),
+      make("button", { type: "button", onclick: () => goOn(withValue(place, field.value)) }, "Take it as the value")),
+    make("p", { class: "hint" }, "All that stands before it stays as it is, and costs nothing."));
 }
 
 function forbidden({ clause }) {
@@ -83,7 +105,7 @@ function forbidden({ clause }) {
 }
 
 function unasked(token) {
-  if (token.source === "forced") return "Nobody was asked: a condition left nothing else.";
+  if (token.source === "forced") return "Nobody was asked: a condition left nothing else, or the text was given.";
   if (token.hole === null) return token.logprob === null ? "Nobody was asked: this is the program's own text." : "This is the program's own text; the model only decided where to cut it into tokens.";
   if (token.allowed !== undefined) return "Nothing else to speak of: it was nearly certain.";
   return "This run does not tell.";

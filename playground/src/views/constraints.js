@@ -16,11 +16,21 @@ export class ConstraintsView {
     this._scene = scene;
     this._drawn = stamp;
     const names = new Set([...(plan?.holes ?? []).map((hole) => hole.name), ...scene.holes.map((hole) => hole.name)]);
-    if (!names.size) {
+    const unmet = scene.end?.kind === "ConstraintError" ? [this._unmet(scene.end)] : [];
+    if (!names.size && !unmet.length) {
       this._root.replaceChildren(make("p", { class: "empty" }, "Run the query, or ask for its plan: then every clause of its holes stands here, how it guides the model, and whether it is met."));
       return;
     }
-    this._root.replaceChildren(...[...names].map((name) => this._hole(name, scene, plan, isAsked)));
+    this._root.replaceChildren(...unmet, ...[...names].map((name) => this._hole(name, scene, plan, isAsked)));
+  }
+
+  /** The clauses that cannot be met, as the error names them. */
+  _unmet({ message, hint, span }) {
+    const place = span ? make("button", { type: "button", class: "link", onclick: () => this._onPlace(span) }, `line ${span.line}`) : null;
+    const rows = clausesIn(message).map((clause) =>
+      make("tr", {}, make("td", {}, make("code", {}, visible(clause))), make("td", { class: "state violated" }, "✕ cannot be met")));
+    return make("section", { class: "clauses", "aria-label": "clauses that cannot be met" }, make("h3", {}, "Cannot be met ", place), make("p", {}, visible(message)),
+      rows.length ? make("table", {}, make("tbody", {}, ...rows)) : null, hint ? make("p", { class: "hint" }, visible(hint)) : null);
   }
 
   _hole(name, scene, plan, isAsked) {
@@ -34,6 +44,11 @@ export class ConstraintsView {
     const table = plan ? clauses(planned, filled, scene, choices?.overruled) : make("p", { class: "empty" }, isAsked ? "The clauses are being looked up." : "Only the plan knows the clauses, and a recording has none.");
     return make("section", { class: "clauses" }, title, table, ...narrowed(choices), ...fillings(filled));
   }
+}
+
+/** What stands between backquotes. */
+function clausesIn(message) {
+  return [...message.matchAll(/`([^`]+)`/g)].map(([, clause]) => clause.split(/\s+/).join(" "));
 }
 
 /** How much the conditions left the model to choose from. */

@@ -17,6 +17,12 @@ const ROWS = [
   ["draft_rejected", "guesses that missed", "guessed, and the run did not come by; which ones, the run does not tell"],
   ["received_tokens", "received", "tokens that the server sent"],
   ["provider_cached_tokens", "the server's own cache", "tokens of the prompt that the server says it had"],
+  ["reasoning_tokens", "thoughts", "tokens of the answers that the server says were thoughts"],
+  ["tokens_fed", "tokens fed", "computed by the network in this process for this run"],
+  ["kv_from_memory", "attention KV in memory", "tokens whose keys and values were known; not computed again"],
+  ["kv_from_disk", "attention KV on disk", "tokens whose keys and values another run or process had stored"],
+  ["kv_from_redis", "attention KV on Redis", "tokens whose keys and values were on a Redis server"],
+  ["close_calls", "close calls", "choices that the noise of the scores might have made otherwise"],
 ];
 
 export class LedgerView {
@@ -50,7 +56,11 @@ export class LedgerView {
     const parts = ["tokens_from_cache", "tokens_from_model", "draft_accepted", "tokens_forced"].map((name) => counts[name] ?? 0);
     const kept = parts.reduce((sum, each) => sum + each, 0);
     const [cache, model, draft, forced] = parts;
-    if (kept) yield shares({ cache, model, draft, forced }, kept);
+    if (kept) {
+      yield make("p", { class: "hero", id: "hero" }, make("strong", {}, `${counted(kept, "token")}: ${cache} from the cache, ${asking(counts, model + draft)}`),
+        scene.ms ? make("span", { class: "hint" }, ` · ${(scene.ms / 1000).toFixed(2)} s in all`) : null);
+      yield shares({ cache, model, draft, forced }, kept);
+    }
     yield make("p", { class: "sum" }, make("strong", {}, `${counted(kept, "token")} of output`),
       ` = ${cache} cache + ${model} model + ${draft} guessed + ${forced} forced`);
     const share = kept ? cache / kept : 0;
@@ -83,8 +93,15 @@ export class LedgerView {
   }
 }
 
+/** How often the model was asked; as long as that is not known, for how many tokens. */
+function asking({ forward_passes: passes, requests }, asked) {
+  if (passes) return `${counted(passes, "pass", "passes")} of the model`;
+  if (requests) return `${counted(requests, "request")} to the model`;
+  return asked ? `${asked} of the model` : "0 s of model";
+}
+
 /** The sources as lengths. */
-function shares(counts, kept) {
+export function shares(counts, kept) {
   const parts = Object.entries(counts).filter(([, count]) => count).map(([kind, count]) => {
     const part = make("span", { class: `share ${kind}`, title: `${count} ${kind}` }, `${MARKS[kind] ?? ""} ${kind === "draft" ? "guessed" : kind} ${count}`.trim());
     part.style.flexGrow = String(count / kept);

@@ -1,105 +1,156 @@
-// The text as the model saw it; every hole is a box with its name. Blocks of a bounded size, so that a long text is
-// laid out piece by piece.
+// The text as the model saw it, in the colours of its tokens; every hole is a box with its name. Blocks of a bounded size,
+// so that a long text is laid out piece by piece.
+import { Colours } from "../colours.js";
 import { make, visible } from "../dom.js";
-import { MARKS } from "../kinds.js";
+import { ENDINGS, MARKS, SOURCES } from "../kinds.js";
 
 const SOFT = 4_000; // characters of a block: it ends with the next line feed
 const HARD = 8_000; // it ends here
+const THUMBNAIL = /^data:image\/jpeg;base64,[A-Za-z0-9+/]+=*$/;
 
 export class OutputView {
-  constructor(root) {
+  constructor(root, onChoose) {
     this._root = root;
     this._hypothesis = null;
+    root.addEventListener("click", (event) => {
+      const part = event.target.closest("[data-from]");
+      if (part && getSelection().isCollapsed) onChoose(this._colours.tokenAt(offsetIn(part, event)));
+    });
   }
 
   /** Draws what is new until `deadline`; says whether something is left. */
   draw(scene, hypothesis, deadline) {
     if (hypothesis !== this._hypothesis) this._reset(hypothesis);
     if (!hypothesis) return false;
-    const { pieces } = hypothesis;
-    while (this._at < pieces.length) {
-      if (this._at % 64 === 0 && performance.now() > deadline) return true;
-      this._piece(pieces[this._at++]);
+    const scroller = this._root.closest(".panels");
+    const follows = !scene.end && scroller.scrollTop + scroller.clientHeight >= scroller.scrollHeight - 40;
+    const changed = this._colours.update();
+    this._divide();
+    if (changed !== null) for (const block of this._blocks) block.isDrawn &&= block.to < changed;
+    for (const block of this._blocks) {
+      if (block.isDrawn) continue;
+      if (performance.now() > deadline) return true;
+      this._paint(block);
     }
+    if (follows) scroller.scrollTop = scroller.scrollHeight;
+    for (const [hole, label] of this._labels) if (label.version !== hole.version) this._name(hole, label);
     return false;
   }
 
   _reset(hypothesis) {
     this._hypothesis = hypothesis;
+    this._colours = hypothesis && new Colours(hypothesis);
+    this._blocks = []; // {element, first, last, from, to, open, isDrawn}: pieces, offsets of the text, holes at its beginning
+    this._pieces = 0;
+    this._opened = 0;
+    this._open = []; // holes, inner ones last
+    this._labels = new Map(); // hole -> {element, version}
     this._root.replaceChildren();
-    this._at = 0;
-    this._box = null;
-    this._block = null;
-    this._beginBlock();
   }
 
-  _piece(piece) {
-    switch (piece.kind) {
-      case "opened":
-        this._box = this._newBox(piece.name);
-        break;
-      case "closed":
-        this._close(piece);
-        break;
-      case "tool":
-        this._block.append(make("b", { class: "label" }, `${visible(piece.name)}()`));
-        break;
-      default:
-        this._write(piece);
+  /** Gives new pieces to blocks. */
+  _divide() {
+    const { pieces } = this._hypothesis;
+    for (; this._pieces < pieces.length; this._pieces++) {
+      const piece = pieces[this._pieces];
+      let block = this._blocks.at(-1);
+      const size = block ? block.to - block.from : Infinity;
+      if (size > HARD || (size > SOFT && pieces[this._pieces - 1].text?.endsWith("\n"))) {
+        const at = block?.to ?? 0;
+        block = { element: make("div", { class: "block" }), first: this._pieces, from: at, to: at, opened: this._opened, open: this._open };
+        this._blocks.push(block);
+        this._root.append(block.element);
+      }
+      block.last = this._pieces + 1;
+      block.to += piece.text?.length ?? 0;
+      block.isDrawn = false;
+      if (piece.kind === "opened") this._open = [...this._open, this._colours.holes[this._opened++]];
+      if (piece.kind === "closed") this._open = without(this._open, piece.name);
     }
   }
 
-  _newBox(name, isContinued = false) {
-    const box = make("span", { class: isContinued ? "hole open continued" : "hole open", "data-hole": name });
-    if (!isContinued) {
-      this._label = make("b", { class: "label" }, visible(name));
-      box.append(this._label);
+  _paint(block) {
+    const parts = document.createDocumentFragment();
+    let { from: offset, opened, open } = block;
+    let box = null; // the box that the text before this one stands in
+    for (const piece of this._hypothesis.pieces.slice(block.first, block.last)) {
+      switch (piece.kind) {
+        case "opened":
+          open = [...open, this._colours.holes[opened++]];
+          parts.append((box = this._box(open.at(-1), false)));
+          break;
+        case "closed":
+          open = without(open, piece.name);
+          box = null;
+          break;
+        case "tool":
+          parts.append(make("b", { class: "label" }, `${visible(piece.name)}()`));
+          box = null;
+          break;
+        case "media":
+          if (THUMBNAIL.test(piece.thumbnail)) (box ?? parts).append(make("img", { class: "thumbnail", src: piece.thumbnail, alt: "", title: visible(piece.name) }));
+          break;
+        default: {
+          const hole = piece.hole === null ? null : open.findLast(({ name }) => name === piece.hole);
+          if (!hole) box = null;
+          else if (box?.dataset.hole !== hole.name) parts.append((box = this._box(hole, true)));
+          for (const run of this._colours.runs(offset, offset + piece.text.length)) write(box ?? parts, run);
+          offset += piece.text.length;
+        }
+      }
     }
-    this._block.append(box);
+    block.element.replaceChildren(parts);
+    block.isDrawn = true;
+  }
+
+  _box(hole, isContinued) {
+    const box = make("span", { class: isContinued ? "hole continued" : "hole", "data-hole": hole.name });
+    box.classList.toggle("open", hole.to === null);
+    if (isContinued) return box;
+    const label = { element: make("b", { class: "label" }), box };
+    this._labels.set(hole, label);
+    this._name(hole, label);
+    box.append(label.element);
     return box;
   }
 
-  _close(piece) {
-    if (this._box?.dataset.hole !== piece.name) return;
-    const said = Object.entries(piece.counts).filter(([kind, count]) => count && kind !== "prompt" && kind !== "dropped");
-    for (const box of this._root.querySelectorAll(".hole.open")) {
-      box.classList.remove("open");
-      dress(box, said);
-    }
+  /** Name, ending and sources of a hole, as far as they are known. */
+  _name(hole, label) {
+    label.version = hole.version;
+    label.box.classList.toggle("open", hole.to === null);
+    const said = Object.entries(hole.counts).filter(([, count]) => count);
+    label.element.replaceChildren(visible(hole.name));
+    label.element.dataset.counts = JSON.stringify(hole.counts);
+    if (hole.to === null) return;
     const marks = said.filter(([kind]) => MARKS[kind]).map(([kind, count]) => ` ${MARKS[kind]}${count}`);
-    this._label.append(make("small", {}, ` ${visible(piece.ending)}`), ...marks.map((mark) => make("small", { class: "marks" }, mark)));
-    this._label.title = `${said.map(([kind, count]) => `${count} ${kind}`).join(", ")}; ended by ${piece.ending}`;
-    this._box = null;
-  }
-
-  _write({ text, hole }) {
-    if (hole !== null && this._box?.dataset.hole !== hole) this._box = this._newBox(hole);
-    const target = hole === null ? this._block : this._box;
-    if (target.lastChild instanceof Text) target.lastChild.appendData(visible(text));
-    else target.append(visible(text));
-    this._size += text.length;
-    if (this._size > HARD || (this._size > SOFT && text.endsWith("\n"))) this._beginBlock();
-  }
-
-  _beginBlock() {
-    this._block = make("div", { class: "block" });
-    this._root.append(this._block);
-    this._size = 0;
-    if (this._box) this._box = this._newBox(this._box.dataset.hole, true);
+    label.element.append(make("small", {}, ` ${visible(hole.ending)}`), ...marks.map((mark) => make("small", { class: "marks" }, mark)));
+    label.element.title = `${said.map(([kind, count]) => `${count} ${kind}`).join(", ")}; ended by ${hole.ending}: ${ENDINGS[hole.ending] ?? ""}`;
   }
 }
 
-/** A box has the colours of where its tokens came from, as wide as they are many. */
-function dress(box, said) {
-  const all = said.reduce((sum, [, count]) => sum + count, 0);
-  if (!all) return;
-  let at = 0;
-  const parts = said.map(([kind, count]) => {
-    const from = at;
-    at += (100 * count) / all;
-    return `var(--${kind}-fill) ${from}% ${at}%`;
-  });
-  const [[most]] = said.toSorted((a, b) => b[1] - a[1]);
-  box.style.background = `linear-gradient(90deg, ${parts.join(", ")})`;
-  box.style.outlineColor = `var(--${most})`;
+function without(open, name) {
+  const at = open.findLastIndex((hole) => hole.name === name);
+  return at < 0 ? open : open.toSpliced(at, 1);
+}
+
+/** Writes text of one source, joined to the same before it. */
+function write(target, { text, kind, at }) {
+  const last = target.lastChild;
+  if (kind === null) {
+    if (last instanceof Text) last.appendData(visible(text));
+    else target.append(visible(text));
+  } else if (last?.dataset?.kind === kind) last.firstChild.appendData(visible(text));
+  else target.append(make("span", { class: `source ${kind}`, "data-kind": kind, "data-from": String(at), title: SOURCES[kind] }, visible(text)));
+}
+
+/** The offset in the run's text of the character under the pointer. */
+function offsetIn(part, event) {
+  const found = caretAt(part.getRootNode(), event);
+  const inside = found && part.contains(found.offsetNode) ? found.offset : 0;
+  return Number(part.dataset.from) + inside;
+}
+
+/** In an element of its own a document tells of the text inside only where it is told of the element. */
+function caretAt(root, { clientX, clientY }) {
+  return document.caretPositionFromPoint?.(clientX, clientY, root instanceof ShadowRoot ? { shadowRoots: [root] } : {});
 }

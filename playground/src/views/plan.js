@@ -1,7 +1,7 @@
 // What a run would ask, before it asks: the sentences of `lq run --dry-run`, and what it may cost as a table.
 import { make, visible } from "../dom.js";
 
-const SPENDING = /^(?: {12}|(?:requests|tokens in|tokens out|cost) {2})/; // the same as lines for a terminal
+const SPENDING = /^(?:if all that|(?:requests|tokens in|tokens out|cost) {2})/; // the same as lines for a terminal
 const ROWS = [
   ["requests", "requests"],
   ["prompt_tokens", "tokens in"],
@@ -16,13 +16,13 @@ export function showPlan(root, { plan, lines, problems }) {
     return;
   }
   const said = lines.filter((line) => !SPENDING.test(line)).map((line) => make("p", {}, visible(line)));
-  root.replaceChildren(spending(plan), ...said);
+  root.replaceChildren(table(plan.spending), ...said);
 }
 
-function spending({ usual, most }) {
-  const head = ["", "if all is accepted", "at most"].map((each) => make("th", { scope: "col" }, each));
-  const rows = ROWS.filter(([name]) => usual[name] || most[name] || name.endsWith("tokens")).map(([name, says]) =>
-    make("tr", {}, make("th", { scope: "row" }, says), ...[usual, most].map((each) => make("td", { class: "number" }, bound(each[name])))),
+function table(spending) {
+  const head = ["", "at most, if all fits"].map((each) => make("th", { scope: "col" }, each));
+  const rows = ROWS.filter(([name]) => spending[name] || name.endsWith("tokens")).map(([name, label]) =>
+    make("tr", {}, make("th", { scope: "row" }, label), make("td", { class: "number" }, bound(spending[name]))),
   );
   return make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
 }

@@ -1,5 +1,6 @@
 // How a run ended: its value, its holes, or what went wrong.
 import { make, shortened, visible } from "../dom.js";
+import { ENDINGS } from "../kinds.js";
 
 const LONGEST = 4_000; // characters of a value
 
@@ -39,7 +40,7 @@ function* done(line) {
   if (names.length) {
     const rows = names.map((name) =>
       make("tr", {}, make("th", { scope: "row" }, visible(name)), make("td", {}, said(name, line.vars[name])),
-        make("td", {}, visible(line.endings[name] ?? ""))),
+        make("td", { title: ENDINGS[line.endings[name]] }, visible(line.endings[name] ?? ""))),
     );
     const head = make("tr", {}, ...["hole", "last value", "ended by"].map((each) => make("th", { scope: "col" }, each)));
     yield make("table", { class: "values" }, make("thead", {}, head), make("tbody", {}, ...rows));

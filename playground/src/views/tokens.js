@@ -2,7 +2,7 @@
 import { make, onOneLine } from "../dom.js";
 import { FATES, MARKS, probability, sourceOf } from "../kinds.js";
 
-const BLOCK = 400;
+const BLOCK = 120;
 const CELL_HEIGHT = 32;
 const ROW = 12; // cells in a row, before anything was measured
 
@@ -11,7 +11,7 @@ export class TokensView {
     this._root = root;
     this._onChoose = onChoose;
     this._hypothesis = null;
-    this._near = new IntersectionObserver((entries) => this._moved(entries), { rootMargin: "800px" });
+    this._near = new IntersectionObserver((entries) => this._moved(entries), { rootMargin: "500px" });
     root.addEventListener("click", (event) => this._clicked(event));
     root.addEventListener("focusin", (event) => this._focused(event));
     root.addEventListener("keydown", (event) => this._key(event));
@@ -56,6 +56,7 @@ export class TokensView {
     this._near.disconnect();
     this._root.replaceChildren();
     this._blocks = [];
+    this._measured = 0; // pixels of a whole block, once one was laid out
     this._count = 0;
     this._seen = 0;
     this._current = 0;
@@ -74,7 +75,8 @@ export class TokensView {
 
   _height() {
     const [first] = this._blocks;
-    return first?.isFull && first.to - first.from === BLOCK ? first.element.offsetHeight : (BLOCK / ROW) * CELL_HEIGHT;
+    if (!this._measured && first?.isFull && first.to - first.from === BLOCK) this._measured = first.element.offsetHeight;
+    return this._measured || (BLOCK / ROW) * CELL_HEIGHT;
   }
 
   _moved(entries) {

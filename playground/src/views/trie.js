@@ -2,33 +2,38 @@
 // taken back stays as a ghost. The list beside it says the same in a table.
 import { counted, draw as svg, make, onOneLine, shortened, visible } from "../dom.js";
 import { FATES, MARKS, SOURCES } from "../kinds.js";
+import { ROW, layOut } from "../layout.js";
 import { Trie } from "../scene.js";
 import { times } from "./card.js";
+import { percent } from "./tokens.js";
+import { Zoom } from "./zoom.js";
 
 const MOST_RUNS = 300; // drawn at once
+const MOST_WITH_GHOSTS = 150; // tokens of a tree that shows what else the model had in mind
 const LABEL = 26; // characters
 const CHARACTER = 7.3;
-const ROW = 34;
-const GAP = 34;
 const PADDING = 9;
 const MOST_NEW = 40; // of them, in one frame
 const REST = 6; // drawing takes at most one part in so many of the time
 
 export class TrieView {
-  constructor({ root, list, scope, tidyRows, onChoose }) {
+  /** `scope` is null where other runs are never drawn; `ghosts` is a check box, `buttons` are those of the zoom. */
+  constructor({ root, list, scope, ghosts, buttons, onChoose }) {
     this._root = root;
     this._list = list;
     this._scope = scope;
-    this._tidyRows = tidyRows ?? plainRows;
+    this._ghosts = ghosts;
     this._onChoose = onChoose;
     this._drawn = null;
     this._notBefore = 0;
     this._places = new Map(); // element -> run
     this._painted = new Map(); // first token of a run -> {stamp, node, edge}
     this._others = [];
+    this._zoom = new Zoom(root, buttons);
+    ghosts.addEventListener("change", () => (this._drawn = null));
     root.addEventListener("click", (event) => this._choose(event.target.closest("[role=treeitem]")));
     root.addEventListener("keydown", (event) => this._key(event));
-    scope.addEventListener("change", () => (this._drawn = null));
+    scope?.addEventListener("change", () => (this._drawn = null));
   }
 
   /** Recordings of other runs on this page, as scenes: drawn together with the one that is shown, where that is wanted. */
@@ -37,22 +42,32 @@ export class TrieView {
     this._drawn = null;
   }
 
+  get _isShared() {
+    return this._scope?.value === "page";
+  }
+
+  /** The element with the focus, also where the tree stands in an element of its own. */
+  get _focused() {
+    return this._root.getRootNode().activeElement;
+  }
+
   draw(scene) {
     const isList = !this._list.closest("[hidden]");
-    const stamp = `${scene.count} ${this._scope.value} ${this._others.length} ${isList}`;
+    const panel = this._zoom.panel;
+    const stamp = `${scene.count} ${this._isShared} ${this._others.length} ${isList} ${panel.width} ${panel.height}`;
     if (this._scene === scene && this._drawn === stamp) return false;
     const began = performance.now();
     if (this._scene === scene && began < this._notBefore) return true;
     this._scene = scene;
     this._drawn = stamp;
-    const trie = this._scope.value === "page" ? joined([...this._others, scene]) : scene.trie;
-    const { top, drawn } = trie.runs(MOST_RUNS);
+    const trie = this._isShared ? joined([...this._others, scene]) : scene.trie;
+    const hasGhosts = !isList && this._ghosts.checked && trie.size <= MOST_WITH_GHOSTS;
+    const { top, drawn } = trie.runs(MOST_RUNS, best(scene, trie), hasGhosts);
     let isLeft = false;
     if (isList) this._tabulate(drawn);
     else {
-      this._tidyRows(top);
-      place(top);
-      isLeft = this._paint(drawn, scene.end ? null : trie.latest);
+      for (const run of drawn) run.width = widthOf(run);
+      isLeft = this._paint(drawn, scene.end ? null : trie.latest, layOut(top, panel));
     }
     const now = performance.now();
     this._notBefore = now + REST * (now - began);
@@ -62,8 +77,8 @@ export class TrieView {
 
   /** What looks as it did before is left where it is: a run that grows changes little of its tree. Says whether some
    * that are new are left for the next frame. */
-  _paint(drawn, latest) {
-    const focused = this._places.get(document.activeElement)?.tokens[0];
+  _paint(drawn, latest, size) {
+    const focused = this._places.get(this._focused)?.tokens[0];
     const before = this._painted;
     this._painted = new Map();
     this._places.clear();
@@ -72,12 +87,8 @@ export class TrieView {
       return false;
     }
     const parts = [];
-    let width = 0;
-    let height = 0;
     let made = 0;
     for (const run of drawn) {
-      width = Math.max(width, run.x + run.width + (run.hidden ? 70 : 0));
-      height = Math.max(height, (run.row + 1) * ROW);
       if (made === MOST_NEW) continue;
       const stamp = looks(run, run.last === latest);
       const known = before.get(run.tokens[0]);
@@ -89,14 +100,12 @@ export class TrieView {
       this._places.set(part.node, run);
       run.element = part.node;
     }
-    const follows = latest && this._root.scrollLeft + this._root.clientWidth >= this._root.scrollWidth - 40;
-    const [edges, nodes] = this._sheet(width + 2 * PADDING, height + PADDING);
+    const [edges, nodes] = this._sheet(size.width + 2 * PADDING, size.height + PADDING);
     fill(edges, parts.flatMap((part) => part.edge ?? []));
     fill(nodes, parts.map((part) => part.node));
     const again = focused && this._painted.get(focused)?.node;
-    if (again && again !== document.activeElement) again.focus({ preventScroll: true });
+    if (again && again !== this._focused) again.focus({ preventScroll: true });
     if (!nodes.querySelector('[tabindex="0"]')) (again ?? parts[0].node).setAttribute("tabindex", "0");
-    if (follows) this._root.scrollLeft = this._root.scrollWidth;
     return parts.length < drawn.length;
   }
 
@@ -107,19 +116,16 @@ export class TrieView {
       sheet = svg("svg", { role: "tree", "aria-label": "what was said" }, svg("g"), svg("g"));
       this._root.replaceChildren(sheet);
     }
-    sheet.setAttribute("width", width);
-    sheet.setAttribute("height", height);
+    this._zoom.fit(sheet, width, height);
     return sheet.children;
   }
 
   _node(run, isLatest) {
-    const text = run.tokens.map((token) => token.text).join("");
-    const mark = MARKS[run.kind] ? `${MARKS[run.kind]} ` : "";
-    const shownLabel = mark + label(text); // a name has to begin with what is to be seen
+    const shownLabel = labelOf(run); // a name has to begin with what is to be seen
     const node = svg(
       "g",
       {
-        class: `run ${run.kind}${isLatest ? " latest" : ""}`,
+        class: classOf(run) + (isLatest ? " latest" : ""),
         role: "treeitem",
         tabindex: "-1",
         "aria-level": run.depth,
@@ -129,6 +135,7 @@ export class TrieView {
       },
       svg("rect", { width: run.width, height: ROW - 10, rx: 5 }),
       svg("text", { x: PADDING, y: 16.5 }, shownLabel),
+      run.alternative?.clause ? svg("title", {}, `forbidden by ${visible(run.alternative.clause)}`) : null,
     );
     if (run.hidden) node.append(svg("text", { class: "more", x: run.width + 6, y: 16.5 }, `+${run.hidden} more`));
     return node;
@@ -159,12 +166,12 @@ export class TrieView {
     element.setAttribute("tabindex", "0");
     element.setAttribute("aria-selected", "true");
     element.focus({ preventScroll: true });
-    element.scrollIntoView({ block: "nearest", inline: "nearest" });
-    this._onChoose(run.tokens[0], run);
+    this._zoom.show(run.x, run.row * ROW, run.width + 2 * PADDING, ROW);
+    this._onChoose(run.alternative?.asked ?? run.tokens[0], run.alternative ? null : run);
   }
 
   _key(event) {
-    const run = this._places.get(document.activeElement);
+    const run = this._places.get(this._focused);
     if (!run || event.altKey || event.ctrlKey || event.metaKey) return;
     const runs = [...this._places.values()];
     const inRows = () => runs.toSorted((a, b) => a.row - b.row || a.x - b.x);
@@ -187,8 +194,32 @@ export class TrieView {
 
 function joined(scenes) {
   const all = new Trie();
-  for (const scene of scenes) all.join(scene.trie);
+  for (const scene of scenes) all.join(scene.trie, scene !== scenes.at(-1));
   return all;
+}
+
+/** Nodes of the result, where there are branches that did not become it. */
+function best(scene, trie) {
+  const winner = scene.hypotheses.size > 1 ? scene.winner : null;
+  return new Set(winner?.path.map((at) => trie.nodeOf(winner.tokens[at])));
+}
+
+function classOf(run) {
+  const marks = [run.isBest && "best", run.isOther && "other", run.alternative && !run.alternative.allowed && "struck"];
+  return [run.alternative ? "ghost" : "run", run.kind, ...marks.filter(Boolean)].join(" ");
+}
+
+function labelOf(run) {
+  if (run.alternative) {
+    const text = run.alternative.text === null ? "end" : label(run.alternative.text);
+    return `${text} ${percent(Math.exp(Math.min(run.alternative.logprob, 0)))}${run.alternative.allowed ? "" : " ✕"}`;
+  }
+  const mark = MARKS[run.kind] ? `${MARKS[run.kind]} ` : "";
+  return mark + label(run.tokens.map((token) => token.text).join(""));
+}
+
+function widthOf(run) {
+  return labelOf(run).length * CHARACTER + 2 * PADDING;
 }
 
 function label(text) {
@@ -196,6 +227,10 @@ function label(text) {
 }
 
 function described(run) {
+  if (run.alternative) {
+    const { allowed, clause } = run.alternative;
+    return allowed ? "not taken" : clause ? `forbidden by ${visible(clause)}` : "forbidden by the conditions together";
+  }
   const fate = run.kind === "dropped" ? `, ${FATES[run.fate]}` : "";
   const hole = run.hole === null ? "" : `, in ${visible(run.hole)}`;
   return `${SOURCES[run.tokens[0].source]}${fate}${hole}, ${counted(run.tokens.length, "token")}, come by ${times(run.passes)}`;
@@ -204,7 +239,7 @@ function described(run) {
 /** All that its node and its edge are drawn from. */
 function looks(run, isLatest) {
   const { parent } = run;
-  return [run.kind, run.fate, isLatest, run.depth, run.x, run.row, run.width, run.hidden, run.passes, run.tokens.length, parent.x + parent.width, parent.row].join();
+  return [classOf(run), run.fate, isLatest, run.isWrapped, run.turn, run.depth, run.x, run.row, run.width, run.hidden, run.passes, run.tokens.length, parent.x + parent.width, parent.row].join();
 }
 
 /** Puts the elements into a group that may have the first of them. */
@@ -215,38 +250,15 @@ function fill(group, elements) {
   group.append(...elements.slice(at));
 }
 
-/** A row for each end, a parent beside its first child: where there is no layout from npm. */
-function plainRows(top) {
-  let row = 0;
-  const stack = [top];
-  while (stack.length) {
-    const run = stack.pop();
-    run.row = row;
-    if (run.children.length === 0) row += 1;
-    stack.push(...run.children.toReversed());
-  }
-}
-
-function place(top) {
-  const stack = [top];
-  while (stack.length) {
-    const run = stack.pop();
-    const text = run.tokens.map((token) => token.text).join("");
-    const long = label(text).length + (MARKS[run.kind] ? 2 : 0);
-    run.width = run.tokens.length ? long * CHARACTER + 2 * PADDING : 0;
-    run.x = run.parent?.tokens.length ? run.parent.x + run.parent.width + GAP : 0;
-    stack.push(...run.children);
-  }
-}
-
 function edge(run) {
   const { parent } = run;
   const from = { x: parent.x + parent.width + PADDING, y: parent.row * ROW + PADDING + (ROW - 10) / 2 };
   const to = { x: run.x + PADDING, y: run.row * ROW + PADDING + (ROW - 10) / 2 };
   const middle = (from.x + to.x) / 2;
+  const side = to.y - ROW / 2;
   return svg("path", {
-    class: `edge ${run.kind}`,
-    d: `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`,
+    class: `edge ${run.kind}${run.isBest ? " best" : ""}${run.isOther ? " other" : ""}`,
+    d: run.isWrapped ? `M${from.x} ${from.y}H${run.turn + PADDING}V${side}H${to.x - 10}V${to.y}h10` : `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`,
     "stroke-width": 1.5 + 2 * Math.log2(Math.max(1, run.passes)),
   });
 }

@@ -1,0 +1,285 @@
+"""Models in this process: what queries cost beside a bare loop, alone, together, with long prompts and with options.
+
+    python benchmarks/local.py [--model smol|qwen2.5-0.5b|tiny] [--unpacked] [--tokens 200] [--runs 2]
+                               [--only alone options exact fed] [--guidance PYTHON]
+
+`smol` is a trained model, the others have random weights: the time of a pass does not depend on them. Times are those
+of the processor on one thread, the least of all runs; measurements take turns, each with a prompt that nobody has seen,
+and without drafts, which would be a gift where a model repeats itself. Held to for the larger two models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import copy
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import lmql_lite as lq
+from lmql_lite.models.base import ScoreRequest
+from lmql_lite.models.model_files import located, smol_file
+from lmql_lite.models.packed_weights import is_packed, pack_weights
+from lmql_lite.models.tokenizer import HFTokenizer
+from lmql_lite.models.transformers import TransformersModel
+
+SHAPES: dict[str, dict[str, int]] = {
+    "tiny": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4},
+    "qwen2.5-0.5b": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+}
+"""Shapes of Qwen2 models with two key and value heads and a vocabulary of 151,936: 20 and 494 million weights."""
+QUERY = '"{prompt}[X]" where REGEX(X, r"[a-z ,.]+") and len(TOKENS(X)) == {tokens}'
+SHORT = 16
+RUNS, LONG = 32, 400
+HELD_TO = {
+    "argmax / bare loop": 1.05,
+    "argmax / generate": 1.03,
+    "exact argmax / bare loop": 1.20,
+    f"hole of {SHORT} tokens / bare loop": 1.10,
+    f"tokens fed of {RUNS} runs / their sum": 1.1,
+    "tokens fed of a hybrid model / prompt, tokens and drafts": 1.0,
+    "passes of 20 options, after the prompt's": 1.0,
+    "argmax / guidance's, both of their bare loops": 1.0,
+}
+AT_LEAST = {
+    "throughput of 8 / bare loop": 3.0,
+    "throughput of 8, 20 ms apart / bare loop": 3.0,
+    "options one after the other / together": 5.0,
+}
+PARTS = ("alone", "options", "exact", "fed")
+_NUMBERS = itertools.count(1)
+
+
+def random_network(config: Any) -> Any:
+    """Network with small random weights, filled quickly."""
+    torch.manual_seed(7)
+    with torch.device("meta"):
+        empty = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    network = empty.to_empty(device="cpu").eval()
+    some = torch.rand(1 << 16) * 0.07 - 0.035
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if weight.dim() < 2:
+                weight.fill_(1.0 if "norm" in name else 0.0)
+            else:
+                weight.view(-1).copy_(some.repeat(-(-weight.numel() // len(some)))[: weight.numel()])
+    network.model.rotary_emb = type(network.model.rotary_emb)(config=config)
+    network.tie_weights()
+    return network
+
+
+def hybrid_network() -> Any:
+    config = transformers.Qwen3NextConfig(
+        vocab_size=49152, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        shared_expert_intermediate_size=32, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16,
+        linear_value_head_dim=16, layer_types=["linear_attention", "linear_attention", "full_attention"],
+    )  # fmt: skip
+    torch.manual_seed(7)
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def tokenizer_of(size: int) -> HFTokenizer:
+    """Tokens of SmolLM2, for a network with scores for more of them."""
+    folder, _ = located(str(smol_file()))
+    return HFTokenizer(HFTokenizer.from_folder(folder)._backend, eos={2}, size=size)
+
+
+def prompt(words: int = 6) -> str:
+    """Text that no run has seen."""
+    return f"Note {next(_NUMBERS)}: " + " ".join(f"words {number}" for number in range(words // 3)) + " then"
+
+
+def query(tokens: int) -> Any:
+    return lq.compile(QUERY.replace("{tokens}", str(tokens)))
+
+
+class LocalBenchmark:
+    """Lines for one model."""
+
+    def __init__(self, model: TransformersModel, plain: Any, runs: int) -> None:
+        """`plain` is the network as transformers loads it, for the bare loop and `generate`."""
+        self.model, self.plain, self.runs = model, plain, runs
+        self.lines: dict[str, float] = {}
+        self._ids = lambda text: torch.tensor([[*model.tokenizer.bos, *model.tokenizer.encode(text.encode())]])
+
+    def seconds(self, *works: Callable[[], Any]) -> list[float]:
+        """Least processor time of each; they take turns."""
+        least = [float("inf")] * len(works)
+        for _ in range(self.runs):
+            for at, work in enumerate(works):
+                begin = time.process_time()
+                work()
+                least[at] = min(least[at], time.process_time() - begin)
+        return least
+
+    @torch.inference_mode()
+    def bare(self, tokens: int) -> None:
+        ids, past = self._ids(prompt()), transformers.DynamicCache()
+        for _ in range(tokens):
+            out = self.plain(input_ids=ids, past_key_values=past, use_cache=True, logits_to_keep=1)
+            ids = out.logits[:, -1].argmax(-1, keepdim=True)
+
+    @torch.inference_mode()
+    def generate(self, tokens: int) -> None:
+        ids = self._ids(prompt())
+        self.plain.generate(
+            ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, attention_mask=torch.ones_like(ids),
+            pad_token_id=0,
+        )  # fmt: skip
+
+    def ours(self, tokens: int, together: int = 1, apart: float = 0.0, words: int = 6) -> list[Any]:
+        asked = query(tokens)
+
+        async def one(number: int) -> Any:
+            await asyncio.sleep(apart * number)
+            given = {"prompt": prompt(words)}
+            cache = lq.TokenCache()
+            return await asked.run(given, model=self.model, max_tokens=tokens, cache=cache, speculate=False)
+
+        async def everyone() -> list[Any]:
+            return list(await asyncio.gather(*(one(number) for number in range(together))))
+
+        return asyncio.run(everyone())
+
+    def exact(self, tokens: int) -> None:
+        """Lines of the same network with exact passes, none of which is there for others to reuse."""
+        self.model = lq.model(self.model.network, self.model.tokenizer, exact=True)
+        self.ours(2)
+        bare, ours = self.seconds(lambda: self.bare(tokens), lambda: self.ours(tokens))
+        self.lines["exact argmax / bare loop"] = ours / bare
+        price = self.model.exact_price()
+        assert price is not None, "these networks are fed rows"
+        self.lines["an exact step / a fast one"] = price[1]
+
+    def beside_guidance(self, python: str, tokens: int) -> None:
+        folder, _ = located(str(smol_file()))
+        script = Path(__file__).with_name("local_guidance.py")
+        command = [python, "-I", str(script), str(folder), "--tokens", str(tokens), "--runs", str(self.runs)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        told = json.loads(done.stdout.splitlines()[-1])
+        self.lines["guidance's argmax / its bare loop"] = told["guidance"] / told["bare"]
+        self.lines["guidance's passes"] = told["passes"]
+        self.lines["argmax / guidance's, both of their bare loops"] = (
+            self.lines["argmax / bare loop"] * told["bare"] / told["guidance"]
+        )
+
+    def alone(self, tokens: int) -> None:
+        for part in (self.bare, self.ours, self.generate):
+            part(2)
+        bare, ours, generated = self.seconds(
+            lambda: self.bare(tokens), lambda: self.ours(tokens), lambda: self.generate(tokens)
+        )
+        self.lines["argmax / bare loop"] = ours / bare
+        self.lines["argmax / generate"] = ours / generated
+        short, hole = self.seconds(lambda: self.bare(SHORT), lambda: self.ours(SHORT))
+        self.lines[f"hole of {SHORT} tokens / bare loop"] = hole / short
+        many = max(tokens // 4, SHORT)
+        single, eight, apart = self.seconds(
+            lambda: self.bare(many), lambda: self.ours(many, 8), lambda: self.ours(many, 8, apart=0.02)
+        )
+        self.lines["throughput of 8 / bare loop"] = 8 * single / eight
+        self.lines["throughput of 8, 20 ms apart / bare loop"] = 8 * single / apart
+
+    def options(self) -> None:
+        encode = self.model.tokenizer.encode
+        options = [encode(f" {stem} {end}".encode()) for stem in ("small red", "large blue") for end in range(11, 21)]
+        least = [float("inf"), float("inf")]
+        for _ in range(self.runs):
+            for at, together in enumerate((False, True)):
+                given = tuple(self._ids(prompt(LONG))[0].tolist())
+                asked = [ScoreRequest(given, option[:-1], tuple(range(len(option)))) for option in options]
+                asyncio.run(self.model.score([ScoreRequest(given)]))
+                passes, begin = self.model.forward_passes, time.process_time()
+                for some in [asked] if together else [[one] for one in asked]:
+                    asyncio.run(self.model.score(some))
+                least[at] = min(least[at], time.process_time() - begin)
+        self.lines["passes of 20 options, after the prompt's"] = float(self.model.forward_passes - passes)
+        self.lines["options one after the other / together"] = least[0] / least[1]
+
+    def long_prompts(self) -> None:
+        before = self.model.tokens_fed
+        results = self.ours(SHORT, RUNS, words=LONG)
+        own = sum(result.usage.prompt_tokens + SHORT for result in results)
+        self.lines[f"tokens fed of {RUNS} runs / their sum"] = (self.model.tokens_fed - before) / own
+
+    def fed_one_by_one(self, tokens: int) -> None:
+        before = self.model.tokens_fed
+        (result,) = self.ours(tokens)
+        usage = result.usage
+        most = usage.prompt_tokens + 1 + tokens + usage.draft_accepted + usage.draft_rejected  # one token is healed
+        self.lines["tokens fed of a hybrid model / prompt, tokens and drafts"] = (self.model.tokens_fed - before) / most
+
+
+def models_of(name: str, *, packed: bool = True) -> tuple[TransformersModel, Any]:
+    """A model, and its network as transformers loads it."""
+    if name == "smol":
+        folder, _ = located(str(smol_file()))
+        network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        model = lq.model("smol") if packed else lq.model(network, HFTokenizer.from_folder(folder))
+    else:
+        config = transformers.Qwen2Config(
+            vocab_size=151936, num_key_value_heads=2, max_position_embeddings=32768, tie_word_embeddings=True,
+            **SHAPES[name],
+        )  # fmt: skip
+        network = random_network(config)
+        own = copy.deepcopy(network) if packed else network
+        if packed:
+            pack_weights(own)
+        model = lq.model(own, tokenizer_of(151936))
+    assert isinstance(model, TransformersModel)
+    return model, network
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("smol", *SHAPES), default="qwen2.5-0.5b")
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--unpacked", action="store_true", help="the network as a caller has loaded it")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--guidance", metavar="PYTHON", help="interpreter that has guidance, for --model smol")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    benchmark = LocalBenchmark(*models_of(options.model, packed=not options.unpacked), options.runs)
+    print(f"{options.model}: weights are {'' if is_packed(benchmark.model.network) else 'not '}packed", flush=True)
+    if "alone" in options.only:
+        benchmark.alone(options.tokens)
+    if options.guidance:
+        benchmark.beside_guidance(options.guidance, options.tokens)
+    if "options" in options.only:
+        benchmark.options()
+    if "exact" in options.only:
+        benchmark.exact(options.tokens)
+    lines = benchmark.lines
+    if "fed" in options.only:
+        small = benchmark if options.model == "tiny" else LocalBenchmark(*models_of("tiny"), 1)
+        small.long_prompts()
+        hybrid = lq.model(hybrid_network(), tokenizer_of(49152))
+        assert isinstance(hybrid, TransformersModel)
+        recurrent = LocalBenchmark(hybrid, hybrid.network, 1)
+        recurrent.fed_one_by_one(options.tokens)
+        lines |= small.lines | recurrent.lines
+    missed = []
+    for name, value in lines.items():
+        most, least = HELD_TO.get(name), AT_LEAST.get(name)
+        held = f"   held to {most}" if most else f"   at least {least}" if least else ""
+        print(f"{name:60}{value:8.3f}{held}")
+        if (most and value > most) or (least and value < least):
+            missed.append(name)
+    if missed:
+        print("missed:", "; ".join(missed))
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,413 @@
+"""The library's functions: compile, run, stream, rows, map, plan, model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any, Literal, Unpack, cast, overload
+
+from lmql_lite.cache.token_cache import AnyCache
+from lmql_lite.engine import events
+from lmql_lite.engine.blocking import blocked, blocking
+from lmql_lite.engine.budget import Purse
+from lmql_lite.engine.frame import NestedCall
+from lmql_lite.engine.plan import Plan
+from lmql_lite.engine.planner import planned
+from lmql_lite.engine.result import Result
+from lmql_lite.engine.rows import (
+    Columns,
+    DataRow,
+    FinishedRow,
+    OnError,
+    Progress,
+    Rows,
+    carried,
+    check_rows,
+    finished_rows,
+    in_order,
+    numbered,
+    row_options,
+    rows_at_once,
+)
+from lmql_lite.engine.session import Session, default_session
+from lmql_lite.engine.settings import checked
+from lmql_lite.engine.tracebacks import ShortTracebacks
+from lmql_lite.errors import InputError, did_you_mean
+from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES, PROVIDED
+from lmql_lite.lang.parser import parse
+from lmql_lite.lang.source import Source
+from lmql_lite.models.base import Model
+from lmql_lite.models.registry import Access, load, of_network
+from lmql_lite.observe.telemetry import watched
+from lmql_lite.observe.trace import Trace, traced
+from lmql_lite.options import OPTIONS, HeaderOptions
+from lmql_lite.program.compiler import compile as compile_program
+from lmql_lite.program.ops import Program
+
+SUFFIXES = (".lq", ".lmql")
+INPUT = "input"
+"""Name under which a caller may give the query its `input()`: a function that returns a line, or an awaitable one."""
+
+
+class RunOptions(HeaderOptions, total=False):
+    """Options of a run: those of a header, and what a caller alone may say. Each overrules the query's own header.
+
+    `model` is an id (`demo`, `local:PATH`, `openai/NAME`) or a model object. `cache=False` asks the model for every
+    token anew, `cache="x.tokens"` keeps what it generates in a file, a `TokenCache` says how. `trace` writes every call
+    of the model (`x.json`), the events (`x.lqrun`, for `lq replay`) or a report (`x.html`). `session` shares models and
+    trees with its other runs; without it all runs of the process share one. `prefill=[("A", "Paris"), ("B", " It")]`
+    gives holes their text, in the order in which they are opened; that of the last one is its beginning, and is
+    continued, unless `("", "")` stands behind it. `docs/language.md` has a table of all.
+    """
+
+    decoder: str | None
+    model: str | Model | None
+    cache: AnyCache | None
+    trace: str | os.PathLike[str] | None
+    session: Session | None
+    prefill: Sequence[tuple[str, str]] | None
+    k: int | None
+    budget: int | None
+    b: int | None
+    alpha: float | None
+
+
+class Options(RunOptions, total=False):
+    """Those, and `n`: the number of results.
+
+    >>> options: lq.Options = {"seed": 7, "max_tokens": 20}
+    >>> lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"), **options).seed
+    7
+    """
+
+    n: int | None
+
+
+Answers = Result | list[Result]
+"""Return value of a run: its result, or a list of all, best first, if several were asked for."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Query:
+    """A compiled query: run it as often as you like, also several times at once. It pickles as its source.
+
+    >>> query = lq.compile('"A list of {things}:[LIST]"')
+    >>> query
+    Query('<query>', inputs=('things',), holes=('LIST',))
+    >>> query("colours", model=lq.ScriptedModel("A list of colours: red"))["LIST"]
+    ' red'
+    """
+
+    program: Program
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs it, and gives what it returns, or the `Result` where it returns nothing; of `n` > 1 a list of either.
+
+        Arguments by place are the inputs in the order of their first use. Keywords that are no inputs are options of
+        the run. Inside a running event loop it blocks that. Errors as in `stream`.
+        """
+        if len(arguments) > len(self.inputs):
+            raise InputError(f"the query takes {len(self.inputs)} inputs, and {len(arguments)} are given by place")
+        inputs = dict(zip(self.inputs, arguments, strict=False))
+        if twice := [name for name in named if name in inputs]:
+            raise InputError(f"the input {twice[0]!r} is given twice")
+        options = {name: value for name, value in named.items() if name in OPTIONS and name not in self.inputs}
+        inputs |= {name: value for name, value in named.items() if name not in options}
+        answers = blocking(answers_of(self.stream(inputs, **cast("Options", options))))
+        if not self.returns:
+            return answers
+        return [result.value for result in answers] if isinstance(answers, list) else answers.value
+
+    def __repr__(self) -> str:
+        return f"Query({self.program.span.name!r}, inputs={self.inputs}, holes={self.holes})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        span = self.program.span
+        return _of_source, (span.name, span.text, span.first_line)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names that the caller gives, in the order of their first use."""
+        return tuple(wanted.name for wanted in self.program.inputs)
+
+    @property
+    def holes(self) -> tuple[str, ...]:
+        return self.program.holes
+
+    @property
+    def returns(self) -> bool:
+        """True if the query returns a value of its own somewhere."""
+        return self.program.returns
+
+    def stream(
+        self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]
+    ) -> AsyncGenerator[events.Event, None]:
+        """One run, event by event; the last event is `Finished` with the result, and with all of them where `n` > 1.
+
+        Raises InputError for a missing or unknown input and for a wrong option, ConstraintError where a `where`
+        cannot be met, ModelError where the model fails, and whatever the query's own Python raises, unwrapped.
+        """
+        return self.stream_from(Purse(), inputs, options)
+
+    async def stream_from(
+        self, purse: Purse, inputs: Mapping[str, Any] | None, options: Options
+    ) -> AsyncGenerator[events.Event, None]:
+        """One run as in `stream`, whose limits are those of all runs with this `purse`."""
+        given = self._given(inputs)
+        if unknown := [name for name in options if name not in OPTIONS and name in self.inputs]:
+            raise InputError(
+                f"{unknown[0]!r} is an input of the query, and no option of a run",
+                hint=f"give inputs as a dict: {{{unknown[0]!r}: ...}}",
+            )
+        session = options.pop("session", None) or default_session()
+        model = options.pop("model", None)
+        settings = checked(options)
+        trace = Trace(settings.trace) if settings.trace else None
+        batches = session.stream(self.program, given, settings, model, trace.calls if trace else None, purse)
+        batches = watched(batches)
+        async with aclosing(traced(batches, trace) if trace else batches) as stream:
+            with ShortTracebacks():
+                async for batch in stream:
+                    for event in batch:
+                        yield event
+
+    @overload  # n=1 is an int, too: the first that fits counts
+    async def run(  # type: ignore[overload-overlap]
+        self, inputs: Mapping[str, Any] | None = None, *, n: Literal[1] | None = None, **options: Unpack[RunOptions]
+    ) -> Result: ...
+    @overload
+    async def run(
+        self, inputs: Mapping[str, Any] | None = None, *, n: int, **options: Unpack[RunOptions]
+    ) -> list[Result]: ...
+    async def run(
+        self, inputs: Mapping[str, Any] | None = None, *, n: int | None = None, **options: Unpack[RunOptions]
+    ) -> Answers:
+        """Runs to the end. With `n` > 1, also where only the query's header says so, a list of results, best first.
+
+        Best is the result whose tokens have the highest sum of raw log-probabilities; equal ones stay in the order of
+        their numbers. Options and errors as in `stream`.
+        """
+        return await answers_of(self.stream_from(Purse(), inputs, {"n": n, **options}))
+
+    run_sync = blocked(run)
+
+    def rows(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        repeat: int = 1,
+        id_column: str | None = "id",
+        columns: Columns = "carry",
+        on_error: OnError = "raise",
+        **options: Unpack[RunOptions],
+    ) -> AsyncGenerator[FinishedRow, None]:
+        """One run for each row, `repeat` times, streamed in the order in which they end.
+
+        A row that is a mapping names the inputs; any other value is the one input of a query that has just one. Rows
+        may come from a generator, async or not, of any length; at most `concurrency` of them are held. Columns that
+        the query does not read are carried along in `FinishedRow.row`; `columns="strict"` refuses them.
+
+        `concurrency` is the model's own number of sequences unless given. A model in this process runs no more than
+        that number, because more would throw each other out of its memory.
+
+        A row's id is its `id_column`, else a digest of what it holds. A seed is mixed with the id and the repeat, so
+        that equal rows draw differently, and other rows before a row change nothing: each result's own `seed` repeats
+        it. A trace has a file for each row, `run.3.json` for rows[3]. The rows share session and tree, and limits as
+        `max_requests` are of all of them together.
+
+        The first error ends all runs and is raised, with a note that names its row; with `on_error="keep"` it is the
+        row's `answer`. Options and other errors as in `stream`.
+        """
+        check_rows(rows, concurrency, on_error, columns, repeat)
+        model, session = options.get("model"), options.get("session") or default_session()
+        places = rows_at_once(model, self.program, session, concurrency)
+
+        purse = Purse()
+
+        async def work(row: DataRow) -> Answers:
+            return await self.run_row(row, columns, options, purse)
+
+        return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
+
+    async def run_row(self, row: DataRow, columns: Columns, options: RunOptions, purse: Purse | None = None) -> Answers:
+        """The run of one row, with its own seed and its own trace. Rows with one `purse` have their limits together."""
+        inputs = self.inputs_of(row.value)
+        if columns == "carry":
+            inputs = carried(inputs, (*self.inputs, INPUT))
+        own = cast("Options", row_options(options, self.program, row))
+        return await answers_of(self.stream_from(purse or Purse(), inputs, own))
+
+    @overload
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: Literal["raise"] = "raise",
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> list[Result]: ...
+    @overload
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: OnError,
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> list[Result | Exception]: ...
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: OnError = "raise",
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> Any:
+        """`rows` as one list, in the order of the rows.
+
+        `progress(done, total)` is called after each row, with None for a total that is not known. With
+        `on_error="keep"` an exception stands in the place of its result.
+        """
+        streamed = self.rows(rows, concurrency=concurrency, on_error=on_error, columns=columns, **options)
+        return await in_order(streamed, rows, progress)
+
+    map_sync = blocked(map)
+
+    def plan(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Plan:
+        """Plan of a run: what it asks, hole by hole, and a rough bound of its cost.
+
+        Inputs may be missing; options and errors as in `stream`. Nothing is sent that costs
+        anything.
+        """
+        given = self._given(inputs)
+        session, model = options.pop("session", None) or default_session(), options.pop("model", None)
+        return blocking(planned(self.program, given, checked(options), session, model))
+
+    def nested(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> NestedCall:
+        """Call by a hole of another query: arguments by place are the inputs in the order of their first use.
+
+        Raises TypeError for too many, for an unknown one and for one that is given twice or missing.
+        """
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in self.inputs]
+        return NestedCall("a query", self.program, Signature(parameters).bind(*arguments, **named).arguments, {})
+
+    def inputs_of(self, row: Any) -> Mapping[str, Any]:
+        """A row as inputs. Raises InputError for a value without name where a query has not just one input."""
+        if isinstance(row, Mapping):
+            return row
+        if len(self.inputs) != 1:
+            raise InputError(f"a row names its inputs, unless there is just one; {self._known()}", hint="use a dict")
+        return {self.inputs[0]: row}
+
+    def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The inputs of a run. Raises InputError for what are none."""
+        if not isinstance(inputs, Mapping | None):
+            example = self.inputs[0] if self.inputs else "name"
+            raise InputError(f"inputs are a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
+        for name in inputs or {}:
+            if name not in (*self.inputs, *self.program.bound, *MODULES, *DATES, *MEDIA, INPUT, BLOCK):
+                hint = did_you_mean(name, self.inputs) or self._known()
+                if name in PROVIDED:
+                    hint = f"{name!r} is the run's own object in every query: choose another name"
+                raise InputError(f"the query reads no input {name!r}", hint=hint)
+        return dict(inputs or {})
+
+    def _known(self) -> str:
+        return f"its inputs are {', '.join(self.inputs)}" if self.inputs else "it has no inputs"
+
+
+def _of_source(name: str, text: str, first_line: int) -> Query:
+    return Query(compile_program(parse(Source(name, text, first_line))))
+
+
+async def answers_of(stream: AsyncGenerator[events.Event, None]) -> Answers:
+    """The end of a run: its result, or a list of them, best first, if several were asked for."""
+    last: events.Event | None = None
+    async with aclosing(stream):
+        async for event in stream:
+            last = event
+    assert isinstance(last, events.Finished), "a run ends with Finished or raises"
+    return list(last.results) if last.results else last.result
+
+
+def compile(source: str | Path) -> Query:
+    """A query from its text, or from a file: a `Path`, or a string that ends in `.lq` or `.lmql`.
+
+    Raises QueryError, with every problem found; ConstraintError where all that is wrong is a `where` that no text can
+    meet; InputError for a file that cannot be read, and for what is neither a text nor a path.
+
+    >>> lq.compile('"Say:[X]"').run_sync(model=lq.ScriptedModel("Say: hi"))["X"]
+    ' hi'
+    """
+    if not isinstance(source, str | Path):
+        sentence = f"a query is a text or the path of a file, and this is {source!r}"
+        hint = "decode bytes first: source.decode()" if isinstance(source, bytes) else "give its text, or a Path"
+        raise InputError(sentence, hint=hint)
+    is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(SUFFIXES))
+    text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source).removeprefix("\ufeff"))
+    return Query(compile_program(parse(text)))
+
+
+@overload
+async def run(  # type: ignore[overload-overlap]
+    source: str | Path,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    n: Literal[1] | None = None,
+    **options: Unpack[RunOptions],
+) -> Result: ...
+@overload
+async def run(
+    source: str | Path, inputs: Mapping[str, Any] | None = None, *, n: int, **options: Unpack[RunOptions]
+) -> list[Result]: ...
+async def run(
+    source: str | Path, inputs: Mapping[str, Any] | None = None, *, n: int | None = None, **options: Unpack[RunOptions]
+) -> Answers:
+    """Compiles and runs a query: `await run('"Say hello:[GREETING]"')`. Errors as in `compile` and `Query.stream`.
+
+    >>> asyncio.run(lq.run('"Say:[X]"', model=lq.ScriptedModel("Say: hi")))["X"]
+    ' hi'
+    """
+    return await answers_of(compile(source).stream(inputs, n=n, **options))
+
+
+run_sync = blocked(
+    run,
+    """
+    >>> lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"))["X"]
+    ' hi'
+    """,
+)
+
+
+def model(id: Any, tokenizer: Any = None, /, **access: Unpack[Access]) -> Model:
+    """A model by its id, with what an id cannot say: `model("openai/NAME", base_url="http://localhost:8000/v1")`,
+    `model("local:PATH", dtype="bfloat16")`. Or a loaded one of transformers: `model(network, tokenizer)`.
+
+    What else may be said is in `Access`. Raises ModelError, and TypeError for a keyword that is not there.
+
+    >>> lq.model("demo").name
+    'demo'
+    """
+    for name in access:
+        if name not in Access.__annotations__:
+            meant = did_you_mean(name, Access.__annotations__) or f"there are {', '.join(Access.__annotations__)}"
+            raise TypeError(f"model() takes no {name!r}: {meant}")
+    if isinstance(id, str):
+        if tokenizer is not None:
+            raise TypeError("a tokenizer goes with a loaded network: model(network, tokenizer)")
+        return load(id, **access)
+    if others := [name for name in access if name not in ("kv", "exact")]:
+        raise TypeError(f"a loaded network takes no {others[0]}=: it is used as it is")
+    return of_network(id, tokenizer, access.get("kv"), access.get("exact"))

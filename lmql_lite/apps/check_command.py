@@ -1,0 +1,164 @@
+"""`lq check`: mistakes of queries, for people, programs, GitHub and code scanners."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lmql_lite import __version__
+from lmql_lite.apps.examination import Finding, findings_of, queries_of
+from lmql_lite.apps.terminal import EXIT_CODES, counted
+from lmql_lite.errors import InputError, Span
+from lmql_lite.lang.source import Source
+
+Findings = Mapping[str, Sequence[Finding]]
+"""Findings by file."""
+
+
+@click.command(short_help="Find mistakes in queries; no model is asked.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(allow_dash=True))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github", "sarif"]),
+    default="text",
+    show_default=True,
+    help="json: one object with all findings. github: annotations of a pull request. sarif: for code scanners.",
+)
+def check(files: tuple[str, ...], form: str) -> None:
+    """Find all mistakes in each FILE that can be found without a run; no model is asked.
+
+    What compiles but is hardly meant, such as a condition that is always true, is a warning. In a Python file the
+    docstrings that begin with a line `lq` are checked. Exit codes: 0 without errors, 2 for a file that cannot be read,
+    3 for queries that do not compile, 4 for conditions that cannot be met.
+    """
+    found = {file: _findings(file) for file in files}
+    codes = [min(codes) for each in found.values() if (codes := [EXIT_CODES[type(one.error)] for one in errors(each)])]
+    problems = sum(len(errors(each)) for each in found.values())
+    click.echo(FORMATS[form](found))
+    if problems and form == "text":
+        click.echo(f"{counted(problems, 'problem')} found", err=True)
+    sys.exit(max(codes, default=0))
+
+
+def _findings(file: str) -> Sequence[Finding]:
+    try:
+        source = _source(file)
+        return tuple(findings_of(queries_of(source), source.text))
+    except InputError as error:
+        return (Finding(error, "error"),)
+
+
+def _source(file: str) -> Source:
+    return Source.from_bytes("<stdin>", sys.stdin.buffer.read()) if file == "-" else Source.from_file(file)
+
+
+def errors(findings: Sequence[Finding]) -> list[Finding]:
+    return [each for each in findings if each.severity == "error"]
+
+
+def as_text(found: Findings) -> str:
+    lines = []
+    for file, findings in found.items():
+        for each in findings:
+            error = each.error
+            sentence = error.message if each.severity == "error" else f"warning: {error.message}"
+            lines.append(type(error)(sentence, span=error.span, hint=error.hint).report())
+        if not errors(findings):
+            count = f", with {counted(len(findings), 'warning')}" if findings else ""
+            lines.append(f"{file}: ok{count}")
+    return "\n".join(lines)
+
+
+def as_json(found: Findings) -> str:
+    findings = [_object(file, each) for file, findings in found.items() for each in findings]
+    is_ok = not any(errors(each) for each in found.values())
+    return json.dumps({"ok": is_ok, "files": list(found), "findings": findings, "schema": 1}, indent=2)
+
+
+def _object(file: str, finding: Finding) -> dict[str, Any]:
+    error = finding.error
+    return {
+        "file": file,
+        "severity": finding.severity,
+        "code": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        **_place(error.span),
+    }
+
+
+def _place(span: Span | None) -> dict[str, int]:
+    """First and last place, counted from 1; the last column is the first one behind the span."""
+    if span is None:
+        return {"line": 1, "column": 1, "end_line": 1, "end_column": 1}
+    end = Span(span.name, span.text, span.end, span.end, span.first_line)
+    return {"line": span.line, "column": span.column, "end_line": end.line, "end_column": end.column}
+
+
+def as_github(found: Findings) -> str:
+    """Workflow commands, which GitHub draws beside the lines of a pull request."""
+    lines = []
+    for file, findings in found.items():
+        for each in findings:
+            place = _place(each.error.span)
+            text = "\n".join(filter(None, [each.error.message, each.error.hint and f"hint: {each.error.hint}"]))
+            where: dict[str, int | str] = {
+                "file": file,
+                "line": place["line"],
+                "endLine": place["end_line"],
+                "title": "lq check",
+            }
+            if place["line"] == place["end_line"]:  # GitHub takes columns within one line only
+                where |= {"col": place["column"], "endColumn": place["end_column"]}
+            properties = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in where.items())
+            lines.append(f"::{each.severity} {properties}::{_escaped(text)}")
+    return "\n".join(lines)
+
+
+def _escaped(text: str, others: str = "") -> str:
+    return "".join(f"%{ord(each):02X}" if each in f"%\r\n{others}" else each for each in text)
+
+
+def as_sarif(found: Findings) -> str:
+    """SARIF 2.1.0."""
+    every = [(file, each) for file, findings in found.items() for each in findings]
+    rules = sorted({type(each.error).__name__ for _, each in every})
+    driver = {"name": "lq check", "version": __version__, "rules": [{"id": name} for name in rules]}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(file, each) for file, each in every],
+    }
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _result(file: str, finding: Finding) -> dict[str, Any]:
+    place = _place(finding.error.span)
+    region = {
+        "startLine": place["line"],
+        "startColumn": place["column"],
+        "endLine": place["end_line"],
+        "endColumn": place["end_column"],
+    }
+    hint = f" Hint: {finding.error.hint}" if finding.error.hint else ""
+    return {
+        "ruleId": type(finding.error).__name__,
+        "level": finding.severity,
+        "message": {"text": f"{finding.error.message}{'.' if hint else ''}{hint}"},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": Path(file).as_posix()}, "region": region}}],
+    }
+
+
+FORMATS: Mapping[str, Callable[[Findings], str]] = {
+    "text": as_text,
+    "json": as_json,
+    "github": as_github,
+    "sarif": as_sarif,
+}

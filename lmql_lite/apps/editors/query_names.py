@@ -1,0 +1,177 @@
+"""Names in a query as an editor needs them: what a word means, and every place where a hole is named."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lmql_lite.apps.examination import Examination
+from lmql_lite.errors import Span
+from lmql_lite.lang import nodes
+from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS
+from lmql_lite.lang.names import Names, every_node, values
+from lmql_lite.lang.python_reader import PythonReader
+from lmql_lite.lang.scope import python_of
+from lmql_lite.lang.source import Problems
+from lmql_lite.options import DECODERS as DECODER_ROWS
+from lmql_lite.options import OPTIONS
+
+WORD = re.compile(r"[^\W\d]\w*")
+Functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+CONSTRAINT_HELP: Mapping[str, str] = {
+    "STOPS_AT": "`STOPS_AT(X, phrase)` ends X with the phrase, which is part of it.",
+    "STOPS_BEFORE": "`STOPS_BEFORE(X, phrase)` ends X before the phrase, which is not part of it.",
+    "STARTS_WITH": "`STARTS_WITH(X, text)`: X begins with the text, or with one of a list.",
+    "ENDS_WITH": "`ENDS_WITH(X, text)`: X ends with the text, or with one of a list.",
+    "TOKENS": "`len(TOKENS(X)) < n`: number of the model's tokens in X.",
+    "CHARS": "`len(CHARS(X)) < n`: number of characters in X, as `len(X)`.",
+    "WORDS": "`len(WORDS(X)) < n`: number of words in X.",
+    "SENTENCES": "`len(SENTENCES(X)) < n`: number of sentences in X.",
+    "LINES": "`len(LINES(X)) < n`: number of lines in X.",
+    "INT": "`INT(X)`: X is a whole number, and its value an `int`.",
+    "FLOAT": "`FLOAT(X)`: X is a number, and its value a `float`.",
+    "REGEX": '`REGEX(X, r"...")`: X matches the regular expression as a whole.',
+    "DATE": "`DATE(X)`: X is a date, such as 2026-11-23; its value is still text.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamePlace:
+    """One place where a hole is named. A definition is the hole itself."""
+
+    name: str
+    span: Span
+    kind: Literal["definition", "use"]
+
+
+def hole_places(found: Examination) -> list[NamePlace]:
+    """Every place of every hole, in source order; none where the query cannot be read."""
+    if found.tree is None or found.scope is None:
+        return []
+    return sorted(_places(found.tree, frozenset(found.scope.holes), found), key=lambda place: place.span.start)
+
+
+def _places(tree: nodes.QueryNode, holes: frozenset[str], found: Examination) -> Iterator[NamePlace]:
+    python = PythonReader(found.source, Problems())
+    trees: list[ast.AST] = []
+    distributions = [tree.distribution] if tree.distribution else []
+    for statement in nodes.walk(tree.body):
+        trees += python_of(statement)
+        if isinstance(statement, nodes.PromptNode):
+            for part in statement.parts:
+                if isinstance(part, nodes.HoleNode) and (span := _name_in(part)):
+                    yield NamePlace(part.name, span, "definition")
+            trees += [statement.where.tree] if statement.where else []
+            distributions += [statement.distribution] if statement.distribution else []
+    trees += [tree.where.tree] if tree.where else []
+    trees += [tree.distribution.options.tree] if tree.distribution else []
+    for each in distributions:
+        name = re.compile(rf"\b{re.escape(each.name)}\b").search(each.span.text, each.span.start + len("distribution"))
+        if name:
+            yield NamePlace(each.name, found.source.span(*name.span()), "use")
+    for each_tree in trees:
+        for node in _reads(each_tree, holes):
+            yield NamePlace(node.id, python.span(node), "use")
+
+
+def _name_in(hole: nodes.HoleNode) -> Span | None:
+    """Place of the name in `[@decorators call NAME: annotation]`."""
+    text = list(hole.span.source)
+    for part in (hole.annotation, hole.call, *hole.decorators):
+        if part is not None:
+            start, end = part.span.start - hole.span.start, part.span.end - hole.span.start
+            text[start:end] = " " * (end - start)
+    name = re.search(rf"\b{re.escape(hole.name)}\b", "".join(text))
+    if name is None:  # written with other forms of the same letters
+        return None
+    start = hole.span.start + name.start()
+    return Span(hole.span.name, hole.span.text, start, start + len(hole.name), hole.span.first_line)
+
+
+def _reads(tree: ast.AST, holes: frozenset[str]) -> Iterator[ast.Name]:
+    """Names of holes in Python, but not those that a function binds for itself."""
+    stack: list[tuple[ast.AST, frozenset[str]]] = [(tree, holes)]
+    while stack:
+        node, seen = stack.pop()
+        if isinstance(node, ast.Name) and node.id in seen:
+            yield node
+        if isinstance(node, Functions):
+            seen -= _bound_in(node)
+        stack += [(child, seen) for child in ast.iter_child_nodes(node)]
+
+
+def _bound_in(function: ast.AST) -> set[str]:
+    arguments = {each.arg for each in every_node(function) if isinstance(each, ast.arg)}
+    body = getattr(function, "body", [])
+    return arguments | Names().scan(body if isinstance(body, list) else [body]).bound
+
+
+# Meanings ----------------------------------------------------------------------------------------------------------
+
+
+def word_at(found: Examination, offset: int) -> Span | None:
+    """The word at or before an offset of the query."""
+    text = found.source.text
+    begin = text.rfind("\n", 0, offset) + 1
+    for word in WORD.finditer(text, begin):
+        if word.start() <= offset <= word.end():
+            return found.source.span(*word.span())
+        if word.start() > offset:
+            break
+    return None
+
+
+def meaning(found: Examination, offset: int) -> str | None:
+    """Help for the word at an offset, in Markdown; None for a word of Python or of the prompt's text."""
+    word = word_at(found, offset)
+    if word is None or found.tree is None or found.scope is None:
+        return None
+    places = hole_places(found)
+    if any(place.span.start <= offset <= place.span.end for place in places):
+        return _hole(found.tree, word.source)
+    if option := _header_word(found.tree, word):
+        return option
+    if word.source in CONSTRAINTS and word.source in found.scope.constraints:
+        return CONSTRAINT_HELP[word.source]
+    if any(each.name == word.source for each in found.scope.inputs) and not _is_prompt_text(found.tree, offset):
+        return (
+            f"`{word.source}` is an input of the query: `--var {word.source}=...`, or `run({{{word.source!r}: ...}})`."
+        )
+    return None
+
+
+def _hole(tree: nodes.QueryNode, name: str) -> str:
+    prompts = [each for each in nodes.walk(tree.body) if isinstance(each, nodes.PromptNode)]
+    holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode) and part.name == name]
+    lines = [f"`{hole.span.source}`, a hole that the model fills." for hole in holes]
+    wheres = [where for where in [*(each.where for each in prompts), tree.where] if where]
+    for where in wheres:
+        body = where.tree.body
+        parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
+        lines += [f"`{ast.unparse(part)}`" for part in parts if name in {each.id for each in values(part)}]
+    return "\n\n".join(dict.fromkeys(lines))
+
+
+def _header_word(tree: nodes.QueryNode, word: Span) -> str | None:
+    """Help for a decoder or an option, in the header of the query or of a hole."""
+    prompts = [each for each in nodes.walk(tree.body) if isinstance(each, nodes.PromptNode)]
+    holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode)]
+    calls = [each.span for each in (tree.decoder, *(hole.call for hole in holes)) if each]
+    if not any(call.start <= word.start < call.end for call in calls):
+        return None
+    if word.source in DECODERS:
+        return f"`{word.source}`: {DECODER_ROWS[word.source].help}."
+    if word.source in OPTIONS:
+        row = OPTIONS[word.source]
+        return f"`{word.source}`: {row.help}" + (f" Values: {row.values}." if row.values else "")
+    return None
+
+
+def _is_prompt_text(tree: nodes.QueryNode, offset: int) -> bool:
+    prompts = [each for each in nodes.walk(tree.body) if isinstance(each, nodes.PromptNode)]
+    literals = [part.span for each in prompts for part in each.parts if isinstance(part, nodes.LiteralNode)]
+    return any(span.start <= offset < span.end for span in literals)

@@ -1,0 +1,128 @@
+"""`lq eval show|compare|export|merge`: what finished rows of a data-set run say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from lmql_lite import __version__
+from lmql_lite.apps.eval_views import FORM, NOT_REACHED, RUN_PATH, comparison_lines, is_worse, report_lines
+from lmql_lite.apps.terminal import counted, reporting, write, write_object
+from lmql_lite.errors import InputError
+
+RUN = click.argument("run", metavar="RUN", type=RUN_PATH)
+
+
+@click.command()
+@RUN
+@click.option("--wrong", is_flag=True, help="Rows whose first score is below 1.")
+@click.option("--errors", "only_errors", is_flag=True, help="Rows that failed.")
+@click.option("--id", "ids", multiple=True, metavar="ID", help="This row.")
+@click.option("--html", is_flag=True, help="Writes report.html into the folder of the run.")
+@FORM
+def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: bool, form: str) -> None:
+    """The report of RUN, or some of its rows."""
+    from lmql_lite.data.eval_report import is_wrong, last_attempts
+    from lmql_lite.data.metrics import answer_of
+    from lmql_lite.data.run_folder import REPORT
+
+    with reporting(form == "json"):
+        records = last_attempts(run)
+        if html:
+            from lmql_lite.data.report_page import write_page
+
+            write(str(write_page(run, list(records.values()))))
+            return
+        if not (wrong or only_errors or ids):
+            try:
+                report = json.loads((run / REPORT).read_text("utf-8"))
+            except (OSError, ValueError):
+                raise InputError(f"{run} has no report yet", hint="the command that made it makes it") from None
+            write_object({"folder": str(run), **report}) if form == "json" else write(
+                "\n".join(report_lines(report, str(run)))
+            )
+            return
+        chosen = [
+            record
+            for record in records.values()
+            if record["id"] in ids or (wrong and is_wrong(record)) or (only_errors and record.get("error"))
+        ]
+        if form == "json":
+            write_object({"rows": chosen})
+            return
+        for record in chosen:
+            answer = record["error"]["message"] if record.get("error") else json.dumps(answer_of(record))
+            write(f"{record['id']}  line {record['line']}  target {json.dumps(record.get('target'))}  {answer}")
+
+
+@click.command("compare")
+@click.argument("first", metavar="A", type=RUN_PATH)
+@click.argument("second", metavar="B", type=RUN_PATH)
+@click.option("--by", metavar="COLUMN", help="Rows with equal values are drawn together.")
+@click.option("--no-worse", type=float, metavar="X", help="Exit code 4 where B is worse than A by more than X.")
+@FORM
+def compare_runs(first: Path, second: Path, by: str | None, no_worse: float | None, form: str) -> None:
+    """Compare runs A and B row by row."""
+    from lmql_lite.data.eval_report import compare
+
+    with reporting(form == "json"):
+        found = compare(first, second, by)
+        write_object(found) if form == "json" else write("\n".join(comparison_lines(found)))
+        if no_worse is not None and is_worse(found, no_worse):
+            sys.exit(NOT_REACHED)
+
+
+@click.command()
+@RUN
+@click.option(
+    "--as", "kind", type=click.Choice(["csv", "parquet", "lm-eval"]), default="csv", show_default=True, help="Format."
+)
+@click.option("-o", "--output", type=RUN_PATH, required=True, metavar="FILE")
+def export(run: Path, kind: Literal["csv", "parquet", "lm-eval"], output: Path) -> None:
+    """The rows of RUN as a table, or as lm-eval's samples."""
+    from lmql_lite.data.eval_report import last_attempts
+    from lmql_lite.data.run_export import export_rows
+
+    with reporting(as_json=False):
+        records = last_attempts(run)
+        export_rows(list(records.values()), kind, output)
+        write(f"{output}: {counted(len(records), 'row')}")
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RUN_PATH)
+@click.option("-o", "--output", type=RUN_PATH, required=True, metavar="FOLDER")
+def merge(runs: tuple[Path, ...], output: Path) -> None:
+    """Join the rows of RUNs of one query and model in a new folder; the inputs stay as they are."""
+    from lmql_lite.data.eval_report import last_attempts
+    from lmql_lite.data.run_folder import RunFolder, identity_of
+
+    with reporting(as_json=False):
+        identities = [identity_of(run) for run in runs]
+        for run, identity in zip(runs, identities, strict=True):
+            fields = ("query", "model", "fingerprint", "settings")
+            others = [name for name in fields if identity[name] != identities[0][name]]
+            if others:
+                raise InputError(f"{run} is a run with another {', '.join(others)} than {runs[0]}")
+        folder = RunFolder(output, identities[0], [f"lq {__version__}", *sys.argv[1:]])
+        count = 0
+
+        async def copy() -> int:
+            number = 0
+            for run in runs:
+                for record in last_attempts(run).values():
+                    await folder.add({name: each for name, each in record.items() if name not in ("crc32", "kind")})
+                    number += 1
+            return number
+
+        try:
+            count = asyncio.run(copy())
+        finally:
+            folder.close("merged")
+        total = f"{counted(count, 'row')} of {counted(len(runs), 'run')}"
+        write(f"{output}: {total}; the command of the runs with -o {output} makes its report")

@@ -1,0 +1,209 @@
+"""Data-set runs on a terminal: progress, the table of a report, a comparison."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lmql_lite.apps.junit import JUnitCase
+from lmql_lite.apps.terminal import Unwritable, counted, money, put, write_error
+
+if TYPE_CHECKING:
+    from lmql_lite.data.eval_job import EvalJob
+    from lmql_lite.data.outcomes import Outcomes
+
+NOT_REACHED = 4
+"""Exit code where a score is lower than was asked for."""
+RUN_PATH = click.Path(path_type=Path)
+FORM = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+MOST_NAMED = 10
+EVERY_S = 0.1
+
+
+class Progress:
+    """A line on a terminal: rows that ended, their rate, the time left, hits, errors and cost."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._live = wanted and sys.stderr.isatty()
+        self._began = self._drawn = time.monotonic()
+        self._done = self._hits = self._errors = 0
+        self._cost = 0.0
+        self._total: int | None = None
+
+    def begin(self, folder: Path, job: EvalJob) -> None:
+        if self._live:
+            self._total = job.count()
+
+    def see(self, record: Mapping[str, Any]) -> None:
+        self._done += 1
+        self._hits += bool(record.get("cached"))
+        self._errors += bool(record.get("error"))
+        self._cost += record.get("cost") or 0.0
+        now = time.monotonic()
+        if self._live and now - self._drawn > EVERY_S:
+            self._drawn = now
+            click.echo(f"\r\x1b[K{self.line(now)}", nl=False, err=True)
+
+    def line(self, now: float) -> str:
+        rate = self._done / max(now - self._began, 1e-6)
+        parts = [f"{self._done:,}/{self._total:,} rows" if self._total else f"{self._done:,} rows", f"{rate:.1f}/s"]
+        if self._total:
+            left = int(max(self._total - self._done, 0) / max(rate, 1e-6))
+            parts.append(f"{left // 60}:{left % 60:02} left")
+        parts += [f"{self._hits:,} from the cache", counted(self._errors, "error")]
+        return " · ".join([*parts, *([f"cost {money(self._cost)}"] if self._cost else [])])
+
+    def end(self) -> None:
+        if self._live:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+class RowEvents:
+    """Writer of lines of JSON on stdout, at once: `started`, a `row` for each one that ends, `done` or `error`.
+
+    Every line has `schema` and `type`. A row has the fields of its line in `rows.jsonl`, `done` those of the report.
+    """
+
+    def __init__(self) -> None:
+        self._out = sys.stdout
+
+    def begin(self, folder: Path, job: EvalJob) -> None:
+        self._write("started", {"folder": str(folder), "attempts": job.count(), "identity": dict(job.identity)})
+
+    def see(self, record: Mapping[str, Any]) -> None:
+        self._write("row", record)
+
+    def done(self, report: Mapping[str, Any]) -> None:
+        self._write("done", report)
+
+    def end(self) -> None:
+        """Nothing: the last line is that of `done` or `fail`."""
+
+    def fail(self, error: BaseException) -> None:
+        from lmql_lite.observe.lines import failed
+
+        found = failed(error)
+        self._write("error", {"kind": found.kind, "message": found.message, "hint": found.hint})
+
+    def _write(self, kind: str, fields: Mapping[str, Any]) -> None:
+        put(json.dumps({**fields, "schema": 1, "type": kind}) + "\n", self._out)
+
+
+@contextmanager
+def row_events(wanted: bool) -> Iterator[RowEvents | None]:
+    """The writer of events; an error that leaves is its last line."""
+    if not wanted:
+        yield None
+        return
+    events = RowEvents()
+    try:
+        yield events
+    except (BrokenPipeError, Unwritable):
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        events.fail(error)
+        raise
+
+
+def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
+    failed = sum(report["errors"].values())
+    counted_as = "" if not failed else f", {counted(failed, 'error')} {report['errors_count_as']}"
+    yield f"{folder}: {counted(report['attempts'], 'attempt')} of {counted(report['ids'], 'row')}{counted_as}"
+    if report["kept"] or report["reused"]:
+        yield f"  {report['kept']:,} known before, {report['reused']:,} of other runs"
+    for each in report["metrics"]:
+        yield f"  {each['name']:<16} {each['mean']:.4f}  {_interval(each)}  n {each['n']:,}"
+    if tries := report.get("tries"):
+        spread = ", ".join(
+            f"{each['name']} {variance:.4f}"
+            for each, variance in zip(report["metrics"], tries["variances"], strict=False)
+        )
+        yield f"  variance within a row: {spread}" if spread else ""
+        if tries["rows"] and not tries["differ"]:
+            yield "  all tries of each row have the same answer: more of them say nothing unless the query samples"
+    for name, number in report["metric_errors"].items():
+        yield f"  {name}: no score for {counted(number, 'row')}, counted as 0: {report['first_metric_error']}"
+    for kind, number in report["errors"].items():
+        yield f"  {kind}: {counted(number, 'row')} (lq eval show {folder} --errors)"
+    usage = report["usage"]
+    spent = [
+        f"{usage[name]:,} {name.replace('_', ' ')}"
+        for name in ("requests", "forward_passes", "prompt_tokens", "completion_tokens", "tokens_from_cache")
+        if usage.get(name)
+    ]
+    if spent:
+        yield f"  {', '.join(spent)}"
+    if report["cost"]:
+        yield f"  cost {money(report['cost'])}"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    if found["low"] is None:
+        return "(no interval: fewer than two ids)"
+    return f"[{found['low']:.4f}, {found['high']:.4f}]"
+
+
+def comparison_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{found['first']} -> {found['second']}"
+    for each in found["metrics"]:
+        delta = each["delta"]
+        yield (
+            f"  {each['name']:<16} {each['first']:.4f} -> {each['second']:.4f}  {delta['mean']:+.4f} {_interval(delta)}"
+        )
+        tests = f"sign flips p {each['p_sign_flips']:.4g}"
+        if each["p_mcnemar"] is not None:
+            tests += f", McNemar p {each['p_mcnemar']:.4g}"
+        yield f"    {each['wins']} better, {each['ties']} equal, {each['losses']} worse; {tests}"
+        if each["changed"]:
+            yield f"    changed: {_named(each['changed'])}"
+    for name, what in (
+        ("only_first", "only in the first"),
+        ("only_second", "only in the second"),
+        ("other_targets", "with other targets"),
+    ):
+        if found[name]:
+            yield f"  {counted(len(found[name]), 'row')} {what}: {_named(found[name])}"
+
+
+def _named(ids: list[str]) -> str:
+    more = len(ids) - MOST_NAMED
+    return ", ".join(ids[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def is_worse(comparison: Mapping[str, Any], most: float) -> bool:
+    """True where a metric of the second run is lower by more than `most`; says which."""
+    worse = [each for each in comparison["metrics"] if each["delta"]["mean"] < -most]
+    for each in worse:
+        write_error(f"{each['name']} is worse than the baseline by {-each['delta']['mean']:.4f}")
+    return bool(worse)
+
+
+def row_cases(run: Path, outcomes: Outcomes, query: str, data: Path) -> Iterator[JUnitCase]:
+    """A test case for each attempt that was asked for; it fails where its first score is below 1."""
+    from lmql_lite.data.eval_report import is_wrong, last_attempts
+    from lmql_lite.data.metrics import answer_of
+
+    records = last_attempts(run)
+    for name, repeat, is_error in zip(outcomes.ids, outcomes.repeats, outcomes.errors, strict=True):
+        record = records.get((name, repeat), {"error": {"message": "the row was not written"}} if is_error else {})
+        problems: list[str] = []
+        if error := record.get("error"):
+            problems = [error["message"], *([f"hint: {error['hint']}"] if error.get("hint") else [])]
+        elif is_wrong(record):
+            scores = ", ".join(f"{metric} {_scored(found)}" for metric, found in record["scores"].items())
+            answer, target = json.dumps(answer_of(record)), json.dumps(record.get("target"))
+            problems = [f"answer {answer}, target {target}", scores]
+        shown = name if not repeat else f"{name} ({repeat + 1})"
+        seconds, line = record.get("ms", 0.0) / 1000, record.get("line", 0)
+        yield JUnitCase(shown, query, str(data), line, seconds, problems, is_error=bool(is_error))
+
+
+def _scored(found: Any) -> str:
+    return f"{found[0]:g}" if isinstance(found, list) else str(found["error"])

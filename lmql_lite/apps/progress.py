@@ -1,0 +1,139 @@
+"""A run while it goes on: notes and a counter on stderr, text as it is generated, or each event as a line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
+
+from lmql_lite.apps.terminal import counted, note, printable, put
+from lmql_lite.options import DECODERS
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from lmql_lite.engine.events import Record
+    from lmql_lite.observe.lines import Lines
+
+COUNTER_AFTER_S = 0.5
+REDRAWN_AFTER_S = 0.1
+
+
+class Watcher:
+    """Reader of a run's events. On a terminal a counter of generated tokens is drawn on stderr, and erased by `end`.
+
+    `streams`: the text of a query that returns nothing is written to stdout as it comes, in place of the counter.
+    """
+
+    def __init__(self, streams: bool = False) -> None:
+        self.written = ""
+        """Text of the result that is on stdout already."""
+        self.answered = 0
+        """Number of tokens that a model answered with, those included that were rejected later."""
+        self._streams = streams
+        self._generated = 0
+        self._began = self._drawn = time.monotonic()
+        self._counts = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._counter: Live | None = None
+        self._notes: list[str] = []
+
+    def see(self, record: Record) -> None:
+        from lmql_lite.engine import events
+
+        match record:
+            case events.Started(decoder=decoder):
+                is_one = record.results == 1 and not DECODERS[decoder].branches
+                self._streams = self._streams and not record.returns and is_one
+                self._counts = self._counts and not self._streams
+            case events.Notice(message) if self.written:
+                self._notes.append(message)
+            case events.Notice(message):
+                self.end()
+                note(message)
+            case events.Text(text) if self._streams:
+                self.written += text
+                put(printable(text))
+            case events.Pruned() if self._streams:
+                self.written = ""
+                put("\n")
+            case events.TokenMoved(token) if token.hole is not None:
+                self._generated += 1 if token.fate == "kept" else -1
+                self.answered += token.fate == "kept" and token.source in ("model", "draft")
+                self._count()
+
+    def end(self) -> None:
+        """Erases the counter."""
+        if self._counter is not None:
+            self._counter.stop()
+            self._counter = None
+
+    def close(self, *, failed: bool) -> None:
+        """Ends the line of an unfinished text, and writes the notes that came in it."""
+        self.end()
+        if self.written and failed and not self.written.endswith("\n"):
+            put("\n")
+        for each in self._notes:
+            note(each)
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if not self._counts or now - self._began < COUNTER_AFTER_S or now - self._drawn < REDRAWN_AFTER_S:
+            return
+        from rich.text import Text
+
+        self._drawn = now
+        line = Text(f"{counted(self._generated, 'token')} · {now - self._began:.0f} s", style="dim")
+        if self._counter is None:
+            from rich.live import Live
+
+            from lmql_lite.apps.terminal import console
+
+            both = sys.stdout.isatty()  # what the query prints stands above the counter
+            self._counter = Live(
+                console=console(), auto_refresh=False, transient=True, redirect_stdout=both, redirect_stderr=False
+            )
+            self._counter.start()
+        self._counter.update(line, refresh=True)
+
+
+class EventLines(Watcher):
+    """Writer of each event as a line on stdout, at once."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self._lines, self._out = lines, sys.stdout
+
+    def see(self, record: Record) -> None:
+        put(self._lines.line(record).text(), self._out)
+
+
+@contextmanager
+def watching(*, streams: bool = False) -> Iterator[Watcher]:
+    """Notes and a counter on stderr; with `streams`, text on stdout."""
+    watcher = Watcher(streams)
+    try:
+        yield watcher
+    except BaseException:
+        watcher.close(failed=True)
+        raise
+    watcher.close(failed=False)
+
+
+@contextmanager
+def streaming() -> Iterator[Watcher]:
+    """Each event is a line on stdout at once; an error is the last one. What the query prints goes to stderr."""
+    from lmql_lite.apps.terminal import Unwritable
+    from lmql_lite.observe.lines import Lines, failed
+
+    emitter = EventLines(Lines())
+    try:
+        with redirect_stdout(sys.stderr):
+            yield emitter
+    except (BrokenPipeError, Unwritable):
+        raise
+    except BaseException as error:
+        emitter.see(failed(error))
+        raise

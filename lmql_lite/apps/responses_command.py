@@ -1,0 +1,299 @@
+"""`lq responses`: what the logs of a response cache hold, and how they are kept small, joined and taken elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from lmql_lite.apps.terminal import (
+    EXIT_CODES,
+    INTERRUPTED,
+    ago,
+    counted,
+    reporting,
+    write,
+    write_error,
+    write_object,
+)
+from lmql_lite.errors import CacheError, InputError
+
+if TYPE_CHECKING:
+    from lmql_lite.cache.responses.response_files import LogSummary
+
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+DIR = click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
+MODEL = click.option("--model", required=True, metavar="NAME", help="Name of the model, as the cache was opened.")
+MODEL_ARGS = click.option("--model-args", metavar="A=B,...", help="Its arguments, as the cache was opened.")
+
+
+@click.group(short_help="Look into caches of whole answers, and look after them.")
+def responses() -> None:
+    """Look after caches of whole answers: a log of JSON lines per model and rank, and an index beside it.
+
+    DIR is the folder that a cache was opened with, the folder of one model in it, or one log; a run of several ranks
+    has its logs in runs/ until it is finalized, and in cache.jsonl after that. `list`, `stats`, `show`
+    and `verify` read folders of `lq eval`, too: a row that ended is an answer there.
+    """
+
+
+def _summaries(path: Path) -> list[LogSummary]:
+    from lmql_lite.cache.responses.response_files import find_logs, summary
+
+    return [summary(log) for log in find_logs(path)]
+
+
+@responses.command("list")
+@DIR
+@JSON
+def list_logs(path: Path, as_json: bool) -> None:
+    """The logs under DIR, and their models."""
+    with reporting(as_json):
+        found = _summaries(path)
+        if as_json:
+            write_object({"logs": [asdict(each) | {"path": str(each.path)} for each in found]})
+            return
+        for each in found:
+            when = ago(time.time() - each.newest) if each.newest else "never"
+            write(f"{each.path}: {counted(each.answers, 'answer')}, {each.bytes:,} bytes, last {when}")
+            write(f"    {each.model or each.model_hash or 'unknown model'}")
+
+
+@responses.command()
+@DIR
+@JSON
+def stats(path: Path, as_json: bool) -> None:
+    """Totals of the logs under DIR, those of merged runs left out."""
+    from lmql_lite.cache.responses.model_folder import is_merged
+
+    with reporting(as_json):
+        found = [each for each in _summaries(path) if not is_merged(each.path)]
+        names = ("answers", "superseded", "sampled", "rejected", "other", "damaged", "bytes")
+        numbers = {name: sum(getattr(each, name) for each in found) for name in names}
+        tasks = Counter[str]()
+        for each in found:
+            tasks.update(each.tasks)
+        if as_json:
+            write_object(numbers | {"tasks": dict(tasks)})
+            return
+        for name, number in numbers.items():
+            write(f"{name:<16} {number:,}")
+        for task, number in sorted(tasks.items()):
+            write(f"{'task':<16} {task or '(none)'}: {counted(number, 'answer')}")
+
+
+@responses.command()
+@DIR
+@click.argument("key")
+@JSON
+def show(path: Path, key: str, as_json: bool) -> None:
+    """The records whose key begins with KEY."""
+    from lmql_lite.cache.responses.response_files import find_logs, records
+
+    with reporting(as_json):
+        logs = find_logs(path)
+        found = [
+            each
+            for log in logs
+            for each in records(log)
+            if key and str(each.get("cache_key", each.get("key"))).startswith(key)
+        ]
+        if not found:
+            raise CacheError(f"no record under {path} has a key that begins with {key!r}", hint="lq responses export")
+        if as_json:
+            write_object({"records": found})
+            return
+        for record in found:
+            write("\n".join(f"{name:<16} {value}" for name, value in record.items()) + "\n")
+
+
+@responses.command()
+@DIR
+@click.argument("request_file", metavar="REQUEST", type=click.File("r", encoding="utf-8"))
+@MODEL
+@MODEL_ARGS
+@JSON
+def explain(path: Path, request_file: Any, model: str, model_args: str | None, as_json: bool) -> None:
+    """Why a request is a hit or a miss.
+
+    REQUEST is a file, or - for stdin, with a JSON object: request_type, arguments (a list), and where the request has
+    them idx and metadata (task, doc_id).
+    """
+    from lmql_lite.cache.responses.cache_policy import CachePolicy
+    from lmql_lite.cache.responses.request import Request
+    from lmql_lite.cache.responses.response_cache import ResponseCache
+
+    with reporting(as_json):
+        try:
+            given = json.load(request_file)
+            request = Request(given["request_type"], tuple(given["arguments"]), given.get("idx", 0),
+                              given.get("metadata", {}))  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError(
+                f"{request_file.name} is no request", hint='{"request_type": ..., "arguments": [...]}'
+            ) from None
+        with ResponseCache.open(path, model=model, model_args=model_args, policy=CachePolicy(mode="ro")) as cache:
+            found = cache.explain(request)
+        if as_json:
+            write_object({"key": found.key, "hit": found.is_hit, "reason": found.reason, "nearest": found.nearest,
+                          "differences": found.differences})  # fmt: skip
+            return
+        write(f"{'hit' if found.is_hit else 'miss'}: {found.reason}")
+        for name, (ours, theirs) in found.differences.items():
+            write(f"  {name}: asked {ours!r}, kept {theirs!r}")
+
+
+@responses.command()
+@DIR
+def verify(path: Path) -> None:
+    """Read and check all lines and rows under DIR.
+
+    Exit code 6 where some are damaged. A damaged line is a miss, and prune drops it; a damaged index is made anew from
+    its log when a cache is opened and meets it.
+    """
+    from lmql_lite.cache.responses.response_files import damaged_rows
+
+    with reporting(as_json=False):
+        damaged = 0
+        for each in _summaries(path):
+            rows = damaged_rows(each.path)
+            damaged += each.damaged + rows
+            state = (
+                "sound" if not each.damaged and not rows else f"{each.damaged:,} damaged lines, {rows:,} damaged rows"
+            )
+            write(f"{each.path}: {state}, {counted(each.answers, 'answer')}")
+        if damaged:
+            sys.exit(EXIT_CODES[CacheError])
+
+
+@responses.command()
+@DIR
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drops older records.")
+@click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Drops the oldest records of longer logs.")
+@click.option("--unserved", is_flag=True, help="Drops what is only read by people: sampled and rejected answers.")
+@JSON
+def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved: bool, as_json: bool) -> None:
+    """Make the logs under DIR smaller: damaged lines go in any case, others as the options say."""
+    from lmql_lite.cache.responses.response_store import row_of
+
+    oldest = time.time() - older_than * 86_400 if older_than is not None else 0.0
+
+    def keep(record: dict[str, Any]) -> bool:
+        if record.get("created_at", 0) < oldest:
+            return False
+        return (
+            not unserved or record.get("kind") != "response" or row_of(record, record.get("model_hash", "")) is not None
+        )
+
+    _drop(path, keep, max_bytes, as_json)
+
+
+@responses.command()
+@DIR
+@click.option("--task", metavar="NAME", help="Only the answers of this task.")
+@click.option("--model", metavar="NAME", help="Only the answers of this model: the beginning of its name or hash.")
+@click.option("--yes", is_flag=True, help="Does not ask.")
+@JSON
+def clear(path: Path, task: str | None, model: str | None, yes: bool, as_json: bool) -> None:
+    """Drop all records under DIR, those of one task, or those of one model. The logs stay, and runs fill them again."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("this drops answers for good and cannot ask here: add --yes")
+        if not click.confirm(f"Drop the answers under {path}?", err=True):
+            write_error("nothing was changed")
+            sys.exit(INTERRUPTED)
+    _drop(path, lambda record: task is not None and record.get("task_name") != task, None, as_json, model)
+
+
+def _drop(
+    path: Path, keep: Callable[[dict[str, Any]], bool], max_bytes: int | None, as_json: bool, model: str | None = None
+) -> None:
+    from lmql_lite.cache.responses.response_files import prune as prune_log
+
+    with reporting(as_json):
+        found = [each for each in _summaries(path) if model is None or (model and (each.model.startswith(model) or
+                 each.model_hash.startswith(model)))]  # fmt: skip
+        if not found:
+            raise CacheError(f"no log under {path} is of the model {model!r}", hint=f"lq responses list {path}")
+        dropped = sum(prune_log(each.path, keep, max_bytes) for each in found)
+        if as_json:
+            write_object({"logs": len(found), "dropped": dropped})
+        else:
+            write(f"{path}: {counted(dropped, 'record')} dropped from {counted(len(found), 'log')}")
+
+
+@responses.command()
+@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="A .db or .jsonl.")
+@click.option(
+    "--on-conflict", type=click.Choice(["first", "newest", "error"]), default="first", show_default=True,
+    help="Whose answer counts where SHARDS contradict each other.",
+)  # fmt: skip
+@JSON
+def merge(
+    shards: tuple[Path, ...], output: Path, on_conflict: Literal["first", "newest", "error"], as_json: bool
+) -> None:
+    """Join SHARDS of one model into one. They stay as they are; what the output holds already comes first."""
+    from lmql_lite.cache.responses.response_merge import merge as merge_shards
+
+    with reporting(as_json):
+        _report(str(output), asdict(merge_shards(list(shards), output, on_conflict)), as_json)
+
+
+@responses.command("import")
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--into", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the cache.")
+@MODEL
+@MODEL_ARGS
+@JSON
+def import_logs(sources: tuple[Path, ...], into: Path, model: str, model_args: str | None, as_json: bool) -> None:
+    """Take over caches of lmms-eval, or what export wrote, as answers of one model.
+
+    SOURCES are folders, .jsonl logs or .db files. Keys stay as they are: a cache that is opened with keys="seed" finds
+    those of lmms-eval.
+    """
+    from lmql_lite.cache.responses.request_key import fingerprint_model
+    from lmql_lite.cache.responses.response_merge import take_over
+
+    with reporting(as_json):
+        _report(str(into), asdict(take_over(list(sources), into, fingerprint_model(model, model_args))), as_json)
+
+
+def _report(file: str, counts: dict[str, int], as_json: bool) -> None:
+    if as_json:
+        write_object({"file": file} | counts)
+    else:
+        write(f"{file}: " + ", ".join(f"{number:,} {name}" for name, number in counts.items()))
+
+
+@responses.command()
+@DIR
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A new file instead of stdout.")
+def export(path: Path, output: Path | None) -> None:
+    """The answers under DIR that can be served, as JSON lines."""
+    from lmql_lite.cache.responses.model_folder import is_merged
+    from lmql_lite.cache.responses.response_files import exported, find_logs
+
+    def lines() -> Iterator[str]:
+        logs = [log for log in find_logs(path) if not is_merged(log)]
+        return (json.dumps(record) + "\n" for log in logs for record in exported(log))
+
+    with reporting(as_json=False):
+        if output is None:
+            for line in lines():
+                write(line)
+            return
+        try:
+            with output.open("x", encoding="ascii") as file:
+                file.writelines(lines())
+        except FileExistsError:
+            raise CacheError(f"{output} exists, and is never overwritten", hint="name another file") from None
+        except OSError as error:
+            raise CacheError(f"{output} cannot be written ({error.strerror})") from None

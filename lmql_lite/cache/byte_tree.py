@@ -1,0 +1,314 @@
+"""Byte tree: the token tree of a server's text. Nodes are bytes, so that an answer is found however a prompt cuts the
+same text into parts (S11). An entry of a node is the byte that came next.
+
+Such an entry is a `TopK` whose first token is the byte that the server's token begins with. The id of that token and
+its alternatives follow, where the server reported them; walks by bytes never meet those.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from lmql_lite.cache.entry import Answer, Node, ScoreEntry
+from lmql_lite.cache.sampling import is_greedy
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.top_k import TopK
+from lmql_lite.media import Media
+from lmql_lite.options import Sampling
+
+END = 256
+"""Token of end-of-text."""
+TURNS = {"system": 257, "user": 258, "assistant": 259}
+"""Tokens of the beginning of a turn of a chat: turns are part of the path."""
+MEDIA = {"image": 260, "video": 261, "audio": 262}
+"""Tokens of the beginning of an item; the bytes of its digest follow, counted from `DIGEST`."""
+DIGEST = 263
+VOCABULARY = 1 << 28
+"""Upper bound of all that an entry holds: bytes, marks, pieces of tokens, ids of tokens."""
+
+INSIDE = 1.0
+"""Mark in place of a log-probability: this byte belongs to the same token as the one before it."""
+UNREPORTED = -math.inf
+"""Mark in place of a log-probability that the server did not report."""
+
+
+def media_tokens(item: Media) -> tuple[int, ...]:
+    """Tokens that stand for an item on a path."""
+    return (MEDIA[item.modality], *(DIGEST + byte for byte in bytes.fromhex(item.digest)))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKey:
+    """Identity of the question that a text answers (S1).
+
+    `question` is None for the most likely text under no condition. Such plain answers serve under any condition that
+    they meet. All others are greedy answers or, where `seed` is set, sampled answers of the server, which are repeated
+    under that seed only (S6).
+    """
+
+    question: bytes | None = None
+    seed: int | None = None
+    index: int = 0
+    numbered: bool = False
+    """True if token ids are stored with the answers: a token that does not fit is banned by its id."""
+
+    @property
+    def of_numbers(self) -> bytes:
+        assert self.question is not None, "a plain answer holds the number"
+        return _digest(self.question + b"number" + struct.pack("<Qq", self.seed or 0, self.index))
+
+    @staticmethod
+    def of(condition: bytes, sampling: Sampling) -> CacheKey:
+        """Key of a question under a condition; b"" is no condition."""
+        options = b""
+        if sampling.penalises:
+            strengths = sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty
+            options = b"penalty:" + struct.pack("<3d", *strengths)
+        if sampling.effort is not None:
+            options += b"effort:%b;" % sampling.effort.encode()
+        if is_greedy(sampling):
+            return CacheKey(_digest(options + condition) if options or condition else None)
+        return CacheKey(_digest(sampling.policy + options + condition), sampling.seed, sampling.index)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+Alternatives = tuple[tuple[bytes, float], ...]
+"""Other candidates for a token, best first, with their log-probabilities."""
+NOTES_KEPT = 10_000
+
+_PIECE = 3
+"""Bytes of a token in one number, beside their count and a mark for more."""
+_SIZE, _MORE, _NUMBER = 24, 1 << 26, 1 << 27
+
+
+@dataclass(frozen=True, slots=True)
+class KnownToken:
+    """Token of a server, or the rest of one: its bytes, b"" for end-of-text.
+
+    `logprob` is None if it was not reported; `run` is as in `ScoreEntry`. `inside`: these bytes are the end of a longer
+    token, and the server was never asked what comes at this place. `key` is the question that the token answers.
+    """
+
+    data: bytes
+    logprob: float | None
+    run: int
+    inside: bool = False
+    key: CacheKey = CacheKey()
+
+    @property
+    def ends(self) -> bool:
+        return not self.data
+
+
+class TokenRecord(Protocol):
+    """Token as a server reports it, with its id there and its alternatives, raw and best first."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def logprob(self) -> float | None: ...
+    @property
+    def token(self) -> int | None: ...
+    @property
+    def alternatives(self) -> Alternatives: ...
+
+
+class PlainToken(NamedTuple):
+    """Value of a `TokenRecord`; b"" is end-of-text."""
+
+    data: bytes
+    logprob: float | None
+    token: int | None = None
+    alternatives: Alternatives = ()
+
+
+class ByteTree:
+    """Reads and writes a token tree as text."""
+
+    def __init__(self, tree: TokenTree) -> None:
+        self.tree = tree
+        self._notes: OrderedDict[tuple[int, CacheKey], tuple[int | None, Alternatives]] = OrderedDict()
+        """Ids and alternatives of answers that are no scores, by the hash of the path, so that no node is kept."""
+
+    def walk(self, node: Node, data: bytes) -> Node:
+        """Node to which the bytes lead from `node`."""
+        return self.tree.extend_path(node, data)
+
+    def write(
+        self,
+        node: Node,
+        data: bytes,
+        logprob: float | None,
+        key: CacheKey,
+        run: int,
+        token: int | None = None,
+        others: Alternatives = (),
+    ) -> Node:
+        """Writes one token or end-of-text after `node`, and returns the node to which it leads."""
+        tip = self.append(node, (PlainToken(data, logprob, token, others),), key, run)[-1]
+        self.tree.unpin(tip)
+        return tip
+
+    def append(self, node: Node, tokens: Sequence[TokenRecord], key: CacheKey, run: int) -> list[Node]:
+        """Writes tokens of a server after `node`, and returns the node after each byte; the last one is pinned.
+
+        Known entries stay (S6). Ids and alternatives are stored with plain answers, else remembered for a while.
+        """
+        if key.question is not None:
+            return self._append_answers(node, tokens, key, run)
+        path: list[int] = []
+        entries: list[ScoreEntry] = []
+        for token in tokens:
+            first, *inner = token.data or (END,)
+            path += first, *inner
+            entries.append(ScoreEntry(_entry(first, _stored(token.logprob), token.token, token.alternatives), run))
+            entries += [_inside(byte, run) for byte in inner]
+        return self.tree.add_path(node, path, entries)
+
+    def _append_answers(self, node: Node, tokens: Sequence[TokenRecord], key: CacheKey, run: int) -> list[Node]:
+        nodes: list[Node] = []
+        self.tree.pin(self.tree.extend_path(node, [byte for token in tokens for byte in token.data or (END,)]))
+        for token in tokens:
+            if token.data:
+                self._note(node, key, token.token, token.alternatives)
+                if key.numbered and token.token is not None and 0 <= token.token < _NUMBER:
+                    self.tree.add_greedy_answer(node, key.of_numbers, Answer(token.token, 0.0, run))
+            logprob = _stored(token.logprob)
+            for byte in token.data or (END,):
+                self._add(node, key, Answer(byte, logprob, run))
+                node = self.tree.extend(node, byte)
+                nodes.append(node)
+                logprob = INSIDE
+        return nodes
+
+    def _note(self, node: Node, key: CacheKey, token: int | None, others: Alternatives) -> None:
+        if others or token is not None:
+            as_stored = tuple((data, float(np.float32(score))) for data, score in others)
+            self._notes.setdefault((self.tree.path_hash(node), key), (token, as_stored))
+            if len(self._notes) > NOTES_KEPT:
+                self._notes.popitem(last=False)
+
+    def read(self, node: Node, keys: Sequence[CacheKey]) -> KnownToken | None:
+        """Token after `node`, under the first of these keys that has one; None if none has."""
+        for key in keys:
+            found = self._plain(node) if key.question is None else self._answered(node, key)
+            if found is not None:
+                tokens, logprob, run = found
+                data = b"" if tokens[0] == END else bytes(tokens)
+                reported = None if logprob in (UNREPORTED, INSIDE) else logprob
+                return KnownToken(data, reported, run, logprob == INSIDE, key)
+        return None
+
+    def _plain(self, node: Node) -> tuple[list[int], float, int] | None:
+        """Bytes of one token, or its end-of-text; its log-probability, and the run that requested it."""
+        found = self.tree.best_path(node, INSIDE)
+        if found is None:
+            return None
+        entry, tokens = found
+        assert isinstance(entry.scores, TopK), "servers report no whole scores"
+        return tokens, entry.scores.logprobs.item(0), entry.run
+
+    def _answered(self, node: Node, key: CacheKey) -> tuple[list[int], float, int] | None:
+        first = answer = self._answer(node, key)
+        if first is None:
+            return None
+        tokens = []
+        while answer is not None and (answer is first or answer.logprob == INSIDE):
+            tokens.append(answer.token)
+            if answer.token == END:
+                break
+            node = self.tree.extend(node, answer.token)
+            answer = self._answer(node, key)
+        return tokens, first.logprob, first.run
+
+    def details(self, node: Node, known: KnownToken) -> tuple[int | None, Alternatives | None]:
+        """Id and alternatives of a token after `node`; None for what is not known, or not any more."""
+        key = known.key
+        if key.question is not None:
+            token, others = self._notes.get((self.tree.path_hash(node), key), (None, None))
+            number = self.tree.greedy_answer(node, key.of_numbers) if key.numbered and token is None else None
+            return number.token if number else token, others
+        entry = self.tree.scores(node)
+        return _details(entry.scores) if entry is not None and isinstance(entry.scores, TopK) else (None, None)
+
+    def _add(self, node: Node, key: CacheKey, answer: Answer) -> None:
+        assert key.question is not None, "plain answers are scores"
+        if key.seed is None:
+            self.tree.add_greedy_answer(node, key.question, answer)
+        else:
+            self.tree.add_sampled_answer(node, key.question, key.seed, key.index, answer)
+
+    def _answer(self, node: Node, key: CacheKey) -> Answer | None:
+        assert key.question is not None, "plain answers are scores"
+        if key.seed is None:
+            return self.tree.greedy_answer(node, key.question)
+        return self.tree.sampled_answer(node, key.question, key.seed, key.index)
+
+
+def _stored(logprob: float | None) -> float:
+    """Log-probability in the precision of a file."""
+    return UNREPORTED if logprob is None else float(np.float32(logprob))
+
+
+def _entry(byte: int, logprob: float, token: int | None = None, others: Alternatives = ()) -> TopK:
+    entries, logprobs = [byte], [logprob]
+    if token is not None and 0 <= token < _NUMBER:
+        entries.append(_NUMBER | token)
+        logprobs.append(logprob)
+    for data, score in others:
+        if score > logprob:  # the server's best was not chosen, or its scores are not those that it chooses by
+            continue
+        pieces = _pieces(data)
+        entries += pieces
+        logprobs += [score] * len(pieces)
+    return TopK(np.array(entries, np.int32), np.array(logprobs, np.float32), 1.0, VOCABULARY)
+
+
+def _details(entry: TopK) -> tuple[int | None, Alternatives]:
+    """Id and alternatives of an entry."""
+    if entry.ids.size == 1:
+        return None, ()
+    rest = list(zip(entry.ids[1:].tolist(), entry.logprobs[1:].tolist(), strict=True))
+    token = None
+    if rest[0][0] >= _NUMBER:
+        token = rest.pop(0)[0] - _NUMBER
+    return token, tuple(_joined(rest))
+
+
+@functools.lru_cache(1 << 16)
+def _pieces(data: bytes) -> tuple[int, ...]:
+    """Numbers that spell a token in an entry."""
+    parts = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
+    found = [len(part) << _SIZE | _MORE | int.from_bytes(part.ljust(_PIECE, b"\0")) for part in parts]
+    return (*found[:-1], found[-1] ^ _MORE)
+
+
+def _joined(entries: Sequence[tuple[int, float]]) -> Iterator[tuple[bytes, float]]:
+    data = b""
+    for entry, logprob in entries:
+        size = entry >> _SIZE & _PIECE
+        data += (entry & (1 << _SIZE) - 1).to_bytes(_PIECE)[:size]
+        if not entry & _MORE:
+            yield data, logprob
+            data = b""
+
+
+_INSIDE = [_entry(byte, INSIDE) for byte in range(256)]
+
+
+@functools.lru_cache(1 << 10)
+def _inside(byte: int, run: int) -> ScoreEntry:
+    """Entry of a byte inside a token, one object for all places of a run: most entries are of this kind."""
+    return ScoreEntry(_INSIDE[byte], run)

@@ -1,0 +1,238 @@
+"""Encoder cache: what a vision or audio encoder made of a picture, a video or a clip, kept under a hash of it.
+
+The encoder of a known item does not run again. An entry holds named tensors, ordinarily one of shape
+`[num_tokens, hidden_dim]`, and facts such as grids: enough to build the prompt without decoding the item. The cache
+knows no encoder. It has tiers of its own, so that attention KV evicts none of its entries, nor the reverse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from urllib.parse import quote, unquote
+
+from lmql_lite.cache.kv.kv_config import KVCacheConfig
+from lmql_lite.cache.kv.kv_layout import as_bits
+from lmql_lite.cache.kv.kv_page import LMCACHE_DTYPES, KVError, dtype_name
+from lmql_lite.cache.tensor_bytes import TensorBits, decode_tensors, encode_tensors
+from lmql_lite.store.contract import Buffer, Notices, TierCounts
+from lmql_lite.store.tiered import Tiered
+
+if TYPE_CHECKING:
+    import torch
+
+EncoderRole: TypeAlias = Literal["ec_producer", "ec_consumer", "ec_both"]
+"""`ec_producer` saves only, `ec_consumer` reads only."""
+
+_LOG = logging.getLogger(__name__)
+_KEY = re.compile("[^@]*(@[^@]*){4}")
+_FORMAT = "lmql_lite encoder entry 1"
+_REPORT_SECONDS = 10.0
+"""Time between two log lines with the hit rate."""
+
+
+@dataclass(frozen=True)
+class EncoderEntry:
+    """Output of an encoder for one item: tensors by name, and facts that JSON can hold."""
+
+    tensors: Mapping[str, torch.Tensor]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EncoderReport:
+    """Figures of an encoder cache since it was opened."""
+
+    hits: int
+    misses: int
+    tiers: dict[str, TierCounts]
+    notices: tuple[str, ...]
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the items asked for that were found; 0.0 where none were asked for."""
+        return self.hits / (self.hits + self.misses) if self.hits else 0.0
+
+    def __str__(self) -> str:
+        return f"MM cache hit rate: {100 * self.hit_rate:.1f}%"
+
+
+def mm_hash(item: str, modality: str, processor: str, weights: str, sampling: Mapping[str, Any] | None = None) -> str:
+    """Hash of an item for `EncoderCache`: 64 hexadecimal digits.
+
+    `item` is the SHA-256 of its raw bytes, so that a known item need not be decoded; `processor` and `weights` identify
+    the configuration of the processor and the parameters of the encoder; `sampling` are options such as `num_frames`.
+    """
+    parts = [item, modality, processor, weights, sorted((sampling or {}).items())]
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+
+
+def model_of(key: str) -> tuple[str, str] | None:
+    """Model and dtype of a key of `EncoderCache`; None for the key of another cache.
+
+    >>> model_of("org%2Fmodel@1@0@ff@bfloat16")
+    ('org/model', 'bfloat16')
+    """
+    if not _KEY.fullmatch(key):
+        return None
+    model, _, _, _, dtype = key.split("@")
+    return unquote(model), dtype
+
+
+class EncoderCache:
+    """Outputs of the encoder of one model, by the hash of the item. Threads may share a cache, processes its tiers.
+
+    `model_name` and `dtype`, the dtype of the encoder's output, stand in each key; the dtype of attention KV does not.
+    All ranks of a tensor-parallel deployment have the same entries, so keys name rank 0 of 1. Every failure is a miss.
+
+        cache = EncoderCache(KVCacheConfig.load(layer="ec"), "my/model", "bfloat16")
+        cache.put(key, embeddings)          # [num_tokens, hidden_dim]
+        cache.get(key)                      # an equal tensor, or None
+    """
+
+    def __init__(self, config: KVCacheConfig, model_name: str, dtype: object, role: EncoderRole = "ec_both") -> None:
+        if role not in get_args(EncoderRole):
+            raise KVError(f"ec_role is {role!r}", hint=f"one of {', '.join(get_args(EncoderRole))}")
+        self.config, self.model_name, self.dtype, self.role = config, model_name, dtype_name(dtype), role
+        self.tiers: Tiered = config.open_tiers("ec", _KEY, reads_only=role == "ec_consumer")
+        self._notices = Notices()
+        self._lock, self._encoding = threading.Lock(), threading.Lock()
+        self._hits, self._misses = 0, 0
+        self._reported = time.monotonic()
+        for sentence in config.notices:
+            _LOG.warning("%s", sentence)
+
+    @property
+    def is_producer(self) -> bool:
+        return self.role != "ec_consumer"
+
+    @property
+    def is_consumer(self) -> bool:
+        return self.role != "ec_producer"
+
+    def key(self, item_hash: str) -> str:
+        """Key of an item: `model@1@0@hash@dtype`, as in LMCache; the hash is the first 8 bytes of the SHA-256 of
+        `item_hash`, which itself stands in the entry and is compared."""
+        short = hashlib.sha256(item_hash.encode()).digest()[:8]
+        return f"{quote(self.model_name, safe='')}@1@0@{int.from_bytes(short):x}@{LMCACHE_DTYPES[self.dtype]}"
+
+    def contains(self, item_hash: str) -> bool:
+        """True if `get` would find the item, in any role. Moves no data."""
+        return self.tiers.contains([self.key(item_hash)])[0]
+
+    def put(
+        self,
+        item_hash: str,
+        tensors: torch.Tensor | Mapping[str, torch.Tensor],
+        facts: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Stores the encoder's output, unless it is there. False where no tier takes it, and in a consumer.
+
+        Raises KVError for a tensor whose dtype cannot be stored.
+        """
+        if not self.is_producer:
+            return False
+        named = dict(tensors) if isinstance(tensors, Mapping) else {"": tensors}
+        with self._lock:
+            key = self.key(item_hash)
+            if self.tiers.contains([key])[0]:
+                self.tiers.touch([key])
+                return True
+            bits = [TensorBits(name, str(one.dtype)[6:], as_bits(one)) for name, one in named.items()]
+            metadata = {"format": _FORMAT, "mm_hash": item_hash, "facts": json.dumps(dict(facts or {}))}
+            try:
+                stored = self.tiers.put(key, encode_tensors(bits, metadata))
+            except KeyError as error:
+                raise KVError(f"an encoder output of dtype {error} cannot be stored") from error
+            except MemoryError:
+                stored = False
+        size = sum(one.bits.nbytes for one in bits)
+        if stored:
+            _LOG.info("EC put: stored %d bytes for mm_hash=%s", size, item_hash)
+        else:
+            _LOG.warning("EC put: no tier takes %d bytes for mm_hash=%s", size, item_hash)
+        return stored
+
+    def entry(self, item_hash: str, device: object = "cpu") -> EncoderEntry | None:
+        """Everything that is known of an item, on `device`, or None. Its tensors belong to the caller."""
+        entry = self._read(item_hash, device)
+        with self._lock:
+            self._hits += entry is not None
+            self._misses += entry is None
+            is_due = time.monotonic() - self._reported > _REPORT_SECONDS
+            self._reported = time.monotonic() if is_due else self._reported
+        if is_due:
+            _LOG.info("%s", self.report())
+        return entry
+
+    def get(self, item_hash: str, device: object = "cpu") -> torch.Tensor | None:
+        """The one tensor of an item, on `device`, or None. It belongs to the caller.
+
+        Raises KVError for an item that was stored with several tensors; `entry` gives them.
+        """
+        entry = self.entry(item_hash, device)
+        if entry is not None and len(entry.tensors) != 1:
+            raise KVError(f"mm_hash={item_hash} has {len(entry.tensors)} tensors", hint="use entry()")
+        return None if entry is None else next(iter(entry.tensors.values()))
+
+    def encoded(
+        self,
+        item_hashes: Sequence[str],
+        encode: Callable[[list[int]], Sequence[EncoderEntry]],
+        device: object = "cpu",
+    ) -> list[EncoderEntry]:
+        """Entry of each item of a batch, in order. `encode` is called once, with the places of the unseen items, or not
+        at all; of equal items it gets the first. Threads that ask for the same items encode them once."""
+        found = {one: self.entry(one, device) for one in dict.fromkeys(item_hashes)}
+        if None in found.values():
+            with self._encoding:  # what another thread has encoded meanwhile is there now
+                found = {one: entry or self._read(one, device) for one, entry in found.items()}
+                unseen = [one for one, entry in found.items() if entry is None]
+                made = encode([item_hashes.index(one) for one in unseen]) if unseen else ()
+                for one, new in zip(unseen, made, strict=True):
+                    self.put(one, new.tensors, new.facts)
+                    found[one] = new
+        return [entry for one in item_hashes if (entry := found[one])]
+
+    def report(self) -> EncoderReport:
+        """Figures since the cache was opened."""
+        notices = [*self.config.notices, *self._notices]
+        notices += [sentence for tier in self.tiers.tiers for sentence in tier.notices]
+        tiers = {tier.name: tier.counts for tier in self.tiers.tiers}
+        return EncoderReport(self._hits, self._misses, tiers, tuple(notices))
+
+    def close(self) -> None:
+        """Writes what is queued and closes the tiers. A second call does nothing."""
+        if self._hits + self._misses:
+            _LOG.info("%s", self.report())
+        self.tiers.close()
+
+    def _read(self, item_hash: str, device: object) -> EncoderEntry | None:
+        (found,) = self.tiers.get([self.key(item_hash)]) if self.is_consumer else [None]
+        return None if found is None else self._decoded(item_hash, found, device)
+
+    def _decoded(self, item_hash: str, data: Buffer, device: object) -> EncoderEntry | None:
+        """Entry from its bytes, copied; None, with a notice, where they are not those of the item."""
+        import torch
+
+        try:
+            tensors, metadata = decode_tensors(data)
+            if (metadata.get("format"), metadata.get("mm_hash")) != (_FORMAT, item_hash):
+                raise ValueError("it is the entry of another item")
+            facts = json.loads(metadata["facts"])
+        except (KeyError, TypeError, ValueError) as error:
+            self._notices.add(f"{self.key(item_hash)} is no entry of mm_hash={item_hash}: {error}")
+            return None
+        copies = {}
+        for one in tensors:
+            copy = torch.empty(one.bits.shape, dtype=getattr(torch, one.dtype))
+            as_bits(copy)[...] = one.bits
+            copies[one.name] = copy.to(device)  # type: ignore[call-overload]
+        return EncoderEntry(copies, facts)

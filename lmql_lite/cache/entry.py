@@ -1,0 +1,131 @@
+"""Nodes of a token tree, the entries that stand at them, and those entries that no file holds yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lmql_lite.cache.scores import Scores
+from lmql_lite.cache.top_k import TopK
+
+
+class Node(int):
+    """A place in a token tree: the path of tokens from the root. Never part of a key, a seed or a file.
+
+    The node stays in the tree as long as this object, or a copy of it. Arithmetic gives a plain `int`, which keeps
+    nothing and which no method of the tree accepts.
+    """
+
+    __slots__ = ()
+
+    def __copy__(self) -> Node:
+        return self
+
+    def __deepcopy__(self, _: object) -> Node:
+        return self
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+
+WAITING = 1000
+"""Nodes that were let go of, and are counted at once."""
+
+
+class NodeReferences:
+    """Counts the `Node` objects of one tree: the number of a node with such an object is not reused.
+
+    A run has its nodes in many places (steps of its path, requests in flight, drafts). All of them keep the object that
+    the tree gave, so that no code has to say when a node is not needed any more. One thread at a time may be here.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._gone: deque[int] = deque()
+        self._class = _counted(self._gone)
+
+    def new(self, node: int) -> Node:
+        """An object for this number; while it lives, the node stays."""
+        counts = self._counts
+        counts[node] = counts.get(node, 0) + 1
+        if len(self._gone) > WAITING:
+            self._settle()
+        return self._class(node)
+
+    def has(self, node: int) -> bool:
+        if self._gone:
+            self._settle()
+        return node in self._counts
+
+    def _settle(self) -> None:
+        while self._gone:
+            node = self._gone.popleft()
+            count = self._counts[node] - 1
+            if count:
+                self._counts[node] = count
+            else:
+                del self._counts[node]
+
+
+def _counted(gone: deque[int]) -> type[Node]:
+    """A class for each tree, so that an object is a number and nothing else: every token of every run is one."""
+
+    class CountedNode(Node):
+        __slots__ = ()
+
+        def __del__(self) -> None:
+            gone.append(int(self))  # on any thread and at any moment, so that no lock may be waited for
+
+    return CountedNode
+
+
+class ScoreEntry(NamedTuple):
+    """Scores that a model gave, whole or their top k, and the run that asked for them first.
+
+    Runs count from 1; 0 stands for entries that were read from a file.
+    """
+
+    scores: Scores | TopK
+    run: int
+
+
+class Answer(NamedTuple):
+    """A token that answers a question which a top-k entry does not decide, greedy or sampled (S1).
+
+    `logprob` is the raw natural log-probability that the model gave it; `run` as in `ScoreEntry`.
+    """
+
+    token: int
+    logprob: float
+    run: int
+
+
+Question = bytes | tuple[bytes, int, int]
+"""Of a greedy answer its digest of 16 bytes, of a sampled one (digest, seed, index)."""
+
+
+@dataclass(slots=True)
+class DirtyEntries:
+    """Entries that were added to a tree and that no file holds yet, each kind in the order in which they came.
+
+    At the `replaced` nodes these entries supersede all others. The nodes stay in the tree as long as this does.
+    """
+
+    scores: dict[Node, ScoreEntry] = field(default_factory=dict)
+    answers: dict[tuple[Node, Question], Answer] = field(default_factory=dict)
+    replaced: set[Node] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.scores or self.answers)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The node of each entry: of scores, then of answers."""
+        return [*self.scores, *(node for node, _ in self.answers)]
+
+    def drop(self, nodes: Set[int]) -> None:
+        """Forgets the entries of these nodes, which are superseded."""
+        self.scores = {node: entry for node, entry in self.scores.items() if node not in nodes}
+        self.answers = {asked: answer for asked, answer in self.answers.items() if asked[0] not in nodes}

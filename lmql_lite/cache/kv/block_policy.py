@@ -1,0 +1,116 @@
+"""Blocks of a prompt, and the policy by which their keys and values are reused at other places."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lmql_lite.cache.kv.kv_page import KVError
+from lmql_lite.errors import did_you_mean
+
+BlockKind = Literal["exact", "rotate", "blend", "smash"]
+_KINDS = ("exact", "rotate", "blend", "smash")
+EXACT = "exact"
+"""The policy of a run that names none."""
+_FORM = re.compile(r"\s*([a-z]+)\s*(?:\((.*)\))?\s*")
+
+
+class CBlock(str):
+    """Text of a prompt that is used again, at any place. Inside a query `{block(text)}` makes one.
+
+    `cache=False` makes it text like any other. A block is a str: joined with other text, it is text.
+
+    >>> lq.CBlock("A long document.").cache
+    True
+    """
+
+    cache: bool
+
+    def __new__(cls, text: object, cache: bool = True) -> CBlock:
+        """Block with the text of `text`."""
+        made = super().__new__(cls, text)
+        made.cache = cache
+        return made
+
+
+def block(text: object) -> CBlock:
+    """Block with this text. Every query has this function: `{block(document)}`.
+
+    >>> lq.run_sync('"{block(text)}[X]"', {"text": "Say:"}, model=lq.ScriptedModel("Say: hi")).prompt
+    'Say: hi'
+    """
+    return CBlock(text)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPolicy:
+    """Rule by which blocks are reused.
+
+    `exact` reuses prefixes only and changes no result. The others are approximations: `rotate` moves a block to its
+    place, `blend` also computes the share `recomputed` of the moved tokens again, and `smash` moves nothing, for
+    comparison. A block is prefilled behind the first `behind` tokens of the prompt, which are thrown away. The tokens
+    that are computed again are those nearest to the text after the blocks, or those with the largest deviation in the
+    second layer. With `max_kl`, in nats per token, a block set whose scores are further away is computed exactly.
+
+    >>> str(lq.BlockPolicy.parse("blend(0.15, recompute=deviation)"))
+    'blend(0.15, behind=64, recompute=deviation)'
+    """
+
+    kind: BlockKind = "exact"
+    recomputed: float = 0.0
+    behind: int = 64
+    recompute: Literal["near", "deviation"] = "near"
+    max_kl: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            meant = did_you_mean(self.kind, _KINDS)
+            raise KVError(f"no policy for blocks is called {self.kind!r}", hint=meant or f"one of {', '.join(_KINDS)}")
+        if self.kind == "blend" and not 0 < self.recomputed <= 1:
+            raise KVError("blend needs the share of tokens that are computed again", hint="such as blend(0.15)")
+        if self.kind != "blend" and self.recomputed:
+            raise KVError(f"{self.kind} computes no token again", hint=f"write blend({self.recomputed:g})")
+        if self.behind < 0:
+            raise KVError(f"behind is {self.behind}", hint="a number of tokens, 64 by default")
+        if self.recompute not in ("near", "deviation"):
+            raise KVError(f"recompute is {self.recompute!r}", hint="near or deviation")
+        if self.max_kl is not None and not self.max_kl >= 0:
+            raise KVError(f"max_kl is {self.max_kl}", hint="nats per token, such as 0.05")
+
+    @classmethod
+    def parse(cls, text: str) -> BlockPolicy:
+        """Policy from its text, such as `rotate`, `rotate(behind=0)` or `blend(0.15, max_kl=0.1)`. Raises KVError."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise KVError(f"{text!r} is no policy for blocks", hint="such as rotate, or blend(0.15, behind=64)")
+        kinds = {"recomputed": float, "behind": int, "recompute": str, "max_kl": float}
+        values: dict[str, Any] = {"kind": found[1]}
+        for part in filter(None, (one.strip() for one in (found[2] or "").split(","))):
+            name, equals, value = (one.strip() for one in part.partition("="))
+            name, value = (name, value) if equals else ("recomputed", name)
+            if name not in kinds:
+                hint = did_you_mean(name, kinds) or f"there are {', '.join(kinds)}"
+                raise KVError(f"a policy for blocks has no option {name!r}", hint=hint)
+            try:
+                values[name] = kinds[name](value)
+            except ValueError as error:
+                raise KVError(f"{name} is {value!r} in {text!r}", hint="a number is expected") from error
+        return cls(**values)
+
+    def __str__(self) -> str:
+        if self.kind == "exact":
+            return "exact"
+        options = [f"{self.recomputed:g}"] if self.kind == "blend" else []
+        if self.kind != "smash":
+            options.append(f"behind={self.behind}")
+        if self.kind == "blend":
+            options.append(f"recompute={self.recompute}")
+        if self.max_kl is not None:
+            options.append(f"max_kl={self.max_kl:g}")
+        return f"{self.kind}({', '.join(options)})" if options else self.kind
+
+    @property
+    def head(self) -> int:
+        """Number of tokens of the prompt's beginning behind which a block is prefilled."""
+        return 0 if self.kind == "smash" else self.behind

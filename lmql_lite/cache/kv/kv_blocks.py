@@ -1,0 +1,206 @@
+"""Arithmetic of prompt blocks: keys moved to another place, blocks joined, and how far the result is from a prefill.
+
+A block that was prefilled at one place is used at another. Its values and, once rotated, its keys are those of a
+prefill of the block alone at the new place; what a block would have read in the text before it is missing. So a joined
+sequence is an approximation, unless it is one block at its own place. All functions work on the layout `huggingface`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from lmql_lite.cache.kv.kv_layout import KV, Unsupported, from_cache
+from lmql_lite.cache.kv.kv_page import KVError
+
+if TYPE_CHECKING:
+    import torch
+
+Value = TypeVar("Value")
+
+_PROBE_PLACES = (1, 7, 250)
+_TOLERANCE = 1e-4
+"""Largest difference up to place 256; further away it grows with the place, as the noise of single precision does."""
+
+
+class SimpleLRUCache(Generic[Value]):
+    """Cache of at most `capacity` values; of 0 or fewer, one that keeps nothing.
+
+    `on_evict` is called with each value that has to give way to a new key, before the new one is visible.
+
+    >>> cache = SimpleLRUCache(1, on_evict=print)
+    >>> cache.put("a", "first"); cache.put("b", "second"); cache.get("a"), cache.get("b"), cache.current_size()
+    first
+    (None, 'second', 1)
+    """
+
+    def __init__(self, capacity: int, on_evict: Callable[[Value], object] | None = None) -> None:
+        self.capacity, self._on_evict = capacity, on_evict
+        self._values: OrderedDict[Hashable, Value] = OrderedDict()
+
+    def put(self, key: Hashable, value: Value) -> None:
+        """Keeps a value as the most recently used. Replacing the value of a key evicts nothing."""
+        if self.capacity <= 0:
+            return
+        if key not in self._values and len(self._values) >= self.capacity:
+            _, evicted = self._values.popitem(last=False)
+            if self._on_evict is not None:
+                self._on_evict(evicted)
+        self._values[key] = value
+        self._values.move_to_end(key)
+
+    def get(self, key: Hashable) -> Value | None:
+        """Value of a key, which is now the most recently used; None where there is none."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    def current_size(self) -> int:
+        """Number of values."""
+        return len(self._values)
+
+
+def merge_dynamic_caches(caches: Sequence[Any]) -> Any:
+    """New transformers cache with the keys and values of `caches` one after the other, as they are.
+
+    Keys keep the places at which they were computed: rotate them first (`joined_blocks`). The caches are not changed.
+    Raises KVError where there is none, and where one has sliding windows or layers without keys of their own.
+    """
+    import torch
+    import transformers
+
+    library: Any = transformers
+    if not caches:
+        raise KVError("there is no cache to merge", hint="give at least one")
+    for layer in (layer for cache in caches for layer in cache.layers):
+        if getattr(layer, "is_sliding", False):
+            raise Unsupported("layers with a sliding window cannot be merged: a token's place decides what they drop")
+    parts = [[(layer.keys, layer.values) for layer in cache.layers] for cache in caches]
+    if len({len(part) for part in parts}) > 1 or any(
+        tensor is None for part in parts for pair in part for tensor in pair
+    ):
+        raise Unsupported("the caches do not have the same layers, each with keys and values of its own")
+    merged = library.DynamicCache()
+    for number, layers in enumerate(zip(*parts, strict=True)):
+        keys, values = (torch.cat(tensors, dim=-2) for tensors in zip(*layers, strict=True))
+        merged.update(keys, values, number)
+    return merged
+
+
+def rotated_kv(network: Any, kv: KV, by: int) -> KV:
+    """Keys and values of a block, its keys moved `by` places on, by the network's own rotation.
+
+    Angles are computed in double precision. Raises Unsupported where the network has no rotation that can be applied to
+    keys alone. Whether it is right is what `can_rotate` finds out.
+    """
+    import torch
+
+    base = getattr(network, "base_model", network)
+    rotary = getattr(base, "rotary_emb", None)
+    attention = {one.layer_idx: one for one in base.modules() if getattr(one, "layer_idx", None) is not None}
+    if rotary is None or not set(range(len(kv))) <= set(attention):
+        raise Unsupported(f"{type(network).__name__} has no rotation of keys")
+    names = rotary.forward.__code__.co_varnames if hasattr(rotary.forward, "__code__") else ()
+    has_kinds = "layer_type" in names or hasattr(rotary, "layer_types")
+    angles: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+    moved = []
+    for number, (keys, values) in enumerate(kv):
+        module = attention[number]
+        apply: Any = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
+        if apply is None:
+            raise Unsupported(f"{type(module).__name__} has no rotation that can be applied to keys")
+        kind = (module.layer_type,) if has_kinds else ()
+        wide = keys[None] if keys.dtype in (torch.float32, torch.float64) else keys[None].float()
+        if kind not in angles:
+            dummy = torch.zeros(1, 1, 1, dtype=torch.float64, device=keys.device)
+            cos, sin = (one.double() for one in rotary(dummy, torch.tensor([[by]], device=keys.device), *kind))
+            scale = (cos**2 + sin**2).sqrt()  # some kinds of rotation scale the keys too; that has been done
+            angles[kind] = ((cos / scale).to(wide.dtype), (sin / scale).to(wide.dtype))
+        _, turned = apply(wide[:, :0], wide, *angles[kind])  # no query is needed
+        moved.append((turned[0].to(keys.dtype), values))
+    return tuple(moved)
+
+
+def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> bool:
+    """True if rotated keys equal those of a prefill at the new place, in every layer, to 1e-4.
+
+    Asks the network itself, also behind the end of its context, so that learned positions, rotations that depend on
+    the length of the text and layers with states are found out whatever they are called. Five small passes.
+    """
+    import torch
+
+    config = network.config.get_text_config()
+    rotation = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    known = (rotation.get("original_max_position_embeddings"), getattr(config, "max_position_embeddings", None))
+    behind = {place + 1 for place in known if isinstance(place, int)}
+
+    def prefilled(place: int) -> KV:
+        import transformers
+
+        library: Any = transformers
+        past = library.DynamicCache()
+        ids = torch.tensor([list(tokens)], device=network.device)
+        places = torch.arange(place, place + len(tokens), device=network.device)[None]
+        with torch.inference_mode():
+            network(input_ids=ids, position_ids=places, past_key_values=past, use_cache=True)
+        return from_cache(past, len(tokens))
+
+    try:
+        here = prefilled(0)
+        for place in (*_PROBE_PLACES, *behind):
+            most = _TOLERANCE * max(1, place / 256)
+            for moved, there in zip(rotated_kv(network, here, place), prefilled(place), strict=True):
+                if any((one - other).abs().max() > most for one, other in zip(moved, there, strict=True)):
+                    return False
+    except (Unsupported, AttributeError, IndexError, TypeError, ValueError, RuntimeError):
+        return False
+    return True
+
+
+def joined_blocks(network: Any, blocks: Sequence[tuple[KV, int]], *, rotate: bool = True) -> KV:
+    """Keys and values of blocks one after the other. Each comes with the place at which it was prefilled.
+
+    `rotate=False` leaves keys where they were, which is wrong but for comparison. Raises KVError without blocks.
+    """
+    import torch
+
+    if not blocks:
+        raise KVError("there is no block to join", hint="give at least one")
+    place, moved = 0, []
+    for kv, first in blocks:
+        moved.append(rotated_kv(network, kv, place - first) if rotate and place != first else kv)
+        place += kv[0][0].shape[1]
+    return tuple(
+        (torch.cat([kv[layer][0] for kv in moved], 1), torch.cat([kv[layer][1] for kv in moved], 1))
+        for layer in range(len(moved[0]))
+    )
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Distance of scores from those of a full prefill: KL in nats per token, share of equal best tokens."""
+
+    mean_kl: float
+    p95_kl: float
+    first_kl: float
+    top1: float
+    largest: float
+    """Largest difference of a logit."""
+
+
+def divergence(full: torch.Tensor, reused: torch.Tensor) -> Divergence:
+    """Distance of the logits `reused` from `full`, both [tokens, vocabulary], at least one token."""
+    import torch
+
+    one, other = torch.log_softmax(full.double(), -1), torch.log_softmax(reused.double(), -1)
+    kl = (one.exp() * (one - other)).sum(-1)
+    return Divergence(
+        mean_kl=float(kl.mean()),
+        p95_kl=float(kl.quantile(0.95)),
+        first_kl=float(kl[0]),
+        top1=float((one.argmax(-1) == other.argmax(-1)).double().mean()),
+        largest=float((full.double() - reused.double()).abs().max()),
+    )

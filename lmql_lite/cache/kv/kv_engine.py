@@ -1,0 +1,409 @@
+"""Engine that keeps attention keys and values of known prefixes: store, retrieve, lookup (LMCache's seed surface).
+
+A sequence is cut into chunks of 256 tokens; a chunk is stored as a page under the hash of all tokens up to its end, on
+tiers. Whatever fails is a miss: the caller computes, and the answer is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
+from lmql_lite.cache.kv.kv_index import KVIndex, shared_tokens
+from lmql_lite.cache.kv.kv_layout import (
+    KV,
+    TOKEN_AXIS,
+    Mask,
+    TokenIds,
+    as_bits,
+    joined_kv,
+    kv_to_tensor,
+    left_out,
+    token_ids,
+)
+from lmql_lite.cache.kv.kv_page import (
+    LMCACHE_DTYPES,
+    KVError,
+    KVKey,
+    KVPage,
+    Tokens,
+    chunk_tokens,
+    decode_page,
+    encode_page,
+    place_tags,
+    prefix_hashes,
+)
+from lmql_lite.store.contract import Buffer, Notices, TierCounts
+from lmql_lite.store.tiered import Tiered
+
+if TYPE_CHECKING:
+    import torch
+
+_KEPT_REQUESTS = 1000
+
+
+@dataclass(frozen=True)
+class KVRequest:
+    """Tokens that one call asked for, and how many each tier had."""
+
+    asked: int
+    by_tier: Mapping[str, int]
+
+    @property
+    def found(self) -> int:
+        """Tokens that were found, on any tier."""
+        return sum(self.by_tier.values())
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the tokens that were found; 0.0 where none were asked for."""
+        return self.found / self.asked if self.asked else 0.0
+
+
+@dataclass(frozen=True)
+class KVReport:
+    """Figures of an engine since it was opened: all requests together, and each tier by name."""
+
+    total: KVRequest
+    tiers: dict[str, TierCounts]
+    notices: tuple[str, ...]
+
+
+class KVCacheEngine:
+    """Keys and values of prefixes, by their tokens. Threads may share an engine, processes its tiers.
+
+    `tokens` is a 1-D tensor, array or sequence of token ids. Keys and values are pairs of tensors per layer, without a
+    batch dimension, in the metadata's layout and dtype. What an engine returns never aliases what it keeps.
+
+        engine = KVCacheEngine(KVCacheConfig(local_disk="cache"), KVCacheMetadata("my/model", fingerprint=digest))
+        engine.store(tokens, kv)
+        kv, found = engine.retrieve(tokens + more)      # found: which tokens kv covers
+        engine.close()
+    """
+
+    def __init__(self, config: KVCacheConfig, metadata: KVCacheMetadata) -> None:
+        self.config, self.metadata = config, metadata
+        self.tiers: Tiered = config.open_tiers()
+        self.requests: deque[KVRequest] = deque(maxlen=_KEPT_REQUESTS)
+        """Latest requests, the last one at the end."""
+        self._axis = TOKEN_AXIS[metadata.fmt]
+        self._notices = Notices()
+        self._lock = threading.Lock()
+        self._asked, self._found = 0, Counter[str]()
+        self._initial = hashlib.sha256(config.cache_salt.encode()).hexdigest() if config.cache_salt else ""
+        self._index = KVIndex(self.tiers, self._key)
+        if not metadata.fingerprint:
+            self._notices.add(
+                f"{metadata.model_name}: without a fingerprint, other weights of that name share its pages"
+            )
+
+    # -- the seed's surface
+
+    def store(
+        self,
+        tokens: TokenIds,
+        kv_tensors_raw: KV,
+        kv_tensors_mask: Mask | None = None,
+        skip_existing: bool = True,
+        blocking: bool = True,
+    ) -> None:
+        """Stores keys and values of a sequence, page by page.
+
+        `kv_tensors_mask` marks the tokens that `kv_tensors_raw` covers: all, or all from a multiple of the chunk size
+        on. `skip_existing` leaves pages alone that are there. Without `blocking`, tiers below memory are written by a
+        thread; the tensors may be changed as soon as the call returns.
+
+        Layers with different numbers of tokens are not stored, with a notice: they were trimmed. Raises KVError for
+        wrong shapes, dtypes and masks.
+        """
+        ids = token_ids(tokens)
+        skipped = left_out(kv_tensors_mask, len(ids))
+        size = self.config.chunk_size
+        if skipped == len(ids):
+            return
+        if skipped % size:
+            raise KVError(f"the mask begins at token {skipped}, which is no multiple of the chunk size {size}")
+        if skipped and not skip_existing:
+            raise KVError("a mask needs skip_existing=True", hint="store the whole sequence to rewrite its pages")
+        if not self._checked(kv_tensors_raw, len(ids) - skipped):
+            return
+        chunks = chunk_tokens(ids, size)
+        if len(chunks[-1]) < size and not self.config.save_unfull_chunk:
+            chunks.pop()
+        parents, keys = self._chain(chunks)
+        is_there = self.tiers.contains(keys) if skip_existing else [False] * len(keys)
+        layers = None
+        for number in reversed(range(skipped // size, len(chunks))):  # a prefix is evicted after what needs it
+            if not is_there[number]:
+                layers = layers or [(as_bits(key), as_bits(value)) for key, value in kv_tensors_raw]
+                cut = slice(number * size - skipped, number * size - skipped + len(chunks[number]))
+                place = (cut,) if self._axis == 0 else (slice(None), cut)
+                arrays = [(key[place], value[place]) for key, value in layers]
+                page = encode_page(chunks[number], parents[number], arrays, self.metadata.dtype)
+                if self.tiers.put(keys[number], page, behind=None if blocking else True):
+                    self._index.add(keys[number], chunks[number])
+        self.tiers.touch(keys[: is_there.index(False)] if False in is_there else keys)
+
+    def retrieve(
+        self, tokens: TokenIds, mask: Mask | None = None, return_tuple: bool = True
+    ) -> tuple[KV | torch.Tensor | tuple[()], torch.Tensor]:
+        """Keys and values of the longest known prefix, in whole pages, and a mask of the tokens that they cover.
+
+        `mask` marks the tokens that are wanted: all, or all from some token on. `return_tuple=False` gives one tensor
+        `[layers, 2, heads, tokens, head size]`, or with `vllm` `[layers, 2, tokens, heads, head size]`. Where nothing
+        is found, the first part is `()`. Raises KVError for a mask of another form.
+        """
+        import torch
+
+        ids = token_ids(tokens)
+        skipped = left_out(mask, len(ids))
+        first = skipped // self.config.chunk_size
+        pages = self._pages(ids, first)
+        end = min(first * self.config.chunk_size + sum(len(page.tokens) for page in pages), len(ids))
+        found = torch.zeros(len(ids), dtype=torch.bool)
+        if end <= skipped:
+            return (), found
+        found[skipped:end] = True
+        kv = self._joined(pages, skipped - first * self.config.chunk_size, end - first * self.config.chunk_size)
+        return (kv if return_tuple else kv_to_tensor(kv)), found
+
+    def lookup(self, tokens: TokenIds) -> int:
+        """Number of tokens that `retrieve` would find, without moving any data."""
+        chunks = chunk_tokens(token_ids(tokens), self.config.chunk_size)
+        known = 0
+        for chunk, is_there in zip(chunks, self.tiers.contains(self._chain(chunks)[1]), strict=True):
+            if not is_there:
+                break
+            known += len(chunk)
+        return known
+
+    def close(self) -> None:
+        """Writes what is queued and closes the tiers. A second call does nothing."""
+        self.tiers.close()
+
+    # -- beyond the seed
+
+    def longest(self, tokens: TokenIds) -> tuple[KV, int]:
+        """Keys and values of the longest known prefix, to the token, and its length.
+
+        The last page may be one of another sequence, of which only the shared beginning is used.
+        """
+        ids = token_ids(tokens)
+        pages = self._pages(ids, 0, partial=True)
+        known = 0
+        for page in pages:
+            known += shared_tokens(page.tokens, ids[known : known + len(page.tokens)])
+        return (self._joined(pages, 0, known) if known else ()), known
+
+    def save_decoded(self, tokens: TokenIds, kv: Callable[[], KV], is_done: bool = False) -> bool:
+        """Stores a sequence that is being generated, whenever a page is full, and at its end if `is_done`.
+
+        Call it after each token; `kv` is called only when something is stored. Does nothing unless the config says
+        `save_decode_cache`. Returns whether it stored.
+        """
+        is_due = is_done or (len(tokens) and len(tokens) % self.config.chunk_size == 0)
+        if not (self.config.save_decode_cache and is_due):
+            return False
+        self.store(tokens, kv(), blocking=False)
+        return True
+
+    def prefetch(self, tokens: TokenIds) -> None:
+        """Begins to load the pages of a sequence into the first tier, and returns at once."""
+        self.tiers.prefetch(self._known(tokens))
+
+    def pin(self, tokens: TokenIds, pinned: bool = True) -> int:
+        """Exempts the known pages of a sequence from eviction, or ends that. Returns the number of their tokens."""
+        for key in self._known(tokens):
+            self.tiers.pin(key, pinned)
+        return self.lookup(tokens)
+
+    def move(self, tokens: TokenIds, tier: str) -> int:
+        """Moves the known pages of a sequence to one tier: `memory`, `disk` or `redis`. Returns how many moved.
+
+        Raises KVError for a tier that this engine does not have.
+        """
+        target = next((one for one in self.tiers.tiers if one.name == tier), None)
+        if target is None:
+            names = ", ".join(one.name for one in self.tiers.tiers)
+            raise KVError(f"there is no tier {tier!r}", hint=f"this engine has {names}")
+        moved = 0
+        self.tiers.flush()
+        for key in reversed(self._known(tokens)):
+            (value,) = self.tiers.get([key])
+            if value is not None and target.put(key, value):
+                moved += 1
+                for other in self.tiers.tiers:
+                    if other is not target:
+                        other.delete(key)
+        return moved
+
+    def clear(self, tokens: TokenIds) -> int:
+        """Removes the known pages of a sequence from all tiers. Returns how many."""
+        return sum(self.tiers.delete(key) for key in self._known(tokens))
+
+    def inspect(self) -> dict[str, list[tuple[KVKey, int]]]:
+        """Keys and bytes of all pages, by tier, whatever model they belong to."""
+        pages: dict[str, list[tuple[KVKey, int]]] = {}
+        for tier in self.tiers.tiers:
+            pages[tier.name] = []
+            for key, size in tier.sizes().items():
+                with suppress(KVError):  # an entry that no engine wrote
+                    pages[tier.name].append((KVKey.parse(key), size))
+        return pages
+
+    def report(self) -> KVReport:
+        """Figures since the engine was opened; `requests` has the latest ones singly."""
+        with self._lock:
+            total = KVRequest(self._asked, dict(self._found))
+        notices = [*self.config.notices, *self._notices]
+        notices += [sentence for tier in self.tiers.tiers for sentence in tier.notices]
+        return KVReport(total, {tier.name: tier.counts for tier in self.tiers.tiers}, tuple(notices))
+
+    # -- pages
+
+    def _chain(self, chunks: Sequence[Tokens]) -> tuple[list[str], list[str]]:
+        """Hash of the page before each chunk, and the key of each chunk."""
+        parents = [self._initial, *prefix_hashes(chunks, self._initial)]
+        keys = [
+            self._key(page_hash, place_tags(parent, chunk)[-1])
+            for parent, page_hash, chunk in zip(parents, parents[1:], chunks, strict=False)
+        ]
+        return parents, keys
+
+    def _key(self, page_hash: str, place: str) -> str:
+        data = self.metadata
+        tags = (("weights", data.fingerprint[:32]),) if data.fingerprint else ()
+        identity = (data.fmt, data.model_name, data.world_size, data.worker_id, page_hash, LMCACHE_DTYPES[data.dtype])
+        return str(KVKey(*identity, (*tags, ("after", place))))
+
+    def _known(self, tokens: TokenIds) -> list[str]:
+        """Keys of the pages that `retrieve` would find."""
+        keys = self._chain(chunk_tokens(token_ids(tokens), self.config.chunk_size))[1]
+        is_there = [*self.tiers.contains(keys), False]
+        return keys[: is_there.index(False)]
+
+    def _checked(self, kv: KV, tokens: int) -> bool:
+        """True if keys and values can be stored. Raises KVError where they do not belong to the tokens at all."""
+        layers = [tensor for pair in kv for tensor in pair]
+        if not layers or any(len(pair) != 2 for pair in kv):
+            raise KVError("keys and values are a pair of tensors for each layer", hint="((k, v), (k, v), ...)")
+        for tensor in layers:
+            if tensor.ndim != 3:
+                raise KVError(f"a tensor has {tensor.ndim} dimensions instead of 3", hint="leave out the batch")
+            if str(tensor.dtype) != f"torch.{self.metadata.dtype}":
+                raise KVError(f"a tensor is of dtype {tensor.dtype}, the metadata says {self.metadata.dtype}")
+        counts = {tensor.shape[self._axis] for tensor in layers}
+        if counts == {tokens}:
+            return True
+        if len(counts) > 1 and max(counts) <= tokens:
+            self._notices.add(
+                f"{self.metadata.model_name}: layers hold {sorted(counts)} of {tokens} tokens: not stored"
+            )
+            return False
+        raise KVError(f"keys and values are those of {sorted(counts)} tokens, not of {tokens}")
+
+    def _pages(self, ids: Tokens, first: int, partial: bool = False) -> list[KVPage]:
+        """Consecutive pages of a sequence from page `first` on, up to the first miss."""
+        chunks = chunk_tokens(ids, self.config.chunk_size)
+        parents, keys = self._chain(chunks)
+        pages: list[KVPage] = []
+        by_tier = Counter[str]()
+        for number, found in enumerate(self.tiers.read(keys[first:]), first):
+            page = found and self._page(keys[number], found[0], parents[number], pages, chunks[number])
+            tier, count = (found[1], len(chunks[number])) if found and page else ("", 0)
+            if page is None and partial:
+                page, tier, count = self._closest(parents[number], ids[number * self.config.chunk_size :], pages)
+            if page:
+                pages.append(page)
+                by_tier[tier] += count
+            if page is None or len(page.tokens) != len(chunks[number]) or count < len(page.tokens):
+                break
+        request = KVRequest(sum(map(len, chunks[first:])), by_tier)
+        with self._lock:
+            self.requests.append(request)
+            self._asked += request.asked
+            self._found += by_tier
+        return pages
+
+    def _page(
+        self, key: str, data: Buffer, parent: str, before: Sequence[KVPage], tokens: Tokens | None = None
+    ) -> KVPage | None:
+        """Page from its bytes; None, with a notice, where it does not fit to its tokens and to the pages before it."""
+        try:
+            page = decode_page(data)
+            shapes = [_shapes(one, self._axis) for one in (page, *before[:1])]
+            fits = page.parent == parent and shapes[0] == shapes[-1] and _is_whole(page, self._axis)
+            if not fits or (tokens is not None and not np.array_equal(page.tokens, tokens)):
+                raise KVError("it does not fit to the pages before it")
+        except KVError as error:
+            self._notices.add(f"the page {key} was removed: {error.message}")
+            self.tiers.delete(key)
+            return None
+        self._index.add(key, page.tokens)
+        return page
+
+    def _closest(self, parent: str, ids: Tokens, before: Sequence[KVPage]) -> tuple[KVPage | None, str, int]:
+        """Page behind `parent` that shares most tokens with `ids`, its tier, and how many tokens it shares."""
+        for count, key in self._index.closest(parent, ids):
+            (found,) = self.tiers.read([key])
+            page = found and self._page(key, found[0], parent, before)
+            if found and page and shared_tokens(page.tokens, ids) == count:
+                return page, found[1], count
+        return None, "", 0
+
+    def _joined(self, pages: Sequence[KVPage], begin: int, end: int) -> KV:
+        return joined_kv([page.layers for page in pages], self.metadata.dtype, self._axis, begin, end)
+
+
+class KVCacheEngineBuilder:
+    """Engines of this process, by name.
+
+    engine = KVCacheEngineBuilder.get_or_create("main", config, metadata)
+    KVCacheEngineBuilder.destroy("main")
+    """
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _engines: ClassVar[dict[str, KVCacheEngine]] = {}
+
+    @classmethod
+    def get_or_create(cls, instance_id: str, config: KVCacheConfig, metadata: KVCacheMetadata) -> KVCacheEngine:
+        """Engine of that name. Raises KVError where it exists with another config or other metadata."""
+        with cls._lock:
+            engine = cls._engines.get(instance_id)
+            if engine is None:
+                engine = cls._engines[instance_id] = KVCacheEngine(config, metadata)
+            elif (engine.config, engine.metadata) != (config, metadata):
+                raise KVError(f"the engine {instance_id!r} exists with another configuration", hint="destroy it first")
+            return engine
+
+    @classmethod
+    def get(cls, instance_id: str) -> KVCacheEngine | None:
+        """Engine of that name; None where there is none."""
+        with cls._lock:
+            return cls._engines.get(instance_id)
+
+    @classmethod
+    def destroy(cls, instance_id: str) -> None:
+        """Closes the engine of that name and forgets it. Does nothing where there is none."""
+        with cls._lock:
+            engine = cls._engines.pop(instance_id, None)
+        if engine is not None:
+            engine.close()
+
+
+def _shapes(page: KVPage, axis: int) -> list[tuple[int, ...]]:
+    """Shapes of a page's arrays and their item sizes, without the token axis."""
+    arrays = [array for pair in page.layers for array in pair]
+    return [(*array.shape[:axis], *array.shape[axis + 1 :], array.itemsize) for array in arrays]
+
+
+def _is_whole(page: KVPage, axis: int) -> bool:
+    return all(array.shape[axis] == len(page.tokens) for pair in page.layers for array in pair)

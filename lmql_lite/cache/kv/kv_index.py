@@ -1,0 +1,75 @@
+"""Index of pages by their first tokens, for hits that end inside a page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from lmql_lite.cache.kv.kv_page import Tokens, page_tokens, place_tags
+from lmql_lite.store.contract import Store
+
+_MOST_PAGES = 1 << 16
+"""Most pages in the index; then it begins anew."""
+_MOST_CANDIDATES = 64
+"""Most pages of other processes that are looked into at one place."""
+_HEAD_BYTES = 1 << 16
+_PLACE = "@after%"
+
+
+def shared_tokens(one: Tokens, other: Tokens) -> int:
+    """Number of tokens that two sequences have in common at their beginnings."""
+    length = min(len(one), len(other))
+    differ = np.flatnonzero(one[:length] != other[:length])
+    return int(differ[0]) if len(differ) else length
+
+
+class KVIndex:
+    """Keys and tokens of the pages that an engine has seen, by their place (`place_tags`).
+
+    The tiers are the truth: an entry may have been evicted, and the pages of other processes are looked for once
+    behind each page. `key_of` gives this engine's key from a page's hash and its place.
+    """
+
+    def __init__(self, store: Store, key_of: Callable[[str, str], str]) -> None:
+        self._store, self._key_of = store, key_of
+        self._lock = threading.Lock()
+        self._places: dict[str, dict[str, Tokens]] = {}
+        self._count = 0
+        self._listed: set[str] = set()
+        """Pages whose followers were looked for on the tiers."""
+
+    def add(self, key: str, tokens: Tokens) -> None:
+        """Adds a page that is on a tier."""
+        with self._lock:
+            if self._count >= _MOST_PAGES:
+                self._places.clear()
+                self._listed.clear()
+                self._count = 0
+            children = self._places.setdefault(key.rpartition(_PLACE)[2], {})
+            self._count += key not in children
+            children[key] = tokens.copy()
+
+    def closest(self, parent: str, ids: Tokens) -> list[tuple[int, str]]:
+        """Pages behind `parent` that begin like `ids`: tokens that they share and keys, the best two."""
+        places = place_tags(parent, ids)
+        if parent not in self._listed:
+            self._listed.add(parent)
+            self._look(set(places))
+        with self._lock:
+            children = [child for place in places for child in self._places.get(place, {}).items()]
+        return sorted(((shared_tokens(tokens, ids), key) for key, tokens in children), reverse=True)[:2]
+
+    def _look(self, places: set[str]) -> None:
+        """Learns the pages at some places from the tiers: those of other processes, and of earlier ones."""
+        ours = []
+        for key in self._store.keys():  # noqa: SIM118
+            place, fields = key.rpartition(_PLACE)[2], key.split("@")
+            if place in places and len(fields) > 4 and key == self._key_of(fields[4], place):
+                ours.append(key)
+        latest = ours[-_MOST_CANDIDATES:]
+        for key, head in zip(latest, self._store.head(latest, _HEAD_BYTES), strict=True):
+            tokens = None if head is None else page_tokens(head)
+            if tokens is not None:
+                self.add(key, tokens)

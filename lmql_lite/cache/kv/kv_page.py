@@ -1,0 +1,168 @@
+"""Page of a sequence: a chunk of its tokens with the keys and values of every layer; its key, its hash, its bytes.
+
+Pages of one sequence form a chain: the hash of each covers all tokens up to its end. The bytes are those of a
+safetensors file: `tokens`, then `k.0`, `v.0`, `k.1`, ... , and under `parent` the hash of the page before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+from urllib.parse import quote, unquote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.tensor_bytes import Bits, TensorBits, decode_tensors, encode_tensors, read_header
+from lmql_lite.errors import CacheError
+from lmql_lite.store.contract import Buffer
+
+Tokens: TypeAlias = NDArray[np.int64]
+
+SHARED_TOKENS = 16
+"""Tokens of a page that its key tells about: of a longer page, only a beginning of at least that length is found."""
+
+LMCACHE_DTYPES = {
+    "float16": "half",
+    "bfloat16": "bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "int8": "int8",
+    "uint8": "uint8",
+    "float8_e4m3fn": "fp8_e4m3fn",
+    "float8_e5m2": "fp8_e5m2",
+}
+"""Names in LMCache's keys, by torch's names."""
+
+
+class KVError(CacheError, ValueError, AssertionError):
+    """Wrong use of the engine: its configuration, a mask, a shape. Upstream raises ValueError or AssertionError."""
+
+
+def dtype_name(dtype: object) -> str:
+    """torch's name of a dtype, from itself or any name that LMCache knows. Raises KVError for others.
+
+    >>> dtype_name("torch.bfloat16"), dtype_name("half"), dtype_name("float")
+    ('bfloat16', 'float16', 'float32')
+    """
+    name = str(dtype).removeprefix("torch.")
+    for known, other in LMCACHE_DTYPES.items():
+        if name in (known, other):
+            return known
+    raise KVError(f"keys and values of dtype {dtype} cannot be stored", hint=f"one of {', '.join(LMCACHE_DTYPES)}")
+
+
+@dataclass(frozen=True)
+class KVKey:
+    """Key of a page. Pages whose keys differ in any field have nothing to do with each other.
+
+    As text: `fmt@model@world_size@worker_id@chunk_hash@dtype@tag%value@...`, percent-escaped, so that any model name
+    comes back.
+
+    >>> str(KVKey("vllm", "org/m@1", 1, 0, "ab", "half", (("weights", "c0"),)))
+    'vllm@org%2Fm%401@1@0@ab@half@weights%c0'
+    """
+
+    fmt: str
+    model: str
+    world_size: int
+    worker_id: int
+    chunk_hash: str
+    dtype: str
+    tags: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        fields = (self.fmt, self.model, self.world_size, self.worker_id, self.chunk_hash, self.dtype)
+        tags = [f"{tag}%{quote(value, safe='')}" for tag, value in self.tags]
+        return "@".join([*(quote(str(field), safe="") for field in fields), *tags])
+
+    @classmethod
+    def parse(cls, text: str) -> KVKey:
+        """Key from its text. Raises KVError for other text."""
+        fields = text.split("@")
+        try:
+            fmt, model, world_size, worker_id, chunk_hash, dtype = map(unquote, fields[:6])
+            tags = tuple((tag, unquote(value)) for tag, value in (field.split("%", 1) for field in fields[6:]))
+            return cls(fmt, model, int(world_size), int(worker_id), chunk_hash, dtype, tags)
+        except ValueError as error:
+            raise KVError(f"{text!r} is no key of a page", hint="a key has at least six parts, joined by @") from error
+
+
+def chunk_tokens(tokens: Tokens, chunk_size: int) -> list[Tokens]:
+    """Consecutive slices of `chunk_size` tokens; the last one may be shorter."""
+    return [tokens[begin : begin + chunk_size] for begin in range(0, len(tokens), chunk_size)]
+
+
+def chunk_hash(tokens: Tokens, prefix_hash: str) -> str:
+    """SHA-256, in hexadecimal, of the hash of what came before and of the tokens as little-endian int64."""
+    return hashlib.sha256(prefix_hash.encode("ascii") + tokens.astype("<i8").tobytes()).hexdigest()
+
+
+def prefix_hashes(chunks: Sequence[Tokens], initial: str = "") -> list[str]:
+    """Hash of each chunk, which depends on every token up to its end."""
+    hashes, last = [], initial
+    for chunk in chunks:
+        last = chunk_hash(chunk, last)
+        hashes.append(last)
+    return hashes
+
+
+def place_tags(parent: str, tokens: Tokens) -> list[str]:
+    """Values of the tag `after` of pages that follow the page `parent` and begin like `tokens`.
+
+    The tag names the parent and the first tokens, 16 of them or all, so that keys alone tell which pages may share a
+    beginning with `tokens`. The last value is that of a page with exactly these tokens.
+    """
+    lengths = range(1, min(len(tokens), SHARED_TOKENS) + 1)
+    return [f"{parent[:16]}.{zlib.crc32(tokens[:length].astype('<i8').tobytes()):08x}" for length in lengths]
+
+
+@dataclass(frozen=True)
+class KVPage:
+    """Tokens of a page and their keys and values: for each layer two arrays, whose token axis is the layout's."""
+
+    tokens: Tokens
+    parent: str
+    layers: tuple[tuple[Bits, Bits], ...]
+
+
+def encode_page(tokens: Tokens, parent: str, layers: Sequence[tuple[Bits, Bits]], dtype: str) -> bytearray:
+    """Bytes of a page. The arrays are copied once, however they lie in memory; `dtype` is torch's name."""
+    named = [TensorBits("tokens", "int64", tokens.astype("<i8"))]
+    for number, (key, value) in enumerate(layers):
+        named += [TensorBits(f"k.{number}", dtype, key), TensorBits(f"v.{number}", dtype, value)]
+    return encode_tensors(named, {"format": "lmql_lite kv page 1", "parent": parent})
+
+
+def decode_page(data: Buffer) -> KVPage:
+    """Page from its bytes, whose arrays lie where the bytes lie. Raises KVError for other bytes."""
+    try:
+        tensors, metadata = decode_tensors(data)
+        parent = metadata["parent"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise KVError(f"the page cannot be read ({error})") from error
+    arrays: list[Bits] = []
+    tokens = None
+    for one in tensors:
+        if one.name == "tokens":
+            tokens = one.bits.view(np.int64)
+        elif one.name == f"{'kv'[len(arrays) % 2]}.{len(arrays) // 2}" and one.bits.ndim == 3:
+            arrays.append(one.bits)
+        else:
+            raise KVError(f"the page has an unexpected tensor {one.name}")
+    if tokens is None or tokens.ndim != 1 or len(arrays) % 2 or not arrays:
+        raise KVError("the page is not complete")
+    return KVPage(tokens, parent, tuple(zip(arrays[::2], arrays[1::2], strict=True)))
+
+
+def page_tokens(beginning: Buffer) -> Tokens | None:
+    """Tokens of a page from its first bytes; None where they are not among them."""
+    try:
+        header, body = read_header(beginning)
+        (count,) = header["tokens"]["shape"]
+        return np.frombuffer(beginning, "<i8", count, body + header["tokens"]["data_offsets"][0]).astype(np.int64)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None

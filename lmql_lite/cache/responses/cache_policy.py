@@ -1,0 +1,84 @@
+"""Rules of a response cache: what it reads and writes, how long answers last, how much room they get."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lmql_lite.errors import CacheError, InputError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "D": 86_400, "W": 604_800}
+
+
+@dataclass(frozen=True, slots=True)
+class CachePolicy:
+    """Rules of a response cache.
+
+    `mode`: `rw` reads and writes, `ro` only reads, `refresh` asks again and replaces, `off` does nothing.
+    `expiry`: age from which an answer is asked for again, in seconds or as `"7D"`, `"12h"`, `"30m"`.
+    `max_bytes`: size of the log at which its oldest lines are dropped.
+    `on_error`: `warn` or `raise` a CacheError where an answer cannot be kept.
+    `default_temperature`: temperature of the model where a request names none.
+    `minus_infinity`: a log-likelihood of minus infinity may be kept.
+
+    >>> lq.CachePolicy(mode="ro", expiry="7D").on_error
+    'warn'
+    """
+
+    mode: Literal["rw", "ro", "refresh", "off"] = "rw"
+    expiry: float | str | None = None
+    max_bytes: int | None = None
+    on_error: Literal["warn", "raise"] = "warn"
+    default_temperature: float = 0.0
+    minus_infinity: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("rw", "ro", "refresh", "off"):
+            raise InputError(f"mode={self.mode!r} is no mode of a response cache", hint="write rw, ro, refresh or off")
+        if self.on_error not in ("warn", "raise"):
+            raise InputError(f"on_error={self.on_error!r} is unknown", hint="write warn or raise")
+        if self.max_bytes is not None and self.max_bytes < 4096:
+            raise InputError(f"max_bytes={self.max_bytes} is too small for a cache", hint="4096 is the least")
+        _ = self.seconds
+
+    @property
+    def seconds(self) -> float | None:
+        """`expiry` in seconds."""
+        given = self.expiry
+        if isinstance(given, str):
+            try:
+                return float(given[:-1]) * _UNITS[given[-1:]]
+            except (ValueError, KeyError):
+                raise InputError(f"expiry={given!r} is no time", hint='write seconds, or "7D", "12h", "30m"') from None
+        return given
+
+
+class CacheNotices:
+    """Sentences about what a cache could not do, each said once: as a warning, or raised under `on_error="raise"`."""
+
+    def __init__(self, log: Path, on_error: str) -> None:
+        self._log, self._on_error = log, on_error
+        self.sentences: list[str] = []
+        self._unsaid: list[str] = []
+
+    def note(self, sentence: str) -> None:
+        """Notes a sentence for `speak`."""
+        if sentence not in self.sentences:
+            self.sentences.append(sentence)
+            self._unsaid.append(sentence)
+
+    def speak(self, failed: BaseException | None = None) -> None:
+        """Warns of what is new, when the answers are safe. Raises CacheError for a failure where the policy says so."""
+        if failed is not None:
+            reason = failed.strerror if isinstance(failed, OSError) and failed.strerror else str(failed)
+            sentence = f"{self._log}: an answer could not be kept ({reason})"
+            if isinstance(failed, CacheError):
+                sentence = failed.message
+            self.note(sentence)
+            if self._on_error == "raise":
+                raise CacheError(sentence) from failed
+        unsaid, self._unsaid = self._unsaid, []
+        for each in unsaid:
+            warnings.warn(each, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,137 @@
+"""Group commit: what arrives while one group is being written is the next group. No timer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+IDLE_SECONDS = 0.05
+"""So long a thread waits for the next group: another one takes longer to start."""
+
+Soon = Callable[[Callable[[], None]], object]
+
+
+class WriteGroup(Generic[Item]):
+    """Items of several callers that are written together. `future` ends when they are, with the error of the write."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.future: Future[None] = Future()
+        self._events: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
+
+    async def ended(self) -> None:
+        """Waits until the group is written. All tasks of a loop are woken at once."""
+        loop = asyncio.get_running_loop()
+        event = self._events.get(loop)
+        if event is None:
+            event = self._events[loop] = asyncio.Event()
+            self.future.add_done_callback(lambda _: _wake(loop, event))
+        await event.wait()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+        loop.call_soon_threadsafe(event.set)
+
+
+class GroupCommit(Generic[Item]):
+    """Collects items of many threads and writes all that wait as one group, one group at a time.
+
+    `write` takes the items of a group; what it raises is the error of that group.
+    """
+
+    def __init__(self, write: Callable[[list[Item]], None]) -> None:
+        self._write = write
+        self._lock = threading.Lock()
+        self._more = threading.Condition(self._lock)
+        self._is_idle = False
+        """A thread waits for the next group."""
+        self._next = WriteGroup[Item]()
+        self._current: WriteGroup[Item] | None = None
+        """The group that is being written."""
+
+    def submit(self, items: list[Item], soon: Soon | None = None) -> WriteGroup[Item]:
+        """Hands items over to the next group. A thread writes while anything waits.
+
+        `soon` calls the start of that thread a little later, as `call_soon` of an event loop does: what other tasks of
+        the loop hand over until then is of the same group.
+        """
+        group = self._join(items)
+        if soon is None:
+            self._start()
+        else:
+            soon(self._start)
+        return group
+
+    def run(self, items: list[Item]) -> WriteGroup[Item]:
+        """Like `submit`, but returns when they are written: by this thread unless another group is being written."""
+        group = self._join(items)
+        if (mine := self._begin()) is not None:
+            self._finish(mine)
+            self._start()
+        wait([group.future])
+        return group
+
+    def finish(self) -> None:
+        """Returns when everything that was handed over is written."""
+        while True:
+            if (mine := self._begin()) is not None:
+                self._finish(mine)
+            elif (current := self._current) is not None:
+                wait([current.future])
+            else:
+                return
+
+    def _join(self, items: list[Item]) -> WriteGroup[Item]:
+        with self._lock:
+            self._next.items += items
+            return self._next
+
+    def _begin(self) -> WriteGroup[Item] | None:
+        """The next group, if nobody writes: the caller then has to `_finish` it."""
+        with self._lock:
+            if self._current is not None or not self._next.items:
+                return None
+            self._current, self._next = self._next, WriteGroup[Item]()
+            return self._current
+
+    def _finish(self, group: WriteGroup[Item]) -> None:
+        error: BaseException | None = None
+        try:
+            self._write(group.items)
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            self._current = None
+        if error is None:
+            group.future.set_result(None)
+        else:
+            group.future.set_exception(error)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._is_idle:
+                self._more.notify()
+                return
+        if (group := self._begin()) is None:
+            return
+        try:
+            threading.Thread(target=self._drain, args=(group,), name="lmql-lite-commit").start()
+        except RuntimeError:  # no thread can be started any more: the interpreter ends
+            self._drain(group)
+
+    def _drain(self, group: WriteGroup[Item] | None) -> None:
+        while group is not None:
+            self._finish(group)
+            group = self._begin()
+            if group is None:
+                with self._lock:
+                    self._is_idle = True
+                    self._more.wait_for(lambda: bool(self._next.items), IDLE_SECONDS)
+                    self._is_idle = False
+                group = self._begin()

@@ -1,0 +1,207 @@
+"""The older surface of lmms-eval's caches: one JSONL file per task and rank, and a wrapper around a model.
+
+`LMMS_EVAL_USE_CACHE=True` switches the files on, `LMMS_EVAL_HOME` moves them. `ResponseCache` does more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmql_lite.cache.responses.cache_policy import CachePolicy
+from lmql_lite.cache.responses.record_log import SUFFIX
+from lmql_lite.cache.responses.request import AnyRequest, Request, generation_options, is_deterministic, rejection
+from lmql_lite.cache.responses.request_key import KeyMaker, fingerprint_model
+from lmql_lite.cache.responses.response_cache import ResponseCache
+
+REQUEST_METHODS = frozenset(("generate_until", "generate_until_multi_round", "loglikelihood", "loglikelihood_rolling"))
+NAMES = ("model_name", "model_version", "model_id", "pretrained", "model")
+
+
+class JsonlCache:
+    """Mix-in for a model class: answers by task and document in files that people can read.
+
+    Beside the answer each record has a digest of the request, so that a changed prompt or option is asked again; a
+    record without one, of lmms-eval itself, counts for its document. Answers of sampling requests are never kept.
+
+        def generate_until(self, requests):
+            self.load_cache()
+            cached, pending = self.get_response_from_cache(requests)
+            answers = [self.call_backend(request) for request in pending]
+            for request, answer in zip(pending, answers):
+                self.add_request_response_to_cache(request, answer)
+            return merge_responses(cached, answers)
+
+    >>> hasattr(lq.JsonlCache, "load_cache")
+    True
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    cache_tasks: Sequence[str] = ()
+    """Names of the tasks that the model is attached to; they name its folder."""
+
+    def load_cache(self) -> None:
+        """Reads the files of this model, if the environment switches the cache on."""
+        self._kept: dict[str, dict[str, dict[str, Any]]] = {}
+        self._digests = KeyMaker("", None, "full", 0.0)
+        self._is_on = os.environ.get("LMMS_EVAL_USE_CACHE") == "True"
+        if self._is_on:
+            self._read()
+
+    def load_jsonl_cache(self) -> dict[str, dict[Any, Any]]:
+        """Kept answers by task and document."""
+        if not hasattr(self, "_kept"):
+            self.load_cache()
+        return {task: {each["doc_id"]: each["response"] for each in of.values()} for task, of in self._kept.items()}
+
+    def get_response_from_cache(self, requests: Sequence[AnyRequest]) -> tuple[list[dict[str, Any]], list[AnyRequest]]:
+        """Kept answers as dicts of `index`, `doc_id` and `response`, and the requests that have none."""
+        if not hasattr(self, "_kept"):
+            self.load_cache()
+        cached: list[dict[str, Any]] = []
+        pending: list[AnyRequest] = []
+        for index, request in enumerate(requests):
+            known = self._kept.get(str(request.task_name), {}).get(_document(request.doc_id))
+            if known is None or not self._fits(known, request):
+                pending.append(request)
+            else:
+                cached.append({"index": index, "doc_id": request.doc_id, "response": known["response"]})
+        return cached, pending
+
+    def add_request_response_to_cache(self, request: AnyRequest, response: Any) -> None:
+        """Appends an answer to the file of its task, unless it must not be kept."""
+        if not hasattr(self, "_kept"):
+            self.load_cache()
+        digest = self._digest(request)
+        if not self._is_on or digest is None or rejection("generate_until", response) is not None:
+            return
+        task = str(request.task_name)
+        record = {"doc_id": request.doc_id, "response": response, "request": digest}
+        try:
+            line = json.dumps(record) + "\n"
+            path = self._folder() / f"{_file_name(task)}_rank{self.rank}_world_size{self.world_size}{SUFFIX}"
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with open(path, "a+b") as file:
+                if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                    line = f"\n{line}"
+                file.write(line.encode())
+        except (OSError, TypeError, ValueError) as error:
+            warnings.warn(f"the answer to document {request.doc_id!r} was not kept ({error})", RuntimeWarning, 2)
+            return
+        self._kept.setdefault(task, {})[_document(request.doc_id)] = record
+
+    def _folder(self) -> Path:
+        home = os.environ.get("LMMS_EVAL_HOME") or "~/.cache/lmms-eval"
+        name = next((value for each in NAMES if isinstance(value := getattr(self, each, None), str) and value), "")
+        tasks = "|".join(sorted(unicodedata.normalize("NFC", task).replace("\r\n", "\n") for task in self.cache_tasks))
+        digest = hashlib.sha256(tasks.encode()).hexdigest()[:16]
+        kind = type(self).__name__
+        return Path(home).expanduser() / "eval_cache" / f"{kind}_{_file_name(name or kind)}_{digest}"
+
+    def _read(self) -> None:
+        """Reads the files of all ranks, whatever their number was; later records win."""
+        for path in sorted(self._folder().glob(f"*{SUFFIX}")):
+            task = re.sub(r"_rank\d+_world_size\d+$", "", path.stem)
+            for line in path.read_bytes().splitlines():
+                try:
+                    given = json.loads(line)
+                    record = {"request": given.get("request")} | {name: given[name] for name in ("doc_id", "response")}
+                    self._kept.setdefault(task, {})[_document(record["doc_id"])] = record
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    if line.strip():
+                        warnings.warn(f"{path} has a line that is no record; it is not used", RuntimeWarning, 4)
+
+    def _digest(self, request: AnyRequest) -> str | None:
+        """Digest of a request; None if its answer must not be kept."""
+        return self._digests.key("generate_until", request).key or None
+
+    def _fits(self, known: Mapping[str, Any], request: AnyRequest) -> bool:
+        if known["request"] is None:
+            return is_deterministic("generate_until", generation_options(request))
+        return bool(known["request"] == self._digest(request))
+
+
+def merge_responses(cached: Sequence[Mapping[str, Any]], answers: Sequence[Any]) -> list[Any]:
+    """Cached and new answers in the order of the requests that they belong to."""
+    known = {each["index"]: each["response"] for each in cached}
+    new = iter(answers)
+    return [known[index] if index in known else next(new) for index in range(len(known) + len(answers))]
+
+
+def _document(doc_id: Any) -> str:
+    return json.dumps(doc_id, default=repr)
+
+
+def _file_name(text: str) -> str:
+    """Name as part of a file's name, distinct for distinct names."""
+    plain = re.sub(r"[^\w.-]", "_", text)
+    return (
+        plain if plain == text and len(text) < 100 else f"{plain[:80]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    )
+
+
+class CachingModel:
+    """A model whose request methods go through a cache; everything else is the model's own.
+
+    Equal arguments are one question, whatever document they come from. A model that has `set_cache_hook` gets a hook,
+    by which it can keep answers before its method returns: `hook.add_partial(method, arguments, answer)`.
+
+        model = CachingModel(model, "answers.db")
+        answers = model.generate_until(requests)
+
+    >>> class Shout:
+    ...     def generate_until(self, requests):
+    ...         return [request.arguments[0].upper() for request in requests]
+    >>> lq.CachingModel(Shout(), "answers.db").generate_until([lq.Request("generate_until", ("hi", {}))])
+    ['HI']
+    """
+
+    def __init__(self, model: Any, db_path: str | Path, policy: CachePolicy | None = None) -> None:
+        name = next((value for each in NAMES if isinstance(value := getattr(model, each, None), str)), "")
+        fingerprint = fingerprint_model(f"{type(model).__qualname__}/{name}")
+        self._model = model
+        self.cache = ResponseCache(
+            db_path, Path(db_path).with_suffix(SUFFIX), model_fingerprint=fingerprint, policy=policy
+        )
+        if callable(set_hook := getattr(model, "set_cache_hook", None)):
+            set_hook(CacheHook(self.cache))
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._model, name)
+        if name not in REQUEST_METHODS or not callable(value):
+            return value
+
+        def cached(requests: Sequence[AnyRequest]) -> list[Any]:
+            asked = [Request(name, tuple(request.args)) for request in requests]
+            originals = {id(own): request for own, request in zip(asked, requests, strict=True)}
+            return self.cache.execute(_Original(name, value, originals), name, asked)
+
+        return cached
+
+    def close(self) -> None:
+        self.cache.close()
+
+
+class _Original:
+    """A model's method that gets the caller's own requests."""
+
+    def __init__(self, name: str, method: Callable[[list[Any]], Any], originals: Mapping[int, Any]) -> None:
+        setattr(self, name, lambda requests: method([originals[id(each)] for each in requests]))
+
+
+class CacheHook:
+    """Door by which a model keeps answers one by one."""
+
+    def __init__(self, cache: ResponseCache) -> None:
+        self._cache = cache
+
+    def add_partial(self, method: str, arguments: Sequence[Any], answer: Any) -> None:
+        self._cache.store(Request(method, tuple(arguments)), answer)

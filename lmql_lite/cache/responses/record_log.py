@@ -1,0 +1,193 @@
+"""A log of records for people and programs: one JSON object a line, the last field its checksum.
+
+The log is the truth of a response cache. Only the holder of its lock writes, at the end, one write and one sync for a
+group of lines. A line that is torn or damaged stays where it is and is stepped over.
+
+Every record has a `kind`, the `schema` of its fields and the `model_hash` of its model: `cache` opens a log, `response`
+is an answer of a model, `attempt` a row of a data-set run. Readers step over kinds that they do not know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from lmql_lite.errors import CacheError
+from lmql_lite.store.atomic_file import replace_file, sync_folder
+from lmql_lite.store.file_lock import try_lock
+
+SCHEMA = 1
+SUFFIX = ".jsonl"
+ATTEMPT = "attempt"
+BLOCK = 1 << 20
+
+_TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"}')
+_TAIL_BYTES = 20
+_FIRST = b'{"kind":"'
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a log. `record` is None where it is damaged; `end` is the offset of the next line."""
+
+    data: bytes
+    record: dict[str, Any] | None
+    end: int
+
+
+def sealed(body: str) -> bytes:
+    """Line of a record, from the JSON text of its fields without the closing brace. `kind` comes first."""
+    data = body.encode()
+    return b'%b,"crc32":"%08x"}\n' % (data, zlib.crc32(data))
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """Line of a record. Text that UTF-8 cannot spell is escaped."""
+    fields = {"kind": record["kind"]} | {name: value for name, value in record.items() if name != "crc32"}
+    try:
+        return sealed(json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1])
+    except UnicodeEncodeError:
+        return sealed(json.dumps(fields, separators=(",", ":"))[:-1])
+
+
+def opening(fingerprint: str, model_hash: str) -> bytes:
+    """First line of a log. Its bytes tell two logs of the same name apart."""
+    return line_of({"kind": "cache", "schema": SCHEMA, "model_hash": model_hash, "model_fingerprint": fingerprint,
+                    "log_id": os.urandom(8).hex(), "created_at": time.time()})  # fmt: skip
+
+
+def read_lines(path: Path, start: int = 0) -> Iterator[LogLine]:
+    """Whole lines from an offset on. What a write left without an end is not among them.
+
+    Raises CacheError for a record of a newer schema, and OSError where the file cannot be read.
+    """
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        rest, end = [], start
+        while block := file.read(BLOCK):
+            first, *others = block.split(b"\n")
+            rest.append(first)
+            for data in others:
+                line = b"".join(rest)
+                end += len(line) + 1
+                yield from _records(line, end, path)
+                rest = [data]
+
+
+def _records(data: bytes, end: int, path: Path) -> Iterator[LogLine]:
+    """The record of a line; of a damaged line those that are whole: a flipped line end joins two of them."""
+    if not data.strip():
+        return
+    if (record := _checked(data, path)) is not None:
+        yield LogLine(data, record, end)
+        return
+    place, covered = data.find(_FIRST), 0
+    while place >= 0:
+        if (tail := _TAIL.search(data, place)) and (record := _checked(data[place : tail.end()], path)):
+            covered += tail.end() - place
+            yield LogLine(data[place : tail.end()], record, end)
+        place = data.find(_FIRST, place + 1)
+    if covered < len(data.rstrip(b"\r")):
+        yield LogLine(data, None, end)
+
+
+def _checked(data: bytes, path: Path) -> dict[str, Any] | None:
+    tail = _TAIL.fullmatch(data, max(0, len(data) - _TAIL_BYTES))
+    if tail is None or zlib.crc32(data[:-_TAIL_BYTES]) != int(tail[1], 16):
+        return None
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    if not isinstance(schema := record.get("schema"), int) or schema > SCHEMA:
+        raise CacheError(f"{path} was written by a newer version of lmql_lite", hint="update lmql_lite to read it")
+    return record
+
+
+def identity(path: Path) -> str:
+    """Digest of a log's first line, empty where it has none: another log of this name has another one."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(1 << 16)
+    except FileNotFoundError:
+        return ""
+    return f"{zlib.crc32(first):08x}{len(first)}" if first.endswith(b"\n") else ""
+
+
+class RecordLog:
+    """The writer of a log, and the holder of its lock.
+
+    Raises OSError where the file cannot be made, and BlockingIOError where another process writes it.
+    """
+
+    def __init__(self, path: Path, first_line: bytes) -> None:
+        self.path = path
+        self._file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600), "r+")
+        try:
+            if not try_lock(self._file):
+                raise BlockingIOError(f"{path} is being written by another process")
+            if not self.is_current():
+                raise BlockingIOError(f"{path} was replaced by another process")
+            self.end = os.fstat(self._file.fileno()).st_size
+            self._first_line = first_line if not self.end else b""
+            self._mend()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _mend(self) -> None:
+        """Ends a torn line, so that the next one stands alone."""
+        if self.end:
+            self._file.seek(self.end - 1)
+            self._is_torn = self._file.read(1) != b"\n"
+        else:
+            self._is_torn = False
+
+    def is_current(self) -> bool:
+        """True if the path still names the file that is written."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def append(self, lines: list[bytes]) -> None:
+        """Writes lines and waits until the disk has them, all or none. Raises OSError."""
+        if not self.is_current():
+            raise FileNotFoundError(f"{self.path} was removed or replaced")
+        rest = memoryview(b"".join([b"\n" if self._is_torn else self._first_line, *lines]))
+        size, is_new = len(rest), not self.end
+        try:
+            self._file.seek(self.end)
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+            os.fsync(self._file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                self._file.truncate(self.end)
+            raise
+        self.end += size
+        self._first_line, self._is_torn = b"", False
+        if is_new:
+            sync_folder(self.path.parent)
+
+    def close(self) -> None:
+        """Ends writing. The lock ends with the file: in a forked child the parent keeps it."""
+        self._file.close()
+
+
+def rewrite(path: Path, lines: Iterator[bytes]) -> int:
+    """Puts lines in the place of a log; a crash leaves the old one. Returns the number of bytes."""
+    size = replace_file(path, lines, durable=True)
+    os.chmod(path, 0o600)
+    return size

@@ -1,0 +1,170 @@
+"""One call of a response cache: its requests with their keys, and the records of their answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring
+from typing import Any
+
+from lmql_lite.cache.responses.group_commit import WriteGroup
+from lmql_lite.cache.responses.record_log import SCHEMA, line_of, sealed
+from lmql_lite.cache.responses.request import AnyRequest
+from lmql_lite.cache.responses.request_key import Keyed, KeyMaker, Unkeyable, canonical
+from lmql_lite.cache.responses.response_index import Row, checksum
+from lmql_lite.cache.responses.response_store import Write
+from lmql_lite.store.single_flight import SingleFlight
+
+REMEMBERED = 256
+"""Tasks whose part of a line is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheHit:
+    """A kept answer, and the unix time at which the model gave it."""
+
+    response: Any
+    created_at: float
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request that goes to the model."""
+
+    index: int
+    request: AnyRequest
+    keyed: Keyed
+    replaces: bool = False
+    leads: bool = False
+    """Other calls wait for this one's answer."""
+    answer: tuple[Any] | None = None
+    """The answer, once there is one: it may be None."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """One call of `execute` under way."""
+
+    request_type: str
+    requests: list[AnyRequest]
+    results: list[Any]
+    asked: list[Asked] = field(default_factory=list)
+    copies: dict[str, list[int]] = field(default_factory=dict)
+    """Further requests of a key that is asked for."""
+    elsewhere: list[tuple[int, Future[Any]]] = field(default_factory=list)
+    """Requests whose answer another call is waiting for."""
+    answered: int = 0
+    writes: list[Write] = field(default_factory=list)
+    groups: list[WriteGroup[Write]] = field(default_factory=list)
+
+    def note(self, asked: Asked, answer: Any) -> None:
+        """The answer of a request, and of those with the same key."""
+        asked.answer = (answer,)
+        for index in (asked.index, *self.copies.pop(asked.keyed.key, ())):
+            self.results[index] = answer
+
+    def fill(self, places: list[int], answers: list[Any]) -> None:
+        for place, answer in zip(places, answers, strict=True):
+            self.results[place] = answer
+
+    def unanswered(self) -> list[int]:
+        """Takes the answers that other calls got. The requests of those that got none."""
+        for index, future in self.elsewhere:
+            if not future.cancelled():
+                self.results[index] = future.result()
+        return [index for index, future in self.elsewhere if future.cancelled()]
+
+    def parts(self, size: int | None) -> Iterator[list[AnyRequest]]:
+        requests = [each.request for each in self.asked]
+        step = size or max(1, len(requests))
+        return (requests[start : start + step] for start in range(0, len(requests), step))
+
+
+class RecordMaker:
+    """Records of one model's answers. Lines of one task share most of their text, which is made once."""
+
+    def __init__(self, keys: KeyMaker, model_hash: str) -> None:
+        self._keys, self._model_hash = keys, model_hash
+        self._middles: dict[tuple[str, str, str], str] = {}
+
+    def write(self, request_type: str, asked: Asked, text: str, problem: str, created_at: float) -> Write:
+        """Line and row of an answer, given as JSON text. Only without a problem it gets a key, and may be served."""
+        key = "" if problem else asked.keyed.key
+        task = str(asked.request.task_name)
+        doc_id, idx = asked.request.doc_id, asked.request.idx
+        if problem or asked.replaces or type(doc_id) is not int or type(idx) is not int:
+            record = self.record(request_type, asked) | {"cache_key": key, "response": text, "created_at": created_at}
+            record |= {"rejected": problem} if problem else {"replaces": True} if asked.replaces else {}
+            line = line_of(record)
+            doc = json.dumps(record["doc_id"], separators=(",", ":"))
+        else:
+            doc = str(doc_id)
+            part = (request_type, task, asked.keyed.options.text)
+            middle = self._middles.get(part) or self._middle(part)
+            line = sealed(
+                f'{{"kind":"response","schema":{SCHEMA},"model_hash":"{self._model_hash}","cache_key":"{key}",'
+                f'"content_hash":"{asked.keyed.content}",{middle},"doc_id":{doc},'
+                f'"idx":{idx},"response":{encode_basestring(text)},"created_at":{created_at!r},'
+                f'"deterministic":{"true" if asked.keyed.options.is_deterministic else "false"}'
+            )
+        row = None
+        if key:
+            row = Row(key, request_type, task, doc, idx if type(idx) is int else 0, asked.keyed.options.text, text,
+                      created_at, checksum(key, text), asked.replaces)  # fmt: skip
+        return line, row
+
+    def _middle(self, part: tuple[str, str, str]) -> str:
+        """Fields that the lines of one task share."""
+        kind, task, options = part
+        fields = {"request_type": kind, "task_name": task, "task_fingerprint": self._keys.task_fingerprint(task),
+                  "gen_kwargs": options}  # fmt: skip
+        if len(self._middles) >= REMEMBERED:
+            self._middles.clear()
+        middle = self._middles[part] = json.dumps(fields, separators=(",", ":"))[1:-1]
+        return middle
+
+    def record(self, request_type: str, asked: Asked) -> dict[str, Any]:
+        """Fields of a record, the answer left out. A document without a JSON form is its type's name."""
+        task, doc_id, idx = str(asked.request.task_name), asked.request.doc_id, asked.request.idx
+        try:
+            doc_id, idx = canonical(doc_id), canonical(idx)
+        except (Unkeyable, RecursionError):
+            doc_id, idx = f"{type(doc_id).__qualname__} {doc_id!r:.80}", 0
+        return {"kind": "response", "schema": SCHEMA, "model_hash": self._model_hash, "cache_key": asked.keyed.key,
+                "content_hash": asked.keyed.content, "request_type": request_type, "task_name": task,
+                "task_fingerprint": self._keys.task_fingerprint(task), "gen_kwargs": asked.keyed.options.text,
+                "doc_id": doc_id, "idx": idx, "deterministic": asked.keyed.options.is_deterministic}  # fmt: skip
+
+
+class InFlight:
+    """Keys that the calls of this process are asking for: one call asks the model, the others wait for its answer."""
+
+    def __init__(self) -> None:
+        self._flights = SingleFlight[Any]()
+        self._led: dict[str, int] = {}
+        self.settled = 0
+        """Number of keys that are not asked for any more."""
+
+    def join(self, batch: Batch, missing: dict[str, Asked], *, is_sync: bool) -> int:
+        """Divides missing answers into those that the batch asks for, whose number is returned, and those of others."""
+        me, before = threading.get_ident(), len(batch.asked)
+        for key, each in missing.items():
+            if (future := self._flights.join(key)) is None:
+                self._led[key] = me
+                each.leads = True
+            elif not (is_sync and self._led.get(key) == me):  # this very thread works on it: do not wait for oneself
+                batch.elsewhere += [(index, future) for index in (each.index, *batch.copies.pop(key, ()))]
+                continue
+            batch.asked.append(each)
+        return len(batch.asked) - before
+
+    def leave(self, asked: Asked) -> None:
+        """Passes an answer, or that there is none, to the calls that wait for it."""
+        if asked.leads:
+            asked.leads = False
+            self.settled += 1
+            self._led.pop(asked.keyed.key, None)
+            self._flights.leave(asked.keyed.key, *(asked.answer or ()))

@@ -1,0 +1,420 @@
+"""`ResponseCache`: answers of any model under exact keys, kept over runs, processes and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lmql_lite.cache.responses.cache_policy import CacheNotices, CachePolicy
+from lmql_lite.cache.responses.group_commit import Soon
+from lmql_lite.cache.responses.model_answers import answers_of, async_answers_of, called, method_of
+from lmql_lite.cache.responses.model_folder import CacheRun, ModelFolder, run_id
+from lmql_lite.cache.responses.request import AnyRequest, rejection, type_of
+from lmql_lite.cache.responses.request_key import KeyMaker, KeyRule, fingerprint_model, model_hash, without_user
+from lmql_lite.cache.responses.response_batch import Asked, Batch, CacheHit, InFlight, RecordMaker
+from lmql_lite.cache.responses.response_files import Explanation, explain
+from lmql_lite.cache.responses.response_index import KEYS_PER_QUERY, IndexDamaged
+from lmql_lite.cache.responses.response_merge import MergeReport, OnConflict, end_run, merge
+from lmql_lite.cache.responses.response_store import ResponseStore, StoreFiles
+from lmql_lite.cache.responses.value_codec import UnknownType, decoded, encoded
+from lmql_lite.errors import CacheError, InputError
+from lmql_lite.store.single_flight import ended
+
+LINES_PER_GROUP = 256
+GROUPS_AHEAD = 16
+
+
+class ResponseCache:
+    """Cache of one rank's answers from one model: `db_path` is the index, `audit_path` the log.
+
+    `open` names the files itself and reads those of all ranks. `keys="seed"` makes the keys of lmms-eval, which leave
+    out the prompt, so that an imported cache of it is used. Safe for threads, event loops and forked processes.
+    Raises CacheError for files of a newer version, and for a log that another process writes.
+
+    >>> class Shout:
+    ...     def generate_until(self, requests):
+    ...         return [request.arguments[0].upper() for request in requests]
+    >>> with lq.ResponseCache.open("eval_cache", model="shout") as cache:
+    ...     cache.execute(Shout(), "generate_until", [lq.Request("generate_until", ("hi", {}))])
+    ['HI']
+    """
+
+    def __init__(
+        self,
+        db_path: str | Path,
+        audit_path: str | Path,
+        *,
+        model_fingerprint: str = "",
+        task_fingerprints: Mapping[str, str] | None = None,
+        policy: CachePolicy | None = None,
+        keys: KeyRule = "full",
+        root: Path | None = None,
+    ) -> None:
+        if keys not in ("full", "seed"):
+            raise InputError(f"keys={keys!r} is unknown", hint="write full or seed")
+        self.policy = policy or CachePolicy()
+        self._notices = CacheNotices(Path(audit_path), self.policy.on_error)
+        self.notices = self._notices.sentences
+        fingerprint = without_user(model_fingerprint)
+        self._keys = KeyMaker(fingerprint, task_fingerprints, keys, self.policy.default_temperature)
+        self._place = StoreFiles(Path(audit_path), Path(db_path), fingerprint, model_hash(fingerprint), root,
+                            self.policy.mode in ("rw", "refresh"), self.policy.max_bytes)  # fmt: skip
+        self._seconds = self.policy.seconds
+        self._inherited: list[ResponseStore] = []
+        self._records = RecordMaker(self._keys, self._place.model_hash)
+        self._counts = dict.fromkeys(
+            ("hits", "misses", "skipped_non_deterministic", "shared", "rejected", "unkeyed", "not_kept"), 0
+        )
+        self._entries: int | None = None
+        self._run: tuple[CacheRun, int, int] | None = None
+        self._store: ResponseStore | None = None
+        self._begin_process()
+        if self.policy.mode != "off":
+            self._store = ResponseStore(self._place, self._notices.note)
+            if self.notices and self.policy.on_error == "raise":
+                self.close()
+                raise CacheError(self.notices[0])
+
+    def _begin_process(self) -> None:
+        self._lock = threading.Lock()
+        self._flights = InFlight()
+
+    @classmethod
+    def open(
+        cls,
+        root: str | Path,
+        *,
+        model: str,
+        model_args: str | Mapping[str, Any] | None = None,
+        rank: int = 0,
+        task_fingerprints: Mapping[str, str] | None = None,
+        policy: CachePolicy | None = None,
+        keys: KeyRule = "full",
+    ) -> ResponseCache:
+        """Cache of a model under a folder: `root/<model_hash>/rank<R>.jsonl` and `.db`.
+
+        Answers of all ranks are served, whatever their number was. A second process of one rank writes its own files.
+        """
+        fingerprint = fingerprint_model(model, model_args)
+        folder = Path(os.path.realpath(root)) / model_hash(fingerprint)
+        return cls(folder / f"rank{rank}.db", folder / f"rank{rank}.jsonl", model_fingerprint=fingerprint,
+                   task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder)  # fmt: skip
+
+    @classmethod
+    def create(
+        cls,
+        root: str | Path,
+        *,
+        model: str,
+        model_args: str | Mapping[str, Any] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        task_fingerprints: Mapping[str, str] | None = None,
+        policy: CachePolicy | None = None,
+        keys: KeyRule = "full",
+    ) -> ResponseCache:
+        """Cache of one rank of a run, which `finalize` ends: `root/<model_hash>/runs/<run>/rank_<R>.jsonl` and `.db`.
+
+        The run is named by LMMS_CACHE_RUN_ID, SLURM_JOB_ID or TORCHELASTIC_RUN_ID; else several ranks by MASTER_ADDR,
+        MASTER_PORT and their number, and a single one at random. Answers of all runs are served.
+        """
+        if not 0 <= rank < world_size:
+            raise InputError(f"rank={rank} is none of {world_size}", hint="ranks are counted from 0")
+        fingerprint = fingerprint_model(model, model_args)
+        folder = ModelFolder(Path(os.path.realpath(root)) / model_hash(fingerprint))
+        run = folder.run(run_id(world_size))
+        cache = cls(run.log(rank).with_suffix(".db"), run.log(rank), model_fingerprint=fingerprint,
+                    task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder.path)  # fmt: skip
+        cache._run = run, rank, world_size
+        if cache._place.is_writable:
+            with suppress(OSError):  # a folder that cannot be written: there was a warning
+                run.begin(rank)
+        return cache
+
+    def finalize(self, success: bool = True, *, seconds: float = 60.0) -> MergeReport | None:
+        """Closes the cache of a rank that `create` made. Rank 0 then merges the run into `cache.jsonl` and `cache.db`.
+
+        Rank 0 waits until all ranks have finalized, at most `seconds`, and merges runs as well that were killed. Other
+        ranks return at once. With `success=False` nothing is merged: the answers are served from where they are, and
+        the next run that succeeds merges them. May be called again. Returns what was merged of this run.
+        """
+        if self._run is None:
+            raise InputError("finalize ends a run, and this cache has none", hint="use ResponseCache.create")
+        self.close()
+        try:
+            return end_run(*self._run, seconds) if success and self._place.is_writable else None
+        except (OSError, CacheError) as error:
+            self._notices.speak(error)
+            return None
+
+    def execute(
+        self, model: Any, request_type: str, requests: Iterable[AnyRequest], *, batch_size: int | None = None
+    ) -> list[Any]:
+        """One answer for each request, in order: from the cache, else from the model's method `request_type`.
+
+        The method gets a list of requests, all at once or `batch_size` at a time, and returns their answers as a list
+        or as an iterator; what an iterator gives is kept as it comes. Raises what the model raises; answers that it
+        gave before are kept. Raises ModelError where it gives too few answers or too many.
+        """
+        method = method_of(model, request_type)
+        batch = self._begin(request_type, requests, is_sync=True)
+        try:
+            for part in batch.parts(batch_size):
+                for answer, is_lazy, created_at in answers_of(method(part), len(part)):
+                    self._take(batch, answer, created_at)
+                    if self._send(batch, is_due=is_lazy) and len(batch.groups) > GROUPS_AHEAD:
+                        wait([batch.groups[-GROUPS_AHEAD].future])
+        finally:
+            self._send(batch, is_due=True, is_awaited=True)
+            wait([group.future for group in batch.groups])
+            failed = self._leave(batch)
+        wait([future for _, future in batch.elsewhere])
+        if again := self._again(batch):
+            batch.fill(again, self.execute(model, request_type, [batch.requests[index] for index in again]))
+        self._notices.speak(failed)
+        return batch.results
+
+    async def aexecute(
+        self, model: Any, request_type: str, requests: Iterable[AnyRequest], *, batch_size: int | None = None
+    ) -> list[Any]:
+        """`execute` for event loops. The method may be async, or give an async iterator; others run in a thread."""
+        method = method_of(model, request_type)
+        batch = self._begin(request_type, requests, is_sync=False)
+        failed: BaseException | None = None
+        soon = asyncio.get_running_loop().call_soon
+        try:
+            for part in batch.parts(batch_size):
+                given = await called(method, part)
+                if isinstance(given, list | tuple):
+                    for answer, _, created_at in answers_of(given, len(part)):
+                        self._take(batch, answer, created_at)
+                        self._send(batch, is_due=False, soon=soon)
+                    continue
+                async for answer, is_lazy, created_at in async_answers_of(given, len(part)):
+                    self._take(batch, answer, created_at)
+                    if self._send(batch, is_due=is_lazy, soon=soon) and len(batch.groups) > GROUPS_AHEAD:
+                        await batch.groups[-GROUPS_AHEAD].ended()
+        finally:
+            try:
+                self._send(batch, is_due=True, soon=soon)
+                for group in batch.groups:
+                    await group.ended()
+            finally:
+                failed = self._leave(batch)
+        for _, future in batch.elsewhere:
+            await ended(future)
+        if again := self._again(batch):
+            batch.fill(again, await self.aexecute(model, request_type, [batch.requests[index] for index in again]))
+        self._notices.speak(failed)
+        return batch.results
+
+    def lookup(self, request: AnyRequest, request_type: str | None = None) -> CacheHit | None:
+        """The kept answer to a request; None where there is none."""
+        key = self._keys.key(request_type or type_of(request), request).key
+        hit = self._found([key])[0].get(key) if key else None
+        return hit and CacheHit(*hit)
+
+    def store(self, request: AnyRequest, response: Any, request_type: str | None = None) -> bool:
+        """Keeps an answer. False where it must not be kept, or cannot."""
+        batch = Batch(request_type or type_of(request), [request], [None])
+        keyed = self._keys.key(batch.request_type, request)
+        self._current()
+        batch.asked.append(Asked(0, request, keyed, self.policy.mode == "refresh"))
+        self._take(batch, response, time.time())
+        is_kept = any(row for _, row in batch.writes)
+        self._send(batch, is_due=True, is_awaited=True)
+        failed = self._leave(batch)
+        self._notices.speak(failed)
+        return is_kept and failed is None
+
+    def explain(self, request: AnyRequest, request_type: str | None = None) -> Explanation:
+        """Why a request is a hit or a miss: its key, the nearest answer in the log, and the fields that differ."""
+        kind = request_type or type_of(request)
+        keyed = self._keys.key(kind, request)
+        problem = keyed.problem or ("" if keyed.key else "the model samples: its answers are logged and never served")
+        record = self._records.record(kind, Asked(0, request, keyed))
+        return explain(
+            record, self._place.root or self._place.log.parent, bool(keyed.key and self._found([keyed.key])[0]), problem
+        )
+
+    def _begin(self, request_type: str, requests: Iterable[AnyRequest], *, is_sync: bool) -> Batch:
+        """Fills in what is known; the rest is to be asked for, or awaited from another call."""
+        store = self._current()
+        flushes = store.flushes if store is not None else 0
+        listed = list(requests)
+        batch = Batch(request_type, listed, [None] * len(listed))
+        results, settled = batch.results, self._flights.settled
+        missing: dict[str, Asked] = {}
+        hit_count, make_key = 0, self._keys.key
+        for start in range(0, len(listed), KEYS_PER_QUERY):
+            some = listed[start : start + KEYS_PER_QUERY]
+            keys = [make_key(request_type, request) for request in some]
+            hits, stale = self._found([keyed.key for keyed in keys if keyed.key])
+            for index, keyed in enumerate(keys, start):
+                key = keyed.key
+                if (hit := hits.get(key)) is not None:
+                    results[index] = hit[0]
+                    hit_count += 1
+                elif not key:
+                    batch.asked.append(Asked(index, listed[index], keyed))
+                elif key in missing:
+                    batch.copies.setdefault(key, []).append(index)
+                else:
+                    missing[key] = Asked(index, listed[index], keyed, key in stale or self.policy.mode == "refresh")
+        unkeyed = sum(1 for each in batch.asked if each.keyed.problem)
+        counts = {"hits": hit_count, "unkeyed": unkeyed, "skipped_non_deterministic": len(batch.asked) - unkeyed,
+                  "shared": sum(map(len, batch.copies.values())), "misses": 0}  # fmt: skip
+        if missing:
+            try:
+                counts["misses"] = self._flights.join(batch, missing, is_sync=is_sync)
+                if self._flights.settled != settled:  # what others asked for meanwhile is known now
+                    self._fill(batch, counts, flushes)
+            except BaseException:
+                self._leave(batch)
+                raise
+            batch.asked.sort(key=lambda each: each.index)
+        self._count(counts)
+        return batch
+
+    def _found(self, keys: list[str], *, since: int | None = None) -> tuple[dict[str, tuple[Any, float]], set[str]]:
+        """Kept answers and their times by key, and the keys whose answer is too old."""
+        store = self._current()
+        if store is None or not keys or self.policy.mode == "refresh":
+            return {}, set()
+        try:
+            known = store.find(keys, since=since)
+        except (CacheError, IndexDamaged, OSError, sqlite3.Error) as error:
+            self._notices.note(f"{self._place.log}: the cache cannot be read ({error})")
+            return {}, set()
+        hits: dict[str, tuple[Any, float]] = {}
+        stale: set[str] = set()
+        oldest = -1.0 if self._seconds is None else time.time() - self._seconds
+        for key, (text, created_at) in known.items():
+            if created_at < oldest:
+                stale.add(key)
+                continue
+            try:
+                hits[key] = decoded(text), created_at
+            except ValueError:  # a kind of value that only a newer version knows: it is asked for again
+                stale.add(key)
+        return hits, stale
+
+    def _fill(self, batch: Batch, counts: dict[str, int], flushes: int) -> None:
+        """Looks up once more what is to be asked for."""
+        hits, _ = self._found([each.keyed.key for each in batch.asked if each.leads], since=flushes)
+        for each in batch.asked:
+            if each.leads and (hit := hits.get(each.keyed.key)) is not None:
+                batch.note(each, hit[0])
+                self._flights.leave(each)
+                counts["hits"], counts["misses"] = counts["hits"] + 1, counts["misses"] - 1
+        batch.asked = [each for each in batch.asked if each.answer is None]
+
+    def _take(self, batch: Batch, answer: Any, created_at: float) -> None:
+        """Notes the next answer of the model, and makes its line for the log."""
+        asked = batch.asked[batch.answered]
+        batch.answered += 1
+        batch.note(asked, answer)
+        if self._store is None or not self._store.keeps:
+            return
+        problem, text = asked.keyed.problem, "null"
+        try:
+            text = encoded(answer)
+        except UnknownType as error:
+            problem = problem or str(error)
+        problem = problem or rejection(batch.request_type, answer, self.policy.minus_infinity) or ""
+        if problem and asked.keyed.key:
+            self._count({"rejected": 1})
+        batch.writes.append(self._records.write(batch.request_type, asked, text, problem, created_at))
+
+    def _send(self, batch: Batch, *, is_due: bool, is_awaited: bool = False, soon: Soon | None = None) -> bool:
+        """Hands lines to the log: a group at a time, or all that are there if they are due. True if it did."""
+        if not batch.writes or self._store is None or not (is_due or len(batch.writes) >= LINES_PER_GROUP):
+            return False
+        writes, batch.writes = batch.writes, []
+        batch.groups.append(self._store.commit(writes, in_place=is_awaited, soon=soon))
+        return True
+
+    def _leave(self, batch: Batch) -> BaseException | None:
+        """Passes the answers to other calls that wait for them; the failure of a write, if there was one."""
+        for each in batch.asked:
+            self._flights.leave(each)
+        errors = [error for group in batch.groups if group.future.done() and (error := group.future.exception())]
+        if errors:
+            self._count({"not_kept": batch.answered})
+        return errors[0] if errors else None
+
+    def _again(self, batch: Batch) -> list[int]:
+        """Requests whose answer another call was to get, and did not."""
+        again = batch.unanswered()
+        self._count({"shared": len(batch.elsewhere) - len(again)})
+        return again
+
+    def _count(self, counts: Mapping[str, int]) -> None:
+        with self._lock:
+            for name, count in counts.items():
+                self._counts[name] += count
+
+    def _current(self) -> ResponseStore | None:
+        """The store of this process: a forked child opens one of its own."""
+        store = self._store
+        if store is not None and store.pid != os.getpid():
+            self._inherited.append(store)  # closing the parent's index here would disturb the parent
+            store.close()
+            self._begin_process()
+            warn = self._notices.note
+            try:
+                self._store = store = ResponseStore(self._place, warn)
+            except CacheError as error:
+                warn(f"{error.message}: a forked process keeps no answer")
+                self._store = store = ResponseStore(
+                    dataclasses.replace(self._place, is_writable=False), self._notices.note
+                )
+        return store
+
+    def get_stats(self) -> dict[str, Any]:
+        """Counts since the cache was opened, and `total_cached_entries`. Works after `close` as well."""
+        with self._lock:
+            counts: dict[str, Any] = dict(self._counts)
+        if (store := self._current()) is not None:
+            self._entries = store.count()
+        asked = counts["hits"] + counts["misses"]
+        return counts | {"hit_rate": counts["hits"] / max(1, asked), "total_cached_entries": self._entries or 0}
+
+    def close(self) -> None:
+        """Frees the files. May be called again."""
+        if (store := self._current()) is not None:
+            with suppress(CacheError, IndexDamaged):
+                self._entries = store.count()
+            self._store = None
+            store.close()
+
+    def __enter__(self) -> ResponseCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            if self._store is not None:
+                self._store.close()
+
+    @staticmethod
+    def merge_shards(
+        shard_paths: Sequence[str | Path], output_path: str | Path, on_conflict: OnConflict = "first"
+    ) -> MergeReport:
+        """Joins shards of one model, named by index or log, into the shard `output_path`.
+
+        The answer of the shard named first counts; those of an output that is there come before all. Raises CacheError,
+        and writes nothing, for shards of several models, an output that is an input, and a conflict under `error`.
+        """
+        return merge([Path(path) for path in shard_paths], Path(output_path), on_conflict)

@@ -1,0 +1,375 @@
+"""Files of a response cache: the log that it writes, the logs beside it, and the index over all of them.
+
+Blocking, safe for threads. A process that is forked opens a store of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmql_lite.cache.responses.group_commit import GroupCommit, Soon, WriteGroup
+from lmql_lite.cache.responses.model_folder import ModelFolder
+from lmql_lite.cache.responses.record_log import SCHEMA, SUFFIX, RecordLog, identity, opening, read_lines, rewrite
+from lmql_lite.cache.responses.request import rejection
+from lmql_lite.cache.responses.response_index import (
+    IndexDamaged,
+    ResponseIndex,
+    Row,
+    aside_of,
+    checksum,
+    copy_index,
+    index_place,
+    set_aside,
+)
+from lmql_lite.cache.responses.value_codec import decoded
+from lmql_lite.errors import CacheError
+
+ROWS_PER_TRANSACTION = 16_384
+BYTES_PER_TRANSACTION = 8 << 20
+WRITERS = 64
+"""Processes of one rank that may write at the same time, each a log of its own."""
+ROOM = 0.75
+"""Part of `max_bytes` that is left when a log is made smaller."""
+
+
+Write = tuple[bytes, Row | None]
+"""One line for the log, and the row for the index if the answer may be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """Files of a store. Without `index` it stands beside the log. `root`, a folder, has all logs of the model: they are
+    read as well, and a second process of one rank writes a log of its own."""
+
+    log: Path
+    index: Path | None
+    fingerprint: str
+    model_hash: str
+    root: Path | None
+    is_writable: bool
+    max_bytes: int | None
+
+
+def row_of(record: dict[str, Any], model_hash: str) -> Row | None:
+    """The row of a record, if it is an answer of the model that may be served."""
+    if record.get("kind") != "response" or record.get("model_hash") != model_hash or not record.get("deterministic"):
+        return None
+    try:
+        row = Row(record["cache_key"], record["request_type"], record["task_name"], _compact(record["doc_id"]),
+                  record["idx"], record["gen_kwargs"], record["response"], float(record["created_at"]),
+                  checksum(record["cache_key"], record["response"]), bool(record.get("replaces")))  # fmt: skip
+        if not row.cache_key or "rejected" in record:
+            return None
+        return row if rejection(row.request_type, decoded(row.response), minus_infinity=True) is None else None
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+class ResponseStore:
+    """Answers by key. What cannot be kept is said once to `warn`; it never raises for a broken disk.
+
+    Raises CacheError for files of a newer schema, and where `place` allows no log but one that another process writes.
+    """
+
+    def __init__(self, place: StoreFiles, warn: Callable[[str], None]) -> None:
+        self.pid = os.getpid()
+        self._place, self._warn = place, warn
+        self._lock = threading.RLock()
+        self._recent: dict[str, Row] = {}
+        self._recent_bytes = 0
+        self.flushes = 0
+        """Number of times that recent rows went into the index."""
+        self._marks: dict[str, str] = {}
+        self._sizes: dict[Path, tuple[int, int]] = {}
+        self._folder = ModelFolder(place.root) if place.root is not None else None
+        self._log = self._open_log()
+        self._covered = 0
+        """Offset in the own log up to which the index and the recent rows have everything."""
+        self._commits = GroupCommit(self._commit)
+        try:
+            self._index = self._open_index()
+            self._follow_or_rebuild()
+        except BaseException:
+            if self._log is not None:
+                self._log.close()
+            raise
+
+    @property
+    def keeps(self) -> bool:
+        """True if answers can be written."""
+        return self._log is not None
+
+    # -- opening
+
+    def _open_log(self) -> RecordLog | None:
+        place = self._place
+        if not place.is_writable:
+            return None
+        try:
+            place.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            self._warn(f"{place.log.parent} cannot be made ({error.strerror}): no answer will be kept")
+            return None
+        for path in self._candidates():
+            first_line = opening(place.fingerprint, place.model_hash)
+            try:
+                return RecordLog(path, first_line)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._warn(f"{path} cannot be written ({error.strerror}): no answer will be kept")
+                return None
+        raise CacheError(f"another process writes {place.log}", hint="give each process a rank of its own")
+
+    def _candidates(self) -> Iterator[Path]:
+        path = self._place.log
+        yield path
+        if self._folder is not None:
+            yield from (path.with_name(f"{path.stem}-{number}{SUFFIX}") for number in range(2, WRITERS + 1))
+
+    def _open_index(self) -> ResponseIndex:
+        """The index of the log that is written; in memory where none is, or where no file can be made."""
+        place, path = self._place, None
+        if self._log is not None:
+            log = self._log.path
+            if place.index is not None and log == place.log:
+                path = place.index if index_place(place.index.parent) == place.index.parent else None
+            if path is None and (folder := index_place(log.parent)) is not None:
+                path = folder / f"{log.stem}.db"
+        if path is not None and self._folder is not None:
+            copy_index(self._folder.merged_log.with_suffix(".db"), path)
+        return self._index_at(path)
+
+    def _index_at(self, path: Path | None) -> ResponseIndex:
+        place = self._place
+        if path is not None:
+            for _ in range(2):
+                try:
+                    return ResponseIndex(path, place.fingerprint, place.model_hash, SCHEMA)
+                except (IndexDamaged, OSError):
+                    if set_aside(path) is None and path.exists():
+                        break
+        return ResponseIndex(None, place.fingerprint, place.model_hash, SCHEMA)
+
+    # -- reading
+
+    def _logs(self) -> list[Path]:
+        """Logs to read, the own one first."""
+        own = self._log.path if self._log is not None else self._place.log
+        others = self._folder.logs() if self._folder is not None else []
+        return [own, *(path for path in others if path != own)]
+
+    def _name(self, log: Path) -> str:
+        """Name of a log in the index."""
+        root = self._place.root
+        return log.name if root is None or log.parent == root else log.relative_to(root).as_posix()
+
+    def _follow_or_rebuild(self) -> bool:
+        try:
+            if not self._sizes:
+                self._marks = self._index.marks()
+            return self._follow()
+        except IndexDamaged:
+            self._rebuild()
+            return True
+
+    def _follow(self) -> bool:
+        """Reads what the index lacks of the logs. True if there was something to read."""
+        is_news = False
+        for number, path in enumerate(self._logs()):
+            own = self._log is not None and number == 0
+            if own and path in self._sizes:
+                continue
+            try:
+                there = os.stat(path)
+                if self._sizes.get(path) == (there.st_ino, there.st_size):
+                    continue
+                self._read(path, is_own=own or self._folder is None)
+                self._sizes[path] = there.st_ino, there.st_size
+                is_news = True
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._warn(f"{path} cannot be read ({error.strerror})")
+        return is_news
+
+    def _read(self, path: Path, *, is_own: bool) -> None:
+        """Brings the rows of a log into the index, from where it was read last."""
+        first, name = identity(path), self._name(path)
+        known, _, offset = self._marks.get(name, "").partition(":")
+        if known and known != first:
+            raise IndexDamaged(f"{path} is another file than before")
+        start = int(offset) if offset.isdecimal() else 0
+        if start > os.stat(path).st_size:
+            raise IndexDamaged(f"{path} is shorter than before")
+        rows: list[Row] = []
+        size = 0
+        try:
+            for line in read_lines(path, start):
+                if line.record is not None and (row := row_of(line.record, self._place.model_hash)) is not None:
+                    rows.append(row)
+                    size += len(row.response)
+                if len(rows) >= ROWS_PER_TRANSACTION or size >= BYTES_PER_TRANSACTION:
+                    self._add(rows, {name: f"{first}:{start}"})
+                    rows, size = [], 0
+                start = line.end
+        except CacheError as error:
+            if is_own:
+                raise
+            self._warn(f"{error.message}; its answers are not used")
+            return
+        if first:
+            self._marks[name] = f"{first}:{start}"
+            self._add(rows, {name: self._marks[name]})
+
+    def _add(self, rows: Iterable[Row], marks: dict[str, str]) -> None:
+        try:
+            self._index.add(rows, marks)
+        except sqlite3.OperationalError as error:  # a full disk
+            if self._index.path is None:
+                raise
+            self._warn(f"{self._index.path} cannot be written ({error}): the index is kept in memory")
+            self._index.close()
+            self._index = self._index_at(None)
+            raise IndexDamaged(str(error)) from error
+        except sqlite3.Error as error:
+            raise IndexDamaged(str(error)) from error
+
+    def _rebuild(self, *, is_damaged: bool = True) -> None:
+        """Makes the index anew from the logs; in memory if the file cannot be. A damaged file is set aside."""
+        path = self._index.path
+        self._index.close()
+        if path is not None and set_aside(path) is not None and not is_damaged:
+            aside_of(path).unlink(missing_ok=True)
+        for place in (path, None):
+            self._sizes = {}
+            self._index = self._index_at(place)
+            try:
+                self._marks = self._index.marks()
+                self._follow()
+            except IndexDamaged:
+                self._index.close()
+            else:
+                return
+        raise CacheError(f"no index of {self._place.log} can be made", hint="is there room on the disk?")
+
+    def find(self, keys: Sequence[str], *, since: int | None = None) -> dict[str, tuple[str, float]]:
+        """Answer as JSON text, and its time, of each key that is known.
+
+        `since` is the number of `flushes` when the same keys were not found: only what is news is looked through.
+        """
+        with self._lock:
+            if since is not None and since == self.flushes:
+                return self._find_recent(keys)
+            found = self._find(keys)
+            if len(found) < len(keys) and self._folder is not None and self._follow_or_rebuild():
+                found = self._find(keys)
+            return found
+
+    def _find(self, keys: Sequence[str]) -> dict[str, tuple[str, float]]:
+        found = self._find_recent(keys)
+        if found:
+            keys = [key for key in keys if key not in found]
+        try:
+            known = self._index.find(keys)
+        except IndexDamaged:
+            self._rebuild()
+            known = self._index.find(keys)
+        return known | found if found else known
+
+    def _find_recent(self, keys: Sequence[str]) -> dict[str, tuple[str, float]]:
+        recent = self._recent
+        rows = [row for key in keys if (row := recent.get(key)) is not None] if recent else ()
+        return {row.cache_key: (row.response, row.created_at) for row in rows}
+
+    def count(self) -> int:
+        """Number of answers that can be served."""
+        with self._lock:
+            self._flush()
+            try:
+                return self._index.count()
+            except IndexDamaged:
+                self._rebuild()
+                return self._index.count()
+
+    # -- writing
+
+    def commit(self, writes: list[Write], *, in_place: bool, soon: Soon | None = None) -> WriteGroup[Write]:
+        """Hands writes over. Their group ends when the disk has them, with an OSError where they cannot be kept.
+
+        `in_place` writes on this thread and returns when it is done.
+        """
+        return self._commits.run(writes) if in_place else self._commits.submit(writes, soon)
+
+    def _commit(self, group: list[Write]) -> None:
+        if self._log is None:
+            raise OSError(f"{self._place.log} is not written")
+        self._log.append([line for line, _ in group])
+        with self._lock:
+            for _, row in group:
+                if row is not None and (row.replaces or row.cache_key not in self._recent):
+                    self._recent[row.cache_key] = row
+                    self._recent_bytes += len(row.response)
+            self._covered = self._log.end
+            if len(self._recent) >= ROWS_PER_TRANSACTION or self._recent_bytes >= BYTES_PER_TRANSACTION:
+                self._flush()
+            if self._place.max_bytes is not None and self._log.end > self._place.max_bytes:
+                self._shrink(int(self._place.max_bytes * ROOM))
+
+    def _flush(self) -> None:
+        """Moves recent rows into the index. Where that fails, the index is made anew from the log, which has them."""
+        if not self._recent or self._log is None:
+            return
+        self.flushes += 1
+        name = self._name(self._log.path)
+        first = self._marks.get(name, "").partition(":")[0] or identity(self._log.path)
+        marks = {name: f"{first}:{self._covered}"}
+        try:
+            self._add(self._recent.values(), marks)
+            self._marks |= marks
+        except IndexDamaged:
+            self._rebuild()
+        self._recent, self._recent_bytes = {}, 0
+
+    def _shrink(self, max_bytes: int) -> None:
+        """Drops the oldest lines of the own log, until it has at most so many bytes."""
+        assert self._log is not None
+        path = self._log.path
+        first_line = opening(self._place.fingerprint, self._place.model_hash)
+        try:
+            excess = self._log.end + len(first_line) - max_bytes
+            lines = (line.data + b"\n" for line in read_lines(path) if line.end > excess and line.record is not None)
+            rewrite(path, (each for part in ((first_line,), lines) for each in part))
+            self._log.close()
+            self._log, self._recent, self._recent_bytes = None, {}, 0
+            self.flushes += 1
+            self._log = self._open_log()
+        except (OSError, CacheError) as error:
+            self._warn(f"{path} cannot be made smaller ({error})")
+            return
+        self._rebuild(is_damaged=False)
+
+    def close(self) -> None:
+        """Writes what the index lacks, and frees the files. In a forked child the parent's index stays untouched."""
+        log = self._log
+        if self.pid == os.getpid():
+            self._commits.finish()
+            with self._lock:
+                with suppress(CacheError, IndexDamaged):
+                    self._flush()
+                self._index.close()
+        self._log = None
+        if log is not None:
+            log.close()

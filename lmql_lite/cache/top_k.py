@@ -1,0 +1,309 @@
+"""The top k of scores: the part of them that is kept when they are cold, and the reading of it. An answer read from it
+is the one that the whole row would give, or it is `MISS` (S1, S2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.sampling import NO_PENALTIES, REST, Mask, Penalties, beginning, gumbel, is_greedy, typical
+from lmql_lite.options import Sampling
+
+TOP_K_TOKENS = 32
+"""Tokens of a top-k entry at most: the best ones, until the rest has less than `TOP_K_REST` of the mass (S1)."""
+TOP_K_REST = 1e-3
+
+
+class Miss(Enum):
+    """A question that the top k cannot decide. A type of its own, so that no reader takes it for "nothing allowed"."""
+
+    MISS = "miss"
+
+
+MISS: Final = Miss.MISS
+
+
+class Drawn(NamedTuple):
+    """A token that was drawn, and how far it is ahead of all others, in nats of a score."""
+
+    token: int
+    margin: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopK:
+    """The best tokens of a row of scores, and what is left.
+
+    `ids`: int32[k], best first, ties to the lowest id; every other token of the row comes after the last of them (the
+    border). `logprobs`: float32[k], raw, theirs. `rest`: an upper bound of the probability of all other tokens
+    together, a float32. `vocabulary`: how many tokens the row has; masks have that length.
+
+    A draw divides top k and rest in two stages (S3), so that it is that of the whole row only if this is its top k.
+    """
+
+    ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    rest: float
+    vocabulary: int
+
+    def logprob(self, token: int) -> float | None:
+        """The raw log-probability of one of these tokens; None for all others."""
+        (places,) = np.nonzero(self.ids == token)
+        return float(self.logprobs[places[0]]) if places.size else None
+
+    def best(self, mask: Mask, penalties: Penalties = NO_PENALTIES) -> int | Miss | None:
+        """The allowed token with the highest score, ties to the lowest id (S2). None where nothing is allowed.
+
+        MISS where another token might have as high a score.
+        """
+        allowed = mask[self.ids]
+        if not penalties:
+            first = int(allowed.argmax())
+            return int(self.ids[first]) if allowed[first] else _outside_top_k(mask)
+        if not allowed.any():
+            return _outside_top_k(mask)
+        known, scores = best_first(self.ids[allowed], self.logprobs[allowed], penalties)
+        unknown = self._unknown(mask, known.size, penalties)
+        return int(known[0]) if not unknown.count or scores[0] > unknown.highest else MISS
+
+    def sample(
+        self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties = NO_PENALTIES
+    ) -> int | Miss | None:
+        """The token of `Scores.sample`. None where nothing is allowed.
+
+        MISS where the rest might win, or where what wins might not have survived truncation.
+        """
+        if is_greedy(sampling):
+            return self.best(mask, penalties)
+        drawn = self._drawn(mask, sampling, path_hash, penalties)
+        return drawn.token if isinstance(drawn, Drawn) else drawn
+
+    def is_close(self, epsilon: float, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties) -> bool:
+        """True if another token may be chosen where scores differ by `epsilon` (S5)."""
+        if is_greedy(sampling):
+            return self._lead(mask, penalties) < epsilon
+        drawn = self._drawn(mask, sampling, path_hash, penalties)
+        return drawn is MISS or (isinstance(drawn, Drawn) and drawn.margin < epsilon)
+
+    def _lead(self, mask: Mask, penalties: Penalties) -> float:
+        """Lower bound of how far the best allowed token is ahead of all others, in nats."""
+        allowed = mask[self.ids]
+        if not allowed.any():
+            return 0.0 if _outside_top_k(mask) is MISS else math.inf
+        known, scores = best_first(self.ids[allowed], self.logprobs[allowed], penalties)
+        unknown = self._unknown(mask, known.size, penalties)
+        others = [float(scores[1])] if known.size > 1 else []
+        if unknown.count:
+            mass = math.log(self.rest) if self.rest > 0 else -math.inf
+            others.append(float(unknown.highest) if penalties else min(float(unknown.highest), mass))
+        return float(scores[0]) - max(others, default=-math.inf)
+
+    def _drawn(self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties) -> Drawn | Miss | None:
+        """The draw of `sample`, of a policy that is not greedy."""
+        allowed = mask[self.ids]
+        if not allowed.any():
+            only = _outside_top_k(mask)
+            return Drawn(only, math.inf) if isinstance(only, int) else only
+        known, scores = best_first(self.ids[allowed], self.logprobs[allowed], penalties)
+        heat = scores / np.float32(sampling.temperature)
+        if np.isneginf(heat[0]):
+            return Drawn(int(known[0]), 0.0)  # nothing allowed has any probability
+        certain, possible, rest = self._truncate(heat, self._unknown(mask, known.size, penalties), sampling)
+        if sampling.typical_p < 1:
+            if certain != possible or rest > -math.inf:  # the entropy is that of all survivors
+                return MISS
+            kept = typical(heat[:certain].astype(np.float64) - float(heat[0]), sampling.typical_p)
+            known, heat = known[kept], heat[kept]
+            certain = possible = heat.size
+        noise = gumbel(sampling, path_hash, np.append(known, REST))
+        noisy = heat[:possible] + noise[:possible]
+        winner = int(noisy.argmax())
+        # float32, as the whole row is read: adding and comparing keep the order, so that the bound stays one
+        first, second = noisy[winner], np.float32(rest) + noise[-1]
+        if winner >= certain or second > first:
+            return MISS
+        noisy[winner] = -np.inf
+        return Drawn(int(known[winner]), float(first - max(second, noisy.max())) * sampling.temperature)
+
+    def _unknown(self, mask: Mask, known: int, penalties: Penalties) -> Unknown:
+        """Bounds of the allowed tokens outside the top k; `known` are those in it."""
+        count = int(np.count_nonzero(mask)) - known
+        ceiling = self.logprobs[-1]
+        if not penalties or not count:
+            return Unknown(count, ceiling, np.zeros(0, np.float32), is_behind=True)
+        if self.rest > 0:  # what is left of a top k that holds nearly all is less than its last token
+            ceiling = min(ceiling, np.float32(_a_little_above(math.log(self.rest))))
+        met = penalties.without(self.ids).among(mask)
+        penalised = met.scores(met.ids, np.full(met.ids.size, ceiling)) if met else met.losses
+        return Unknown(count, max(ceiling, penalised.max(initial=ceiling)), penalised, is_behind=False)
+
+    def _truncate(self, heat: NDArray[np.float32], unknown: Unknown, sampling: Sampling) -> tuple[int, int, float]:
+        """Numbers of the allowed tokens of the top k that certainly and possibly survive truncation; an upper
+        bound of the logarithm of the tempered sum of what survives of the rest."""
+        highest = unknown.highest / np.float32(sampling.temperature)
+        # so many come before every unknown token
+        size, first = heat.size, heat.size if unknown.is_behind else int(np.count_nonzero(heat > highest))
+        outside = unknown.count
+        if sampling.top_k is not None:
+            outside = min(outside, max(max(sampling.top_k, 1) - first, 0))
+        rest = self._rest_bound(outside, sampling.temperature)
+        if outside and unknown.penalised.size and not np.isneginf(highest):
+            penalised = (unknown.penalised / np.float32(sampling.temperature)).astype(np.float64)
+            rest = _a_little_above(float(np.logaddexp.reduce(np.append(penalised, rest))))
+        if not sampling.truncates:
+            return size, size, rest
+        best = float(heat[0])
+        if not outside:
+            kept = beginning(heat.astype(np.float64) - best, sampling)
+            return kept, kept, rest
+        if not first:
+            return 0, size, math.inf
+        # the highest that the rest may have stands for it; what is not before it may be anywhere among the rest
+        below = np.append(heat[:first], highest).astype(np.float64) - best
+        sum_of_first = float(np.exp(below[:-1]).sum())
+        sum_of_others = float(np.exp(heat[first:].astype(np.float64) - best).sum())
+        sum_of_rest = math.exp(min(rest - best, math.log(outside)))
+        least = sum_of_first * (1 - _ROUNDING)
+        most = (sum_of_first + sum_of_others + sum_of_rest) * (1 + _ROUNDING)
+        certain, possible = beginning(below, sampling, least), beginning(below, sampling, most)
+        if possible <= first:
+            return certain, possible, -math.inf
+        if sampling.top_p < 1:
+            # of the rest, top_p keeps what it still needs, and at most one token more
+            needed = sampling.top_p * most - least + math.exp(below[-1])
+            rest = min(rest, _a_little_above(best + math.log(needed)))
+        return min(certain, first), size, rest
+
+    def _rest_bound(self, outside: int, temperature: float) -> float:
+        """Upper bound of log(sum of p ** (1 / temperature)) over any `outside` tokens of the rest.
+
+        No token of it has more than the border, all together not more than `rest`. Under these two the sum of p ** b
+        is largest, for b <= 1, where all have the same (the power is concave), and for b >= 1 where as few as possible
+        have all (it is convex).
+        """
+        if not outside or self.rest <= 0 or np.isneginf(self.logprobs[-1]):
+            return -math.inf
+        # Scores are divided in float32, which may raise them by a rounding: as a slightly higher temperature does.
+        power = (1 - 2.0**-22) / float(np.float32(temperature))
+        mass, count = math.log(self.rest), math.log(outside)
+        border = min(float(self.logprobs[-1]), mass)
+        if power <= 1:
+            return _a_little_above(count + power * min(border, mass - count))
+        return _a_little_above((power - 1) * border + min(mass, count + border))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unknown:
+    """Allowed tokens outside the top k: their number, and a bound of their scores.
+
+    `penalised`: the same for each of those that penalties are about. `is_behind`: all come after every token of the
+    top k, by their ids where by nothing else.
+    """
+
+    count: int
+    highest: np.float32
+    penalised: NDArray[np.float32]
+    is_behind: bool
+
+
+_ROUNDING = 1e-9
+"""More than float64 sums of a vocabulary can differ by, relative."""
+
+
+def _a_little_above(value: float) -> float:
+    """A bound on what float32 may round upwards."""
+    return value + 1e-6 * (1 + abs(value))
+
+
+def _outside_top_k(mask: Mask) -> int | Miss | None:
+    """The answer where no token of the top k is allowed: none at all, the only one, or one that needs all scores."""
+    allowed = int(np.count_nonzero(mask))
+    if allowed > 1:
+        return MISS
+    return int(mask.argmax()) if allowed else None
+
+
+def best_first(
+    ids: NDArray[np.int32], logprobs: NDArray[np.float32], penalties: Penalties
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Tokens of a top k, best first by log-probability, with their scores and best first by these."""
+    if not penalties:
+        return ids, logprobs
+    scores = penalties.scores(ids, logprobs)
+    order = np.lexsort((ids, -scores))
+    return ids[order], scores[order]
+
+
+def question(mask: Mask, sampling: Sampling | None, penalties: Penalties = NO_PENALTIES) -> bytes:
+    """16 bytes that stand for "which token, of these, chosen so?": the key of an answer (S1).
+
+    Seed and index are no part of it, nor is a policy that comes to argmax: it is the same question as None. Of
+    penalties it is what they do to allowed tokens, however that came about.
+    """
+    policy = b"" if sampling is None or is_greedy(sampling) else sampling.policy
+    seen = penalties.among(mask) if penalties else penalties
+    if seen:  # no policy has this word
+        policy += b"penalty:" + seen.data
+    # the length of the mask and the policy come first, so that no two questions have the same bytes
+    digest = hashlib.blake2b(struct.pack("<qq", mask.size, len(policy)) + policy, digest_size=16)
+    digest.update(np.packbits(mask).data)
+    return digest.digest()
+
+
+_ROWS = 32
+
+
+def top_k_of(logprobs: NDArray[np.float32]) -> TopK:
+    """The top k of a row of raw log-probabilities, shape (vocabulary,).
+
+    The k-th best maximum of a partition into columns is no better than the k-th best token, so that only columns which
+    reach it can hold one of the k best: two passes over the row in all, the exponentials being the longer one.
+    """
+    candidates = _candidates(logprobs)
+    best = candidates[np.argsort(-logprobs[candidates], kind="stable")][:TOP_K_TOKENS]
+    mass = np.cumsum(np.exp(logprobs[best].astype(np.float64)))
+    ids = best[: int(np.searchsorted(mass, 1 - TOP_K_REST)) + 1].astype(np.int32)
+    return TopK(ids, logprobs[ids], _mass_without(logprobs, ids), logprobs.size)
+
+
+def _candidates(logprobs: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Ids in ascending order, the best `TOP_K_TOKENS` and all that tie with the last of them included."""
+    columns = logprobs.size // _ROWS
+    if columns <= TOP_K_TOKENS:
+        return np.arange(logprobs.size)
+    table = logprobs[: columns * _ROWS].reshape(_ROWS, columns)
+    highest = table.max(axis=0)
+    border = np.partition(highest, -TOP_K_TOKENS)[-TOP_K_TOKENS]
+    reaching = np.flatnonzero(highest >= border)
+    row, column = np.nonzero(table[:, reaching] >= border)
+    return np.concatenate([row * columns + reaching[column], np.arange(columns * _ROWS, logprobs.size)])
+
+
+def _mass_without(logprobs: NDArray[np.float32], ids: NDArray[np.int32]) -> float:
+    """Upper bound of the probability of all tokens but `ids`, at most 1e-5 above it, relative, and 1e-32, absolute.
+
+    In float32, since float64 would take three times as long: its exponential is off by at most 3 units in the last
+    place, a sum of 32 by at most 32. What would come out below the normal numbers, which take ten times as long and
+    might be rounded to 0, is taken for the smallest of them.
+    """
+    others = logprobs.size - ids.size
+    if not others:
+        return 0.0
+    chances = np.maximum(logprobs, _LEAST_NORMAL)
+    np.exp(chances, out=chances)
+    chances[ids] = 0
+    whole = chances.size // _ROWS * _ROWS
+    mass = chances[:whole].reshape(_ROWS, -1).sum(axis=0).sum(dtype=np.float64) + chances[whole:].sum(dtype=np.float64)
+    return float(np.nextafter(np.float32(mass * (1 + 5e-6)), np.float32(np.inf)))
+
+
+_LEAST_NORMAL = np.float32(-87.0)
+"""exp(-87) is 1.6e-38, and the smallest normal float32 is 1.2e-38."""

@@ -1,0 +1,270 @@
+"""Kinds of text that have a name: numbers, dates, and what Python's `str.is..` methods accept. All are patterns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+
+from lmql_lite.constraints.charset import accepted, class_text
+from lmql_lite.constraints.terms import And, Constant, Matches, Not, Or, Term
+from lmql_lite.errors import Span
+
+INT = "0|-?[1-9][0-9]*"
+"""As Python writes one (S20): no plus, no leading zero, no `-0`."""
+FLOAT = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
+"""A point has digits on both sides, and may be missing with what follows it: no exponent, no `inf`, no `nan`."""
+
+YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+FOURTHS = "(?:0[48]|[2468][048]|[13579][26])"
+"""Two digits that four divides, `00` left out."""
+DATE = (
+    f"{YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    f"|(?:[0-9]{{2}}{FOURTHS}|{FOURTHS}00)-02-29"
+)
+"""The days that `datetime.date` has, 0001-01-01 to 9999-12-31, leap years by the Gregorian rule."""
+
+SHAPES = {"INT": INT, "FLOAT": FLOAT, "DATE": DATE}
+DIGITS_BUDGET = 120
+"""Digits of a number that is compared with: the pattern grows with their square."""
+
+
+def shape(name: str, span: Span) -> Term:
+    return Matches(SHAPES[name], span=span)
+
+
+def method(name: str, span: Span) -> Term:
+    """The texts for which a method of `str` is true.
+
+    Those that name the characters of a word or number end where other ones come; those that rule something out
+    (`isascii`, `isupper`) do not end a hole.
+    """
+    return Matches(_text_of_method(name), delimits=name in ALL_OF, span=span)
+
+
+def integers(at_least: int | None, at_most: int | None, span: Span) -> Term:
+    """The integers between two bounds, both included."""
+    if at_least is not None and at_most is not None and at_least > at_most:
+        return Constant(False, span)
+    bounds = [] if at_least is None else [_from(at_least)]
+    bounds += [] if at_most is None else [_up_to(at_most)]
+    terms = tuple(Matches(bound, span=span) for bound in bounds or [INT])
+    return terms[0] if len(terms) == 1 else And(terms, span)
+
+
+def days(first: int, last: int, span: Span) -> Term:
+    """The dates between two ordinals (`date.toordinal`), both included."""
+    if first > last:
+        return Constant(False, span)
+    earliest, latest = (date.fromordinal(ordinal).isoformat() for ordinal in (first, last))
+    bounds = (Matches(_digits_from(earliest), span=span), Matches(_digits_up_to(latest), span=span))
+    return And((Matches(DATE, span=span), *bounds), span)
+
+
+def other_integers(term: Term, span: Span) -> Term:
+    """The integers that do not meet a term."""
+    return And((Matches(INT, span=span), Not(term, span)), span)
+
+
+def _from(least: int) -> str:
+    if least > 0:
+        return positive_from(str(least))
+    return "0|[1-9][0-9]*" + (f"|-(?:{positive_up_to(str(-least))})" if least else "")
+
+
+def _up_to(most: int) -> str:
+    if most < 0:
+        return f"-(?:{positive_from(str(-most))})"
+    return "-[1-9][0-9]*|0" + (f"|{positive_up_to(str(most))}" if most else "")
+
+
+def _digits_from(text: str) -> str:
+    """All texts of digits and dashes as long as this one that do not come before it."""
+    later = [
+        f"{text[:at]}[{int(digit) + 1}-9]{_rest(text, at)}" for at, digit in enumerate(text) if digit in "012345678"
+    ]
+    return "|".join([text, *later])
+
+
+def _digits_up_to(text: str) -> str:
+    earlier = [
+        f"{text[:at]}[0-{int(digit) - 1}]{_rest(text, at)}" for at, digit in enumerate(text) if digit in "123456789"
+    ]
+    return "|".join([text, *earlier])
+
+
+def _rest(text: str, at: int) -> str:
+    return f"[0-9-]{{{len(text) - at - 1}}}"
+
+
+def positive_from(digits: str) -> str:
+    """All with more digits, or as many and a greater one where they first differ."""
+    greater = [
+        f"{digits[:at]}[{int(digit) + 1}-9]{_any_digits(digits, at)}" for at, digit in enumerate(digits) if digit != "9"
+    ]
+    return "|".join([digits, *greater, f"[1-9][0-9]{{{len(digits)},}}"])
+
+
+def positive_up_to(digits: str) -> str:
+    smaller = [
+        f"{digits[:at]}[{int(at == 0)}-{int(digit) - 1}]{_any_digits(digits, at)}"
+        for at, digit in enumerate(digits)
+        if int(digit) > int(at == 0)
+    ]
+    shorter = [f"[1-9][0-9]{{0,{len(digits) - 2}}}"] if len(digits) > 1 else []
+    return "|".join([digits, *smaller, *shorter])
+
+
+def _any_digits(digits: str, at: int) -> str:
+    return f"[0-9]{{{len(digits) - at - 1}}}"
+
+
+def literally(text: str) -> str:
+    """A pattern for this text alone, with any flags but IGNORECASE."""
+    return "".join(f"\\U{ord(character):08x}" for character in text)
+
+
+# Numbers with a point ----------------------------------------------------------------------------------------------
+
+# Python rounds: `float("1.4999999999999999999")` is 1.5. So a bound is half-way to the next float, where rounding goes
+# the other way, and is itself rounded inwards to DECIMALS places. Hence Python agrees with what a term accepts, however
+# long it is; and of texts with up to DECIMALS places `<`, `<=`, `>` and `>=` leave none out. Equal is what is written
+# as Python writes the number, with or without zeros at the end.
+
+DECIMALS = 17
+SCALE = 10**DECIMALS
+UNSIGNED = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
+FINITE = r"-?(?:0|[1-9][0-9]{0,307})(?:\.[0-9]+)?"
+"""Python reads longer ones as infinity."""
+
+
+def compared(comparison: str, value: float, span: Span) -> Term:
+    """The texts whose number compares so with a value that is an int, a fraction or a float."""
+    if value in (math.inf, -math.inf):
+        finite = comparison in (("<", "<=", "!=") if value > 0 else (">", ">=", "!="))
+        return Matches(FINITE, span=span) if finite else Constant(False, span)
+    exact = Fraction(value)
+    match comparison:
+        case "<" | "<=":
+            return Matches(_at_most(_greatest(exact, below=comparison == "<")), span=span)
+        case ">" | ">=":
+            return Matches(_at_least(-_greatest(-exact, below=comparison == ">")), span=span)
+        case "!=":
+            return Or((compared("<", value, span), compared(">", value, span)), span)
+    return one_of_numbers([value], span)
+
+
+def one_of_numbers(values: Iterable[float], span: Span) -> Term:
+    texts = [_equal(Fraction(value)) for value in values if math.isfinite(value) and _is_float(Fraction(value))]
+    return Matches("|".join(dict.fromkeys(texts)), span=span) if texts else Constant(False, span)
+
+
+def none_of_numbers(values: Iterable[float], span: Span) -> Term:
+    others = tuple(compared("!=", value, span) for value in values)
+    return And((Matches(FLOAT, span=span), *others), span)
+
+
+def _is_float(value: Fraction) -> bool:
+    return Fraction(float(value)) == value
+
+
+def _greatest(value: Fraction, *, below: bool) -> int:
+    """In units of the last place, the greatest number that Python reads as one below the value, or up to it."""
+    nearest = float(value)
+    if Fraction(nearest) > value or (below and Fraction(nearest) == value):
+        nearest = math.nextafter(nearest, -math.inf)
+    border = (Fraction(nearest) + Fraction(math.nextafter(nearest, math.inf))) / 2
+    scaled: int = math.floor(border * SCALE)
+    return scaled if float(Fraction(scaled, SCALE)) <= nearest else scaled - 1  # on the border itself it may go up
+
+
+def _at_least(scaled: int) -> str:
+    return _unsigned_from(scaled) if scaled > 0 else f"{UNSIGNED}|-(?:{_unsigned_up_to(-scaled)})"
+
+
+def _at_most(scaled: int) -> str:
+    return f"-(?:{_unsigned_from(-scaled)})" if scaled < 0 else f"-{UNSIGNED}|{_unsigned_up_to(scaled)}"
+
+
+def _unsigned_from(scaled: int) -> str:
+    whole, places = _written(scaled)
+    rest = "[0-9]*"
+    for digit in reversed(places):
+        rest = f"(?:[{int(digit) + 1}-9][0-9]*|{digit}{rest})" if digit < "9" else f"9{rest}"
+    equal = rf"{whole}\.{rest}" if places else rf"{whole}(?:\.[0-9]+)?"
+    return rf"{equal}|(?:{positive_from(str(whole + 1))})(?:\.[0-9]+)?"
+
+
+def _unsigned_up_to(scaled: int) -> str:
+    whole, places = _written(scaled)
+    rest = "0+" if not places else "0*"
+    for at in reversed(range(len(places))):
+        smaller = f"[0-{int(places[at]) - 1}][0-9]*|" if places[at] > "0" else ""
+        rest = f"(?:{smaller}{places[at]}{rest}){'?' if at else ''}"
+    equal = rf"{whole}(?:\.{rest})?"
+    if whole == 0:
+        return equal
+    smaller = f"0|{positive_up_to(str(whole - 1))}" if whole > 1 else "0"
+    return rf"{equal}|(?:{smaller})(?:\.[0-9]+)?"
+
+
+def _written(scaled: int) -> tuple[int, str]:
+    """Digits before and after the point, without zeros at the end."""
+    whole, rest = divmod(scaled, SCALE)
+    return whole, f"{rest:0{DECIMALS}}".rstrip("0")
+
+
+def _equal(value: Fraction) -> str:
+    text = format(Decimal(repr(float(value))), "f")
+    whole, _, places = text.partition(".")
+    places = places.rstrip("0")
+    sign = "-?" if value == 0 else ""
+    return rf"{sign}{whole.lstrip('-') if value == 0 else whole}" + (rf"\.{places}0*" if places else r"(?:\.0+)?")
+
+
+# Methods of str ----------------------------------------------------------------------------------------------------
+
+
+def _has_title_case(character: str) -> bool:
+    return character.istitle() and not character.isupper()
+
+
+def _in_upper_text(character: str) -> bool:
+    return not character.islower() and not _has_title_case(character)
+
+
+def _in_lower_text(character: str) -> bool:
+    return not character.isupper() and not _has_title_case(character)
+
+
+ALL_OF: dict[str, Callable[[str], bool]] = {
+    "isalpha": str.isalpha,
+    "isalnum": str.isalnum,
+    "isdigit": str.isdigit,
+    "isdecimal": str.isdecimal,
+    "isnumeric": str.isnumeric,
+    "isspace": str.isspace,
+}
+METHODS = (*ALL_OF, "isascii", "isprintable", "isupper", "islower")
+"""Those that guide the model: what `istitle()` and `isidentifier()` say is left to Python."""
+
+
+@cache
+def _text_of_method(name: str) -> str:
+    match name:
+        case "isascii":
+            return r"[\x00-\x7f]*"
+        case "isprintable":
+            return f"{_class(str.isprintable)}*"
+        case "isupper":  # at least one, and none of those that have a case and another one
+            return f"{_class(_in_upper_text)}*{_class(str.isupper)}{_class(_in_upper_text)}*"
+        case "islower":
+            return f"{_class(_in_lower_text)}*{_class(str.islower)}{_class(_in_lower_text)}*"
+    return f"{_class(ALL_OF[name])}+"
+
+
+def _class(test: Callable[[str], bool]) -> str:
+    return class_text(accepted(test))

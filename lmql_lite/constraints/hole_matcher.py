@@ -1,0 +1,222 @@
+"""The matcher of one hole: a configuration of its automaton, a vocabulary for masks, and the bytes so far."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from lmql_lite.constraints.atoms import NEVER
+from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.json_matcher import Grammars
+from lmql_lite.constraints.masks import Mask, Masks, Memory
+from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.search import TooLarge
+from lmql_lite.constraints.simplify import conflict, with_characters, without_tokens
+from lmql_lite.constraints.superstrings import LARGEST_GROUP
+from lmql_lite.constraints.terms import And, Constant, Term
+from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.errors import ConstraintError, Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HoleMatcher:
+    """A `Matcher` over an own automaton."""
+
+    masks: Masks
+    state: int
+    count: int = 0
+    text: bytes = b""
+    ending: Ending | None = None
+    length: int = 0
+    """Bytes of `text` that are the value."""
+
+    @property
+    def value(self) -> bytes:
+        return self.text[: self.length]
+
+    @property
+    def certain(self) -> int:
+        return self.length - self.masks.automaton.undecided(self.state) if self.ending is None else self.length
+
+    @property
+    def may_end(self) -> bool:
+        return self.masks.automaton.holds(self.state, self.count)
+
+    def allowed(self, held: bytes, tokens_left: int) -> Mask:
+        try:
+            return self.masks.mask(self.state, self.count, held, tokens_left)
+        except TooLarge:
+            fresh = self._renewed()
+            return fresh.masks.mask(fresh.state, self.count, held, tokens_left)
+
+    def _renewed(self) -> HoleMatcher:
+        """The same place in an automaton that has no other states: what was met before makes no condition too large."""
+        masks = self.masks.renewed()
+        return replace(self, masks=masks, state=masks.automaton.resume(self.masks.automaton, self.state))
+
+    def advance(self, data: bytes, tokens: int = 1) -> HoleMatcher:
+        masks = self.masks
+        try:
+            after = masks.advances.after(masks.automaton, self.state, self.count, data, tokens)
+        except TooLarge:
+            fresh = self._renewed()
+            masks = fresh.masks
+            after = masks.advances.after(masks.automaton, fresh.state, self.count, data, tokens)
+        if after is None:
+            raise ValueError(f"{data!r} is not allowed after {self.text!r}")
+        state, count, ending, length = after
+        return HoleMatcher(masks, state, count, self.text + data, ending, len(self.text) + length)
+
+    def end(self, ending: Ending) -> HoleMatcher:
+        return replace(self, ending=ending)
+
+    def forced(self) -> bytes:
+        if self.ending is not None or self.masks.automaton.forces_nothing:
+            return b""
+        try:
+            return self._forced()
+        except TooLarge:
+            return self._renewed()._forced()
+
+    def _forced(self) -> bytes:
+        automaton, state, count = self.masks.automaton, self.state, self.count
+        forced = bytearray()
+        listed = automaton.listed(state)
+        if listed is not None:
+            return listed[0].forced(listed[1])
+        while not automaton.holds(state, count):
+            only = automaton.only_edge(state, count)
+            if only is None:
+                break
+            forced.append(only.byte)
+            state, count = only.state, automaton.counts.add(count, only.added)
+            if automaton.stops(state, count):
+                break
+        return bytes(forced)
+
+    def longest_valid(self, data: bytes) -> int:
+        masks = self.masks
+        try:
+            return masks.advances.longest_valid(masks.automaton, self.state, self.count, data)
+        except TooLarge:
+            fresh = self._renewed()
+            return masks.advances.longest_valid(fresh.masks.automaton, fresh.state, self.count, data)
+
+
+class Engine:
+    """Matchers for one vocabulary. Equal terms share their automaton and its masks; the rest is per hole.
+
+    Threads may share it. `token_characters`: so many characters count as a token, where a model's own are not known.
+    """
+
+    AUTOMATA_KEPT = 256
+
+    def __init__(self, vocabulary: Vocabulary, *, token_characters: int | None = None) -> None:
+        self.vocabulary = vocabulary
+        self._token_characters = token_characters
+        self.grammars = Grammars(vocabulary)
+        self._memory = Memory()
+        self._masks: OrderedDict[tuple[Term, bytes], Masks] = OrderedDict()
+        self._opened: dict[tuple[Masks, int], HoleMatcher] = {}
+        """Beginnings of holes that can be filled, by their bound."""
+        self._lock = Lock()
+
+    def matcher(self, term: Term, following: bytes, max_tokens: int, name: str, span: Span) -> HoleMatcher:
+        """The beginning of a hole.
+
+        `following` is the text known to come after it, b"" where it is not known. Raises ConstraintError, naming the
+        clause, where nothing can fill the hole within `max_tokens` tokens.
+        """
+        masks = self._masks_of(term, following)
+        opened = self._opened.get((masks, max_tokens))
+        if opened is None:
+            opened = self._open(masks, term, max_tokens, name, span)
+            if len(self._opened) >= self.AUTOMATA_KEPT:
+                self._opened = {}
+            self._opened[masks, max_tokens] = opened
+        return opened
+
+    def _open(self, masks: Masks, term: Term, max_tokens: int, name: str, span: Span) -> HoleMatcher:
+        automaton = masks.automaton
+        start = automaton.start
+        shortest = automaton.at_least(start, 0)
+        if shortest <= max_tokens or shortest == NEVER:  # a search for an end that is too far anyway would be long
+            way = automaton.witness(start, 0)
+            if way is None and automaton.crowd:
+                raise _too_many_phrases(term, automaton.crowd, name, span)
+            if way is None:
+                raise _too_few_tokens(term, name, span) or _unsatisfiable(term, name, span)
+            shortest = way.length if way.length <= max_tokens else automaton.distance(start, 0)
+        if shortest > max_tokens and (masks.in_tokens is None or not masks.in_tokens.is_within(max_tokens, start, 0)):
+            raise ConstraintError(
+                f"[{name}] may have {max_tokens} tokens, too few for what its condition asks for",
+                span=term.span or span,
+                hint=f"a text that meets it has {shortest} bytes or more; raise max_tokens",
+            )
+        empty_only = automaton.holds(start, 0) and not automaton.goes_on(start, 0)
+        return HoleMatcher(masks, start, ending="forced" if empty_only else None)
+
+    def automaton(self, term: Term) -> Automaton:
+        """That of a term, as its matchers share it."""
+        return self._masks_of(term, b"").automaton
+
+    def _masks_of(self, term: Term, following: bytes) -> Masks:
+        if self._token_characters is not None:
+            term = with_characters(term, self._token_characters)
+        with self._lock:
+            masks = self._masks.get((term, following))
+            if masks is None or masks.automaton.is_full:
+                masks = Masks(Automaton(term), self.vocabulary, following, self._memory)
+                self._masks[term, following] = masks
+                if len(self._masks) > self.AUTOMATA_KEPT:
+                    self._masks.popitem(last=False)
+            self._masks.move_to_end((term, following))
+            return masks
+
+
+def _too_few_tokens(term: Term, name: str, span: Span) -> ConstraintError | None:
+    """If the condition can be met, only not in so few tokens: bytes stand in for them, since any byte is a token."""
+    uncounted = Automaton(without_tokens(term))
+    way = uncounted.witness(uncounted.start, 0)
+    if way is None:
+        return None
+    return ConstraintError(
+        f"[{name}] may not have as many tokens as its condition asks for, or as few",
+        span=term.span or span,
+        hint=f"a text that meets the rest of it has {way.length} bytes or more, each of which may cost a token",
+    )
+
+
+def _too_many_phrases(term: Term, crowd: tuple[bytes, ...], name: str, span: Span) -> ConstraintError:
+    """If phrases one after the other do not fit, and whether they do with their overlaps is not known."""
+    first, *_, last = crowd
+    return ConstraintError(
+        f"[{name}] is too short for {len(crowd)} phrases without their overlaps, {first.decode()!r} to "
+        f"{last.decode()!r}, and overlaps are known of up to {LARGEST_GROUP}",
+        span=term.span or span,
+        hint=f"allow {len(b''.join(crowd))} characters for them, or ask for fewer phrases in one hole",
+    )
+
+
+def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:
+    """Names conjuncts that cannot hold together, though they could without any of them."""
+    parts = term.terms if isinstance(term, And) else (term,)
+    guilty = conflict(parts, _is_impossible)
+    clauses = list(dict.fromkeys(f"`{part.span.source}`" if part.span else "its condition" for part in guilty))
+    if len(clauses) > 1:
+        reason = f"{', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
+    elif any(isinstance(part, Constant) for part in guilty):
+        reason = f"{clauses[0]} is false"
+    else:
+        reason = f"{clauses[0]} holds for no text"
+    return ConstraintError(f"nothing can fill [{name}]: {reason}", span=guilty[-1].span or span)
+
+
+def _is_impossible(parts: Sequence[Term]) -> bool:
+    automaton = Automaton(And(tuple(parts)))
+    try:
+        return not automaton.lives(automaton.start, 0)
+    except ConstraintError:  # too large to tell
+        return False

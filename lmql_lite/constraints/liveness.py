@@ -1,0 +1,344 @@
+"""True if the places that a walk has reached can still end well: for one count, and for all that are judged alike.
+
+Every question is a state and what was added to the counts on the way to it. A way to an end that was found for one
+count answers all counts from which it leads to where every comparison comes out the same; only what no way settles is
+searched for. So the answers are exact, and most of them are a comparison of small arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.constraints import search
+from lmql_lite.constraints.atoms import NEVER
+from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.counters import Region
+from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.term_machine import Distances
+from lmql_lite.constraints.walk import Pairs
+
+IntArray = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+Values = tuple[int, ...]
+ADVANCES_KEPT = 1 << 14
+FEW_UNSURE = 64
+"""Questions that are searched one by one before ways to an end are looked for anew."""
+LONGEST_ADVANCE = 32
+"""Bytes of a token that is remembered."""
+
+
+class Box(NamedTuple):
+    """Counts, each one on its own between two values, that are judged alike."""
+
+    low: IntArray
+    high: IntArray
+
+    def within(self, low: IntArray, high: IntArray) -> Box:
+        return Box(np.maximum(self.low, low), np.minimum(self.high, high))
+
+    def covers(self, values: Values) -> bool:
+        return all(low <= value <= high for low, value, high in zip(self.low, values, self.high, strict=True))
+
+
+class Borders:
+    """Places where a stop is reached or a value may be complete: that depends on the comparisons and flags alone."""
+
+    def __init__(self, automaton: Automaton, pairs: Pairs, test: Callable[[int, int], bool]) -> None:
+        self.pairs = pairs
+        self._automaton = automaton
+        self._test = test
+        self._configurations: list[tuple[int, int]] | None = None
+        self._known: dict[tuple[int, int, int], bool] = {}
+
+    @property
+    def configurations(self) -> list[tuple[int, int]]:
+        if self._configurations is None:
+            self._configurations = self.pairs.configurations(self._automaton.counts)
+        return self._configurations
+
+    def ask(self, values: Values, flags: int) -> tuple[Flags, Box | None]:
+        """The answer for each place, and the counts for which it is the same; None where only these."""
+        automaton, counts = self._automaton, self._automaton.counts
+        here = np.array(values, dtype=np.intp)
+        if not self.pairs.states.size:
+            return np.zeros(0, dtype=np.bool_), Box(here - NEVER, here + NEVER)
+        at = self.pairs.added + here
+        numbers, low, high = automaton.regions.find_all(at)
+        now = counts.pack(values, flags)
+        if automaton.cuts_back and low.any():
+            # a value that is cut may lie in an earlier region than the text
+            answers = [self._test(state, counts.add(now, added)) for state, added in self.configurations]
+            return np.array(answers, dtype=np.bool_), None
+        answers = []
+        for (state, added), number in zip(self.configurations, numbers.tolist(), strict=True):
+            key = state, number, counts.flags(added) | flags
+            answer = self._known.get(key)
+            if answer is None:
+                answer = self._known[key] = self._test(state, counts.add(now, added))
+            answers.append(answer)
+        same = Box(here + (low - at).max(axis=0, initial=-NEVER), here + (high - at).min(axis=0, initial=NEVER))
+        return np.array(answers, dtype=np.bool_), same
+
+
+class Answers(NamedTuple):
+    lives: Flags
+    far: int
+    """More bytes than any of what lives needs to its end: from so many tokens on a limit makes no difference."""
+    box: Box
+
+
+class Witnesses(NamedTuple):
+    """For each group of questions about one state: a way to an end, and where it may lead to.
+
+    What is added on the way, the region in which it has to end, and the most of each count with which anything can
+    end, all in shape (questions, counts). In lanes, shape (lanes, questions): the flags that it raises, and those that
+    have to be raised at its end, and must not be.
+    """
+
+    known: Flags
+    spent: IntArray
+    low: IntArray
+    high: IntArray
+    most: IntArray
+    raised: IntArray
+    wanted: IntArray
+    unwanted: IntArray
+    length: int
+
+
+class Questions:
+    """About `pairs`, sorted by state as far as they come from a walk. Those of another state may stand before them."""
+
+    def __init__(self, automaton: Automaton, pairs: Pairs, before: Questions | None = None) -> None:
+        self._automaton = automaton
+        self.pairs = pairs
+        self._before = before
+        self._witnesses: dict[Region, Witnesses] = {}
+        self._last: tuple[int, Answers] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.pairs.states.size + (self._before.size if self._before else 0)
+
+    def ask(self, values: Values, flags: int) -> Answers:
+        """For these counts and flags."""
+        last = self._last
+        if last is not None and last[0] == flags and last[1].box.covers(values):
+            return last[1]
+        answers = self._ask(values, flags)
+        if self._before is not None:
+            first = self._before.ask(values, flags)
+            lives = np.append(first.lives, answers.lives)
+            answers = Answers(lives, max(first.far, answers.far), answers.box.within(*first.box))
+        self._last = flags, answers
+        return answers
+
+    def _ask(self, values: Values, flags: int) -> Answers:
+        automaton, counts = self._automaton, self._automaton.counts
+        here = np.array(values, dtype=np.intp)
+        region = automaton.regions.find(values)
+        box = Box(np.array(region.low, dtype=np.intp), np.array(region.high, dtype=np.intp))
+        if not counts.units and not counts.num_flags:
+            distances = self.distances(values, flags)
+            lives = distances < NEVER
+            return Answers(lives, 1 + int(distances[lives].max(initial=0)), box)
+        if automaton.only_phrases:
+            return self._ask_for_phrases(here, flags, box.high)
+        at = self.pairs.added + here
+        is_new = region not in self._witnesses
+        while True:
+            if is_new:
+                self._witnesses[region] = self._find_witnesses(values, flags)
+            witnesses = self._witnesses[region]
+            end = at + witnesses.spent
+            sure = self._sure(witnesses, end, flags)
+            excess = reduce(np.maximum, (at - witnesses.most).T, np.full(len(at), -NEVER))
+            dead = (excess > 0) & ~sure
+            if is_new or np.count_nonzero(~(sure | dead)) <= FEW_UNSURE:
+                break
+            is_new = True  # less may be missing than where these ways were found
+        far = witnesses.length
+        if sure.any():
+            low, high = (witnesses.low - end).T, (witnesses.high - end).T
+            least = [column.max(where=sure, initial=-NEVER) for column in low]
+            most = [column.min(where=sure, initial=NEVER) for column in high]
+            box = box.within(here + np.array(least, dtype=np.intp), here + np.array(most, dtype=np.intp))
+        if dead.any():
+            box = box.within(here + 1 - excess[dead].min(), box.high)
+        unsure = np.flatnonzero(~(sure | dead))
+        if unsure.size:
+            box = Box(here, here)
+            distances = self.distances(values, flags, unsure)
+            sure[unsure] = distances < NEVER
+            far = max(far, int(distances[distances < NEVER].max(initial=0)))
+        return Answers(sure, 1 + far, box)
+
+    def _sure(self, witnesses: Witnesses, end: IntArray, flags: int) -> Flags:
+        """Those whose way is known; `end` are the counts to which it leads."""
+        sure: Flags = witnesses.known.copy()
+        for inside in ((end >= witnesses.low) & (end <= witnesses.high)).T:
+            sure &= inside
+        if self._automaton.counts.num_flags:
+            raised = self._raised(flags) | witnesses.raised
+            sure &= ((witnesses.wanted & ~raised | witnesses.unwanted & raised) == 0).all(axis=0)
+        return sure
+
+    def distances(self, values: Values, flags: int, which: IntArray | None = None) -> IntArray:
+        """The bytes to an end, for all pairs or some of them."""
+        automaton, counts = self._automaton, self._automaton.counts
+        if automaton.only_phrases:
+            return self._distances(np.array(values, dtype=np.intp), flags).least
+        pairs = self.pairs if which is None else self.pairs.some(which)
+        if not counts.units and not counts.num_flags:
+            return np.array([automaton.distance(state, 0) for state in pairs.states.tolist()], dtype=np.intp)
+        now = counts.pack(values, flags)
+        asked = pairs.configurations(counts)
+        return np.array([automaton.distance(state, counts.add(now, added)) for state, added in asked], dtype=np.intp)
+
+    def in_time(
+        self, values: Values, flags: int, tokens: int, lives: Flags, in_tokens: search.DistanceSearch | None
+    ) -> Flags:
+        """Those of the live ones that can end well within so many more tokens."""
+        automaton, counts = self._automaton, self._automaton.counts
+        if self._before is not None:
+            first, lives = lives[: self._before.size], lives[self._before.size :]
+            before = self._before.in_time(values, flags, tokens, first, in_tokens)
+            return np.append(before, Questions(automaton, self.pairs).in_time(values, flags, tokens, lives, in_tokens))
+        if automaton.only_phrases:
+            return lives & (self._distances(np.array(values, dtype=np.intp), flags).least <= tokens)
+        found = np.zeros(lives.size, dtype=np.bool_)
+        which = np.flatnonzero(lives)
+        now = counts.pack(values, flags)
+        for at, (state, added) in zip(which.tolist(), self.pairs.some(which).configurations(counts), strict=True):
+            here = state, counts.add(now, added)
+            found[at] = automaton.is_within(tokens, *here) or (
+                in_tokens is not None and in_tokens.is_within(tokens, *here)
+            )
+        return found
+
+    def _distances(self, here: IntArray, flags: int) -> Distances:
+        return self._automaton.distances(self.pairs.states, self.pairs.added + here, self._raised(flags))
+
+    def _raised(self, flags: int) -> IntArray:
+        lanes = np.array(self._automaton.counts.flag_lanes(flags), dtype=np.intp)
+        return self.pairs.flags | lanes[:, None]
+
+    def _ask_for_phrases(self, here: IntArray, flags: int, most: IntArray) -> Answers:
+        """All at once: nothing has to be searched for. Counts above `most` are compared otherwise."""
+        counts = self._automaton.counts
+        found = self._distances(here, flags)
+        lives = found.least < NEVER
+        high = here.copy()
+        if counts.units[:1] == ("characters",):
+            high[0] += found.room[lives].min(initial=NEVER)
+        return Answers(lives, 1 + int(found.least[lives].max(initial=0)), Box(here, np.minimum(high, most)))
+
+    def _find_witnesses(self, values: Values, flags: int) -> Witnesses:
+        """One for each state, from the least that was added on the way to it."""
+        automaton, counts = self._automaton, self._automaton.counts
+        states = self.pairs.states
+        shape, lanes = self.pairs.added.shape, (len(counts.flag_lanes(0)), states.size)
+        raised, wanted, unwanted = np.zeros((3, *lanes), dtype=np.intp)
+        spent, low, high = np.zeros((3, *shape), dtype=np.intp)
+        most = np.full(shape, NEVER, dtype=np.intp)
+        witnesses = Witnesses(np.zeros(shape[0], dtype=np.bool_), spent, low, high, most, raised, wanted, unwanted, 0)
+        now = counts.pack(values, flags)
+        length = 0
+        borders = np.flatnonzero(np.diff(states, prepend=-1, append=-1)) if states.size else states
+        firsts = self.pairs.some(borders[:-1]).configurations(counts)
+        for (state, added), first, after in zip(firsts, borders.tolist(), borders[1:].tolist(), strict=False):
+            witnesses.most[first:after] = automaton.most_counts(state)
+            here = counts.add(now, added)
+            way = automaton.witness(state, here)
+            if way is None:
+                continue
+            end = counts.add(here, way.spent)
+            region = automaton.regions.find(counts.unpack(end))
+            # where a stop cuts back, the value may lie in an earlier region than the text
+            if not (automaton.cuts_back and any(region.low)):
+                witnesses.known[first:after] = True
+                witnesses.spent[first:after] = counts.unpack(way.spent)
+                witnesses.low[first:after] = region.low
+                witnesses.high[first:after] = region.high
+                if counts.num_flags:
+                    found = counts.flags(way.spent), *automaton.grounds(way.end, end)
+                    for lane, bits in zip((raised, wanted, unwanted), found, strict=True):
+                        lane[:, first:after] = np.array(counts.flag_lanes(bits), dtype=np.intp)[:, None]
+                length = max(length, way.length)
+        return witnesses._replace(length=length)
+
+
+Advance = tuple[int, int, Ending | None, int]
+"""State and count, how the hole ends there if it does, and how many of the bytes are in the value: below 0 where that
+ends before them."""
+
+
+class Advances:
+    """Effect of the bytes of a token on a configuration, for all automata of an engine: the same few tokens come again
+    and again. Threads may share it: what one of them works out anew is the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Automaton, int, int, bytes, int], Advance | None] = {}
+        self._valid: dict[tuple[Automaton, int, int, bytes], int] = {}
+
+    def after(self, automaton: Automaton, state: int, count: int, data: bytes, tokens: int) -> Advance | None:
+        """Configuration after `data`, which is so many tokens; None if it is not allowed."""
+        key = automaton, state, count, data, tokens
+        try:
+            return self._known[key]
+        except KeyError:
+            found = _after(*key)
+            if len(data) <= LONGEST_ADVANCE:
+                if len(self._known) >= ADVANCES_KEPT:
+                    self._known = {}
+                self._known[key] = found
+            return found
+
+    def longest_valid(self, automaton: Automaton, state: int, count: int, data: bytes) -> int:
+        """Number of leading bytes that can stand."""
+        key = automaton, state, count, data
+        valid = self._valid.get(key)
+        if valid is None:
+            valid = _longest_valid(*key)
+            if len(data) <= LONGEST_ADVANCE:
+                if len(self._valid) >= ADVANCES_KEPT:
+                    self._valid = {}
+                self._valid[key] = valid
+        return valid
+
+
+def _after(automaton: Automaton, state: int, before: int, data: bytes, tokens: int) -> Advance | None:
+    count = automaton.counts.add(before, tokens * automaton.token)
+    left: Advance | None = None
+    for at, byte in enumerate(data):
+        place = state
+        state, after = automaton.step(state, count, byte)
+        if automaton.closed and left is None and automaton.holds(place, before) and not automaton.lives(state, after):
+            left = place, before, "end-of-text", at  # unless the whole token can be kept
+        before = count = after
+        if state == NOWHERE:
+            return left
+        cut = automaton.cut(state, count)
+        if cut is not None:
+            return state, count, "stop", at + 1 - cut
+    if left is not None and not automaton.lives(state, count):
+        return left
+    if automaton.holds(state, count) and not automaton.goes_on(state, count):
+        return state, count, "forced" if automaton.closed else "bound", len(data)
+    return state, count, None, len(data)
+
+
+def _longest_valid(automaton: Automaton, state: int, count: int, data: bytes) -> int:
+    for at, byte in enumerate(data):
+        complete = automaton.closed and automaton.holds(state, count)
+        state, count = automaton.step(state, count, byte)
+        if automaton.stops(state, count):
+            return len(data)
+        if not automaton.lives(state, count):
+            return len(data) if complete else at
+    return len(data)

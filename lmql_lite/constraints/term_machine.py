@@ -1,0 +1,420 @@
+"""A term as machines that read a text byte by byte, one for each atom, and the counts and flags that it compares.
+
+Everything here is a function of the machines' states and of the counts; places and the steps between them are the
+automaton's.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.constraints.atoms import NEVER, Atoms, Beginnings, OptionMachine
+from lmql_lite.constraints.counters import FLAGS_IN_LANE, FREE, Bounds, Counts, Goal, Regions, both, possible
+from lmql_lite.constraints.phrases import AnyStop, Endings, FlaggedPhrases, NoPhrase, StopPhrases, Stops
+from lmql_lite.constraints.regex import MatchEnds, Regex
+from lmql_lite.constraints.search import Reach
+from lmql_lite.constraints.superstrings import FEW, Avoiding, Superstrings
+from lmql_lite.constraints.terms import (
+    And,
+    Begins,
+    Choice,
+    Constant,
+    Contains,
+    Ends,
+    Lacks,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    StopPattern,
+    Term,
+)
+from lmql_lite.constraints.units import PARTS, Parts, Unit, parts
+
+IntArray = NDArray[np.intp]
+
+
+class Judgement(NamedTuple):
+    """A term judged on a text: whether it holds, and whether a stop that was just reached ends the hole (S13).
+
+    A stop counts as true in `holds`; `fires` asks that one of the reached stops stands in a conjunct that holds.
+    """
+
+    holds: bool
+    fires: bool
+
+
+class Distances(NamedTuple):
+    """For many places the bytes that are missing, NEVER where no end can be reached, and the characters that may be
+    said before that changes."""
+
+    least: IntArray
+    room: IntArray
+
+
+Content = OptionMachine | Beginnings | Endings | NoPhrase | Regex | MatchEnds | StopPhrases
+
+
+class TermMachine:
+    def __init__(self, term: Term) -> None:
+        self.term = term
+        """As `simplify` gives it."""
+        self.stops = Stops(atom for atom in _atoms(term) if isinstance(atom, Stop | StopPattern))
+        self._contents: list[Content] = [*self.stops.machines]
+        self._conjuncts: dict[int, tuple[tuple[Term, ...], frozenset[Term]]] = {}
+        """Identity of a conjunction within the term -> its parts that are no stops, and its stops: they may be many."""
+        self._slots: dict[int, int] = {}
+        """Identity of an atom within the term -> its place in a state: an atom with many options is slow to hash."""
+        self._flags: dict[int, int] = {}
+        """The same for atoms that a flag stands for."""
+        largest: dict[Unit, int] = {}
+        flagged: dict[Term, list[int]] = {}
+        self._collect(term, True, largest, {}, flagged)
+        # a value that is cut back is shorter than the text: leave room to count back
+        most = {unit: value + 1 + self.stops.room for unit, value in largest.items()}
+        self.counts = Counts(most, len(flagged))
+        machines: list[Content | FlaggedPhrases | Parts] = list(self._contents)
+        self._finder, self._finds = self._find(flagged), len(machines)
+        if self._finder is not None:
+            machines.append(self._finder)
+        self._parts: dict[Unit, tuple[int, Parts]] = {}
+        """The machines that count, and where their states stand: behind those of the atoms."""
+        for unit in self.counts.units:
+            if unit in PARTS:
+                self._parts[unit] = (len(machines), machine := parts(unit))
+                machines.append(machine)
+        self.machines: Sequence[Content | FlaggedPhrases | Parts] = machines
+        self.regions = Regions(self.counts.units, [atom for atom in _atoms(term) if isinstance(atom, Length)])
+        self._units = {unit: index for index, unit in enumerate(self.counts.units)}
+        self._characters, self._tokens = self._units.get("characters"), self._units.get("tokens")
+        self._always = Goal(0, 0, (FREE,) * len(self._units))
+        self._is_edged = any(isinstance(machine, Beginnings | Endings) for machine in self._contents)
+        """True if what is missing of content depends on the character that the text ends in."""
+        self._goals: dict[tuple[Atoms, int], tuple[Goal, ...]] = {}
+        wanted = [atom.phrase for atom in flagged if isinstance(atom, Contains)]
+        self._wanted = (1 << len(wanted)) - 1
+        texts = self._finder.texts if self._finder else [b""]
+        self._shortest = Superstrings(wanted, texts)
+        self._is_ascii, self.crowd = all(map(bytes.isascii, wanted)), self._shortest.crowd
+        self._fewest = self._shortest if self._is_ascii else Superstrings(wanted, texts, characters=True)
+        self._avoiding: dict[tuple[int, int], Avoiding | None] = {}
+        self.only_phrases = bool(flagged) and self._has_only_phrases()
+        """Whether the term compares nothing but phrases and characters: then what is demanded is all."""
+        self.only_counts = self._has_only_counts()
+
+    def _collect(
+        self,
+        term: Term,
+        is_needed: bool,
+        largest: dict[Unit, int],
+        known: dict[Term, int],
+        flagged: dict[Term, list[int]],
+    ) -> None:
+        """`is_needed` tells that nothing holds without this part."""
+        match term:
+            case And(terms) | Or(terms):
+                if isinstance(term, And):
+                    stops = frozenset(part for part in terms if isinstance(part, Stop | StopPattern))
+                    others = tuple(part for part in terms if not isinstance(part, Stop | StopPattern))
+                    self._conjuncts[id(term)] = others, stops
+                for part in terms:
+                    self._collect(part, is_needed and isinstance(term, And), largest, known, flagged)
+            case Not(part):
+                self._collect(part, False, largest, known, flagged)
+            case Length(at_least, at_most, unit):
+                largest[unit] = max(largest.get(unit, 0), at_least, at_most or 0)
+            case Contains():
+                flagged.setdefault(term, []).append(id(term))
+            case Lacks() if not is_needed:
+                flagged.setdefault(term, []).append(id(term))
+            case Choice() | Matches() | Begins() | Ends() | Lacks():
+                slot = known.setdefault(term, len(self._contents))  # equal atoms share a machine
+                if slot == len(self._contents):
+                    self._contents.append(_machine(term))
+                self._slots[id(term)] = slot
+
+    def _find(self, flagged: dict[Term, list[int]]) -> FlaggedPhrases | None:
+        """The machine of all atoms with flags; those that are wanted come first."""
+        atoms = sorted(flagged, key=lambda atom: not isinstance(atom, Contains))
+        phrases: list[tuple[bytes, int]] = []
+        for at, atom in enumerate(atoms):
+            flag = self.counts.flagged(1 << at)
+            self._flags.update(dict.fromkeys(flagged[atom], 1 << at))
+            assert isinstance(atom, Contains | Lacks)
+            phrases += [(phrase, flag) for phrase in ((atom.phrase,) if isinstance(atom, Contains) else atom.phrases)]
+        return FlaggedPhrases(phrases) if phrases else None
+
+    # Counting ----------------------------------------------------------------------------------------------------
+
+    def added(self, before: Atoms, after: Atoms, starts_character: bool) -> int:
+        """Increment of the counts by one byte between two places, tokens and flags left out."""
+        added = self.counts.one("characters") if starts_character else 0
+        for unit, (slot, machine) in self._parts.items():
+            if machine.begins(before[slot], after[slot]):
+                added += self.counts.one(unit)
+        return added
+
+    def raised(self, atoms: Atoms) -> dict[int, int]:
+        """The flags that a byte raises behind a place, as part of a count; bytes that raise none are left out."""
+        return self._finder.found[atoms[self._finds]] if self._finder else {}
+
+    def judged(self, atoms: Atoms) -> Atoms:
+        """Part of a place by which a value that ends here is judged; the progress of stops is left out."""
+        many = len(self.stops.machines)
+        return (0,) * many + atoms[many:]
+
+    # Judging -----------------------------------------------------------------------------------------------------
+
+    def holds(self, atoms: Atoms, count: int) -> bool:
+        """True if a value that ends here meets the term."""
+        return self._judge(self.term, atoms, count, None).holds
+
+    def fires(self, atoms: Atoms, count: int, reached: AnyStop) -> bool:
+        """True if this stop, which was just reached, ends the hole for a value that ends here."""
+        return self._judge(self.term, atoms, count, reached).fires
+
+    def grounds(self, atoms: Atoms, count: int) -> tuple[int, int]:
+        """The flags by which a term holds here: with all of the first raised, and none of the second, it does."""
+        return self._grounds(self.term, atoms, count)
+
+    def _judge(self, term: Term, atoms: Atoms, count: int, reached: AnyStop | None) -> Judgement:
+        return self._judge_part(term, atoms, self.counts.unpack(count), self.counts.flags(count), reached)
+
+    def _judge_part(
+        self, term: Term, atoms: Atoms, values: tuple[int, ...], flags: int, reached: AnyStop | None
+    ) -> Judgement:
+        match term:
+            case Constant(holds):
+                return Judgement(holds, False)
+            case Length(at_least, at_most, unit):
+                value = values[self._units[unit]]
+                return Judgement(at_least <= value and (at_most is None or value <= at_most), False)
+            case Contains() | Lacks() if id(term) in self._flags:
+                return Judgement(bool(flags & self._flags[id(term)]) == isinstance(term, Contains), False)
+            case Choice() | Matches() | Begins() | Ends() | Lacks():
+                slot = self._slots[id(term)]
+                return Judgement(self._contents[slot].holds(atoms[slot]), False)
+            case Stop() | StopPattern():
+                return Judgement(True, term == reached)
+            case Not(part):
+                return Judgement(not self._judge_part(part, atoms, values, flags, reached).holds, False)
+            case And():
+                others, stops = self._conjuncts[id(term)]
+                parts = [self._judge_part(part, atoms, values, flags, reached) for part in others]
+                holds = all(part.holds for part in parts)
+                return Judgement(holds, holds and (reached in stops or any(part.fires for part in parts)))
+            case Or(terms):
+                parts = [self._judge_part(part, atoms, values, flags, reached) for part in terms]
+                return Judgement(any(part.holds for part in parts), any(part.fires for part in parts))
+        raise AssertionError("every phrase has a flag")
+
+    def _grounds(self, term: Term, atoms: Atoms, count: int) -> tuple[int, int]:
+        match term:
+            case Contains() if id(term) in self._flags:
+                return self._flags[id(term)], 0
+            case Lacks() if id(term) in self._flags:
+                return 0, self._flags[id(term)]
+            case And(terms):
+                wanted, unwanted = 0, 0
+                for part in terms:
+                    more = self._grounds(part, atoms, count)
+                    wanted, unwanted = wanted | more[0], unwanted | more[1]
+                return wanted, unwanted
+            case Or(terms):
+                for part in terms:
+                    if self._judge(part, atoms, count, None).holds:
+                        return self._grounds(part, atoms, count)
+        return 0, 0
+
+    # Estimating --------------------------------------------------------------------------------------------------
+
+    def goals(self, atoms: Atoms, unfinished: int = 0) -> tuple[Goal, ...]:
+        """Ways in which the term may come to hold in a continuation, or more than those."""
+        key = atoms[: self._finds], unfinished if self._is_edged else 0
+        goals = self._goals.get(key)
+        if goals is None:
+            goals = self._goals[key] = self._goals_of(self.term, atoms, unfinished)
+        return goals
+
+    def may_hold(self, atoms: Atoms) -> bool:
+        """True if a value that ends here meets the term if its counts are right."""
+        return any(goal.num_bytes == 0 for goal in self.goals(atoms))
+
+    def _goals_of(self, term: Term, atoms: Atoms, unfinished: int) -> tuple[Goal, ...]:
+        match term:
+            case Constant(False):
+                return ()
+            case Length(at_least, at_most, unit):
+                return (self._always._replace(bounds=self._bounds(unit, at_least, at_most)),)
+            case Contains() if id(term) in self._flags:
+                return (self._always._replace(wanted=self._flags[id(term)]),)
+            case Lacks() if id(term) in self._flags:
+                return (self._always._replace(unwanted=self._flags[id(term)]),)
+            case Choice() | Matches() | Begins() | Ends() | Lacks():
+                slot = self._slots[id(term)]
+                need = self._contents[slot].need(atoms[slot], unfinished)
+                return (Goal(*need, self._always.bounds),) if need.num_bytes < NEVER else ()
+            case And():
+                goals: tuple[Goal, ...] = (self._always,)
+                for part in self._conjuncts[id(term)][0]:
+                    some = self._goals_of(part, atoms, unfinished)
+                    goals = some if goals[:1] == (self._always,) else possible(both(a, b) for a in goals for b in some)
+                return goals
+            case Or(terms):
+                return possible(goal for part in terms for goal in self._goals_of(part, atoms, unfinished))
+        return (self._always,)
+
+    def _bounds(self, unit: Unit, low: int, high: int | None) -> Bounds:
+        bounds = (low, NEVER if high is None else high)
+        return tuple(bounds if each == unit else FREE for each in self.counts.units)
+
+    def at_least(self, goals: tuple[Goal, ...], atoms: Atoms, count: int, reach: Reach, unfinished: int) -> int:
+        """A number of tokens, each of which reaches so far, below which none of these goals is gone to its end."""
+        values, flags = self.counts.unpack(count), self.counts.flags(count)
+        if len(goals) == 1:
+            return self._length_of(goals[0], atoms, values, flags, reach, unfinished)
+        return min((self._length_of(goal, atoms, values, flags, reach, unfinished) for goal in goals), default=NEVER)
+
+    def _length_of(
+        self, goal: Goal, atoms: Atoms, values: tuple[int, ...], flags: int, reach: Reach, unfinished: int
+    ) -> int:
+        num_bytes, num_characters, bounds, wanted, unwanted, _ = goal
+        if unwanted & flags:
+            return NEVER
+        num_tokens = 0
+        for at, (low, high) in enumerate(bounds):
+            value = values[at]
+            if value > high:
+                return NEVER
+            unit = self.counts.units[at]
+            if value < low:
+                more = low - value
+                if unit in self._parts:
+                    slot, machine = self._parts[unit]
+                    missing = machine.missing(atoms[slot], more)
+                    num_tokens = max(num_tokens, -(-more // reach.words))
+                    # of a character that may turn out to be white space the machine knows the rest
+                    rest = 0 if machine.is_inside(atoms[slot]) else unfinished
+                    num_bytes = max(num_bytes, missing.num_bytes + rest)
+                    num_characters = max(num_characters, missing.num_characters)
+                elif unit == "characters":
+                    num_characters = max(num_characters, more)
+                else:
+                    num_tokens = max(num_tokens, more)
+        avoiding = self._avoid(goal)
+        if avoiding is not None:
+            missed = avoiding.missing(atoms[self._finds], wanted & ~flags)
+            if missed >= NEVER:
+                return NEVER
+            num_characters = max(num_characters, missed)
+        elif wanted & ~flags:
+            text, left = atoms[self._finds], wanted & ~flags & self._wanted
+            num_bytes = max(num_bytes, self._shortest.least(text, left) + unfinished * self._is_ascii)
+            num_characters = max(num_characters, self._fewest.least(text, left))
+        num_tokens = max(num_tokens, -(-max(num_bytes, num_characters + unfinished) // reach.bytes))
+        for index, more in ((self._characters, num_characters), (self._tokens, num_tokens)):
+            if index is not None and values[index] + more > bounds[index][1]:
+                return NEVER
+        return num_tokens
+
+    def distances(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray, flags: IntArray) -> Distances:
+        """The least that is missing, for many places at once, where there are only phrases.
+
+        A row of `atoms` and `values` for each, and a column of `flags`, whose rows are `Counts.flag_lanes`.
+        """
+        texts = atoms[:, self._finds] if self._finder else np.zeros(len(atoms), dtype=np.intp)
+        least, room = np.full(len(atoms), NEVER), np.zeros(len(atoms), dtype=np.intp)
+        for goal in goals:
+            low, high = np.array(goal.bounds, dtype=np.intp).reshape(-1, 2).T
+            lanes = self.counts.flag_lanes(goal.wanted)
+            wanted = [lane & ~raised for lane, raised in zip(lanes, flags, strict=True)]
+            more = np.maximum(low - values, 0)
+            avoiding = self._avoid(goal)
+            if avoiding is not None:
+                demanded = avoiding.missing_of_all(texts, wanted, FLAGS_IN_LANE)
+                for raised, bits in zip(flags, self.counts.flag_lanes(goal.unwanted), strict=True):
+                    demanded[(raised & bits) != 0] = NEVER
+            else:
+                demanded = self._shortest.least_of_all(texts, wanted)
+            after = values.copy()
+            if self._characters is not None:
+                np.maximum(demanded, more[:, self._characters], out=demanded)
+                after[:, self._characters] += demanded
+            within = (after <= high).all(axis=1) & (demanded < NEVER)
+            np.minimum(least, demanded, out=least, where=within)
+            if self._characters is not None:
+                left = high[self._characters] - after[:, self._characters]
+                np.maximum(room, left, out=room, where=within)
+        return Distances(least, room)
+
+    def _has_only_phrases(self) -> bool:
+        """True if nothing else takes part, and what is demanded can be said without saying anything that is counted."""
+        units = all(unit == "characters" for unit in self.counts.units)
+        plain = len(self._contents) == len(self.stops.machines) and not self.stops.cutting
+        goals = self._goals_of(self.term, (), 0) if units and plain else ()
+        return (
+            bool(goals)
+            and all(goal.is_exact for goal in goals)
+            and self._is_ascii
+            and all(not goal.unwanted or self._avoid(goal) is not None for goal in goals)
+        )
+
+    def _has_only_counts(self) -> bool:
+        """True if filler adds to what is missing and to nothing else (a sentence is a word too), without phrases."""
+        others = [machine for machine in self._contents if machine not in self.stops.machines]
+        spare = bytes(range(0x80)).translate(
+            None, b"".join(bytes(each.said) for each in others if isinstance(each, NoPhrase))
+        )
+        return (
+            not self.counts.num_flags
+            and not self.stops.cutting
+            and "tokens" not in self.counts.units
+            and len(self._parts) <= 1
+            and all(machine.has_filler for _, machine in self._parts.values())
+            and all(isinstance(each, NoPhrase) and max(each.said) < 0x80 for each in others)
+            and all(each in spare for each in b" .")
+            and any(each in spare for each in string.ascii_letters.encode())
+            and all(goal.is_exact for goal in self._goals_of(self.term, (0,) * len(self.machines), 0))
+        )
+
+    def _avoid(self, goal: Goal) -> Avoiding | None:
+        """Phrases that are missing while others must not be said on the way to the goal; None if there are many."""
+        if not goal.unwanted:
+            return None
+        key = goal.wanted, goal.unwanted
+        if key not in self._avoiding:
+            assert self._finder is not None, "what is unwanted has a flag"
+            few = goal.wanted.bit_count() <= FEW and self._finder.is_plain
+            self._avoiding[key] = Avoiding(self._finder, *key, self.counts.flags_at) if few else None
+        return self._avoiding[key]
+
+
+def _atoms(term: Term) -> Iterator[Term]:
+    match term:
+        case And(terms) | Or(terms):
+            for part in terms:
+                yield from _atoms(part)
+        case Not(part):
+            yield from _atoms(part)
+        case _:
+            yield term
+
+
+def _machine(atom: Choice | Matches | Begins | Ends | Lacks) -> Content:
+    match atom:
+        case Choice(options):
+            return OptionMachine(options)
+        case Matches(pattern, flags, _, span):
+            return Regex(pattern, flags, span)
+        case Begins(phrases):
+            return Beginnings(phrases)
+        case Ends(phrases):
+            return Endings(phrases)
+        case Lacks(phrases):
+            return NoPhrase(phrases)

@@ -1,0 +1,145 @@
+"""Units that a length counts: each with its meaning in Python and the machine that finds where the next one begins.
+
+To add a unit: its name here, the machine that counts it, and `measured`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from heapq import heappop, heappush
+from typing import Literal, assert_never, get_args
+
+from lmql_lite.constraints.atoms import NEVER, Moves, Need, starts_character
+from lmql_lite.constraints.charset import DONE, charset, joined
+
+Unit = Literal["characters", "words", "sentences", "lines", "tokens"]
+"""Characters are code points; words what `str.split()` gives; a sentence ends where white space follows `.`, `!` or
+`?`; a line ends with a line feed, which the last one may lack; tokens are those that were chosen for the hole, also
+where a stop cuts them off (S15)."""
+UNITS: tuple[Unit, ...] = get_args(Unit)
+PARTS = tuple(unit for unit in UNITS if unit not in ("characters", "tokens"))
+"""Those that a machine counts."""
+MARKS = b".!?"
+SPACES = tuple(filter(str.isspace, map(chr, range(0x3001))))
+"""All white space there is."""
+BETWEEN, INSIDE, AFTER = range(3)
+"""Before the first or next word or sentence; inside one; in a sentence, directly behind a mark."""
+
+
+def measured(text: str, unit: Unit) -> int:
+    """Number of parts in a text. Tokens are not seen in it: it counts characters for them."""
+    match unit:
+        case "characters" | "tokens":
+            return len(text)
+        case "words":
+            return len(text.split())
+        case "sentences":
+            return len(re.split(r"(?<=[.!?])\s+", text.strip())) if text.strip() else 0
+        case "lines":
+            return text.count("\n") + (not text.endswith("\n") and text != "")
+    assert_never(unit)
+
+
+@cache
+def parts(unit: Unit) -> Parts:
+    match unit:
+        case "words":
+            return WordMachine(marks=b"")
+        case "sentences":
+            return WordMachine(marks=MARKS)
+        case "lines":
+            return LineMachine()
+        case "characters" | "tokens":
+            raise ValueError(f"{unit} are counted without a machine")
+    assert_never(unit)
+
+
+class WordMachine:
+    """Finds where words begin, or sentences, which end with one of `marks`.
+
+    A state is a mode, and how far a character has been read that may turn out to be white space.
+    """
+
+    has_filler = True
+    """True if a text can always go on without beginning another one."""
+
+    def __init__(self, marks: bytes) -> None:
+        self._marks = marks
+        self._spaces = charset(joined((ord(space), ord(space)) for space in SPACES))
+        self._width = len(self._spaces.nodes)
+        self._moves: list[Moves] = [self._expand(state) for state in range(3 * self._width)]
+        self._next = [self._distances(character_only) for character_only in (False, True)]
+        self._again = [min(each[INSIDE * self._width], each[AFTER * self._width]) for each in self._next]
+        """From where a word or sentence has just begun."""
+
+    def moves(self, state: int) -> Moves:
+        return self._moves[state]
+
+    def is_inside(self, state: int) -> bool:
+        """True if the text ends inside a character that may turn out to be white space."""
+        return bool(state % self._width)
+
+    def begins(self, before: int, after: int) -> bool:
+        """True if a word or sentence begins on the way from one state to the next."""
+        return before < self._width <= after
+
+    def missing(self, state: int, how_many: int) -> Need:
+        """The least that has to be said until so many more have begun, at least one."""
+        more = how_many - 1
+        return Need(self._next[0][state] + more * self._again[0], self._next[1][state] + more * self._again[1])
+
+    def _expand(self, state: int) -> Moves:
+        mode, place = divmod(state, self._width)
+        special: dict[int, int] = {}
+        for low, high, after in self._spaces.nodes[self._spaces.root - place]:
+            at_end = BETWEEN if mode == AFTER or not self._marks else mode
+            then = at_end * self._width if after == DONE else mode * self._width + self._spaces.root - after
+            special.update(dict.fromkeys(range(low, high + 1), then))
+        special.update(dict.fromkeys(self._marks, AFTER * self._width))
+        return Moves(special, INSIDE * self._width)
+
+    def _distances(self, character_only: bool) -> list[int]:
+        """Dijkstra from every state to the next beginning, in bytes or in characters."""
+        found = []
+        for start in range(3 * self._width):
+            queue = [(0, start)]
+            known = {start: 0}
+            nearest = NEVER
+            while queue and queue[0][0] < nearest:
+                far, here = heappop(queue)
+                moves = self._moves[here]
+                for byte, after in [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]:
+                    if starts_character(byte) == bool(here % self._width):
+                        continue  # no text goes on like this
+                    cost = far + (starts_character(byte) if character_only else 1)
+                    if self.begins(here, after):
+                        nearest = min(nearest, cost)
+                    elif cost < known.get(after, NEVER):
+                        known[after] = cost
+                        heappush(queue, (cost, after))
+            found.append(nearest)
+        return found
+
+
+class LineMachine:
+    """Finds where lines begin: the state is INSIDE one, or BETWEEN two of them."""
+
+    has_filler = False
+
+    def moves(self, state: int) -> Moves:
+        return Moves({ord("\n"): BETWEEN}, INSIDE)
+
+    def begins(self, before: int, after: int) -> bool:
+        return before == BETWEEN
+
+    def is_inside(self, state: int) -> bool:
+        return False
+
+    def missing(self, state: int, how_many: int) -> Need:
+        """As `WordMachine.missing`: the first of them ends the line that the text is in."""
+        return Need(how_many + state, how_many + state)
+
+
+Parts = WordMachine | LineMachine
+"""The machine of a unit in PARTS."""

@@ -1,0 +1,180 @@
+"""Data files as rows: jsonl, json, csv and tsv by the standard library; parquet, arrow and a saved `datasets` folder by
+pyarrow. Streamed: no file is held in memory, JSON apart."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmql_lite.engine.plain import plain
+from lmql_lite.engine.rows import id_of
+from lmql_lite.errors import InputError
+
+FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
+ROWS_PER_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """One row of a data file. `line` counts from 1: lines of text, rows of other files. `problem` is a sentence about a
+    row that cannot be used, `values` then what could be read."""
+
+    line: int
+    id: str
+    values: Mapping[str, Any]
+    problem: str = ""
+
+
+def read_rows(path: Path, id_column: str = "id", *, is_checked: bool = False) -> Iterator[FileRow]:
+    """Rows of a file or a saved `datasets` folder, with their ids; equal rows without an id are told apart by `#2`.
+
+    Raises InputError for a file that cannot be read, and for an id that two rows have. `is_checked`: an earlier pass
+    found no such id, so that the ids of this one take no memory.
+    """
+    seen: dict[int, int] = {}
+    for line, values, problem in _values(path):
+        name = id_of(values, id_column)
+        is_own = str(values.get(id_column)) == name
+        if is_own and is_checked:
+            yield FileRow(line, name, values, problem)
+            continue
+        key = hash(name)
+        if (first := seen.get(key)) is None:
+            seen[key] = line if is_own else 1
+        elif is_own:
+            raise InputError(
+                f"{path}: lines {first} and {line} have the same {id_column}, {name!r}",
+                hint="make them different, or name another column with --id-column",
+            )
+        else:
+            seen[key] = first + 1
+            name = f"{name}#{first + 1}"
+        yield FileRow(line, name, values, problem)
+
+
+Values = tuple[int, dict[str, Any], str]
+
+
+def _values(path: Path) -> Iterator[Values]:
+    try:
+        if path.is_dir():
+            yield from _arrow_rows(path)
+        elif path.suffix in (".jsonl", ".ndjson"):
+            yield from _json_lines(path)
+        elif path.suffix == ".json":
+            yield from _json(path)
+        elif path.suffix in (".csv", ".tsv"):
+            yield from _table(path, "\t" if path.suffix == ".tsv" else ",")
+        elif path.suffix in (".parquet", ".arrow", ".feather"):
+            yield from _arrow_rows(path)
+        else:
+            known = ", ".join(FORMATS)
+            raise InputError(f"{path} is of no known format", hint=f"data files end in {known}")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text") from None
+
+
+def _json_lines(path: Path) -> Iterator[Values]:
+    with path.open(encoding="utf-8-sig") as file:
+        for number, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            try:
+                found = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                yield number, {"line": text[:200]}, f"line {number} is not JSON ({error})"
+                continue
+            if isinstance(found, dict):
+                yield number, found, ""
+            else:
+                yield number, {"line": text[:200]}, f"line {number} is not an object with columns"
+
+
+def _json(path: Path) -> Iterator[Values]:
+    try:
+        found = json.loads(path.read_text("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({error})", hint="one object a line is a .jsonl file") from None
+    if isinstance(found, dict) and isinstance(found.get("data"), list):
+        found = found["data"]
+    if not isinstance(found, list):
+        raise InputError(f"{path} is not a list of objects", hint='[{"id": 1, ...}, ...]')
+    for number, values in enumerate(found, start=1):
+        if isinstance(values, dict):
+            yield number, values, ""
+        else:
+            yield number, {"value": values}, f"row {number} is not an object with columns"
+
+
+def _table(path: Path, delimiter: str) -> Iterator[Values]:
+    csv.field_size_limit(sys.maxsize)  # the module's own limit of 128 KiB ends long fields with an error
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter)
+        header = next(reader, None)
+        if header is None:
+            return
+        if twice := [name for name in header if header.count(name) > 1]:
+            raise InputError(f"{path} has two columns called {twice[0]!r}")
+        last = reader.line_num
+        for cells in reader:
+            line, last = last + 1, reader.line_num  # a row may span lines
+            if not cells:
+                continue
+            values = dict(zip(header, cells, strict=False))
+            problem = ""
+            if len(cells) != len(header):
+                problem = f"line {line} has {len(cells)} cells, and the header has {len(header)}"
+            yield line, values, problem
+
+
+def _arrow_rows(path: Path) -> Iterator[Values]:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise InputError(f"{path} needs pyarrow", hint="pip install 'lmql-lite[data]'") from None
+    number = 0
+    try:
+        for file in _arrow_files(path):
+            if file.suffix == ".parquet":
+                batches: Any = parquet.ParquetFile(file).iter_batches(batch_size=ROWS_PER_BATCH)
+            else:
+                batches = _arrow_batches(arrow, file)
+            for batch in batches:
+                for values in batch.to_pylist():
+                    number += 1
+                    yield number, plain(values), ""
+    except arrow.ArrowException as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+
+
+def _arrow_batches(arrow: Any, file: Path) -> Iterator[Any]:
+    source = arrow.memory_map(str(file))
+    try:
+        reader = arrow.ipc.open_stream(source)
+    except arrow.ArrowInvalid:
+        opened = arrow.ipc.open_file(arrow.memory_map(str(file)))
+        reader = (opened.get_batch(number) for number in range(opened.num_record_batches))
+    for batch in reader:
+        for start in range(0, batch.num_rows, ROWS_PER_BATCH):
+            yield batch.slice(start, ROWS_PER_BATCH)
+
+
+def _arrow_files(path: Path) -> list[Path]:
+    """Files of a saved dataset in the order of its state. Raises InputError for a folder that is none."""
+    if not path.is_dir():
+        return [path]
+    if (path / "dataset_dict.json").is_file():
+        splits = json.loads((path / "dataset_dict.json").read_text("utf-8"))["splits"]
+        raise InputError(f"{path} has several splits", hint=f"name one of them: {path / splits[0]}")
+    if not (path / "state.json").is_file():
+        raise InputError(f"{path} is not a saved dataset", hint="name a file, or a folder that has a state.json")
+    state = json.loads((path / "state.json").read_text("utf-8"))
+    return [path / each["filename"] for each in state["_data_files"]]

@@ -1,0 +1,146 @@
+"""Statistics of scores: intervals of means, and of differences between two runs. numpy and math only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 10_000
+LARGE = 2_000
+"""Groups from which on fewer draws do: the mean of so many is nearly normal."""
+Z = 1.959963984540054
+"""97.5th percentile of the normal distribution."""
+EXACT_FLIPS = 16
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with its 95 % interval; `low` and `high` are None for fewer than two ids."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def wilson(successes: float, n: int) -> tuple[float, float]:
+    """95 % score interval of a share (Wilson 1927).
+
+    Centre (p + z^2/2n) / (1 + z^2/n), half width z sqrt(p(1-p)/n + z^2/4n^2) / (1 + z^2/n).
+    """
+    share, square = successes / n, Z * Z
+    centre = (share + square / (2 * n)) / (1 + square / n)
+    half = Z * math.sqrt(share * (1 - share) / n + square / (4 * n * n)) / (1 + square / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def mean_interval(scores: Sequence[float], weights: Sequence[float], groups: Sequence[str]) -> Interval:
+    """Weighted mean of scores and its interval. Scores of one group (an id with its repeats, a cluster) are drawn
+    together.
+
+    Wilson where all scores are 0 or 1 and each group has one; else a percentile bootstrap over groups.
+    """
+    total = math.fsum(weights)
+    mean = math.fsum(score * weight for score, weight in zip(scores, weights, strict=True)) / total
+    names = set(groups)
+    if len(names) < 2:
+        return Interval(mean, None, None)
+    if len(names) == len(scores) and set(scores) <= {0.0, 1.0} and set(weights) == {1.0}:
+        return Interval(mean, *wilson(sum(scores), len(scores)))
+    sums, sizes = _by_group([s * w for s, w in zip(scores, weights, strict=True)], weights, groups)
+    return Interval(mean, *_percentiles(sums, sizes))
+
+
+def _by_group(scores: Sequence[float], weights: Sequence[float], groups: Sequence[str]) -> tuple[Floats, Floats]:
+    places: dict[str, int] = {}
+    at = [places.setdefault(group, len(places)) for group in groups]
+    return np.bincount(at, scores).astype(np.float64), np.bincount(at, weights).astype(np.float64)
+
+
+def _percentiles(sums: Floats, sizes: Floats) -> tuple[float, float]:
+    """2.5th and 97.5th percentile of the mean over draws of groups with replacement. The draws are the same each
+    time."""
+    random, count = np.random.default_rng(0), len(sums)
+    draws = DRAWS if count < LARGE else DRAWS // 10
+    at_once = max(1, 500_000 // count)
+    means: list[Floats] = []
+    for start in range(0, draws, at_once):
+        chosen = random.integers(0, count, (min(at_once, draws - start), count))
+        means.append(sums[chosen].sum(axis=1) / sizes[chosen].sum(axis=1))
+    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """A metric in two runs, paired by id. `delta` is the second minus the first. `p_sign_flips` is two-sided;
+    `p_mcnemar` is exact, and None unless all scores are 0 or 1."""
+
+    first: float
+    second: float
+    delta: Interval
+    wins: int
+    ties: int
+    losses: int
+    p_sign_flips: float
+    p_mcnemar: float | None
+
+
+def paired(first: Sequence[float], second: Sequence[float], groups: Sequence[str]) -> PairedDifference:
+    """Comparison of two lists of scores, one of each per id; whole groups are drawn and flipped together."""
+    count = len(first)
+    deltas = [b - a for a, b in zip(first, second, strict=True)]
+    sums, sizes = _by_group(deltas, [1.0] * count, groups)
+    mean = math.fsum(deltas) / count
+    delta = Interval(mean, *(_percentiles(sums, sizes) if len(sums) > 1 else (None, None)))
+    wins, losses = sum(each > 0 for each in deltas), sum(each < 0 for each in deltas)
+    is_binary = {*first, *second} <= {0.0, 1.0}
+    return PairedDifference(
+        math.fsum(first) / count,
+        math.fsum(second) / count,
+        delta,
+        wins,
+        count - wins - losses,
+        losses,
+        sign_flips(sums),
+        mcnemar(wins, losses) if is_binary else None,
+    )
+
+
+def sign_flips(sums: Floats) -> float:
+    """Two-sided p of a sum under random signs of its terms: exact for few terms, else from draws that are the same each
+    time (the observed signs count as one of them)."""
+    terms = sums[sums != 0]
+    if not len(terms):
+        return 1.0
+    wanted = abs(float(terms.sum())) - 1e-9
+    if len(terms) <= EXACT_FLIPS:
+        bits = (np.arange(2 ** len(terms))[:, None] >> np.arange(len(terms))) & 1
+        return float(np.mean(np.abs((1 - 2 * bits) @ terms) >= wanted))
+    random, hits, draws = np.random.default_rng(0), 0, DRAWS if len(terms) < LARGE else DRAWS // 10
+    at_once = max(1, 4_000_000 // len(terms))
+    for start in range(0, draws, at_once):
+        signs = random.integers(0, 2, (min(at_once, draws - start), len(terms))) * 2 - 1
+        hits += int(np.count_nonzero(np.abs(signs @ terms) >= wanted))
+    return (hits + 1) / (draws + 1)
+
+
+def mcnemar(wins: int, losses: int) -> float:
+    """Exact two-sided p of McNemar's test: a binomial of the rows that changed, with a share of one half."""
+    changed, fewer = wins + losses, min(wins, losses)
+    if not changed:
+        return 1.0
+    logs = [
+        math.lgamma(changed + 1) - math.lgamma(each + 1) - math.lgamma(changed - each + 1) - changed * math.log(2)
+        for each in range(fewer + 1)
+    ]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
+
+
+def pass_at(k: int, tries: int, right: int) -> float:
+    """Chance that at least one of k of the tries is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021)."""
+    return 1.0 - math.comb(tries - right, k) / math.comb(tries, k)

@@ -1,0 +1,60 @@
+"""Outcomes of a run's attempts in columns, as far as a report needs them: some fifty bytes for each."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lmql_lite.data.eval_job import EvalJob
+from lmql_lite.data.metrics import answer_of
+
+NO_SCORE = math.nan
+
+
+class Outcomes:
+    """Columns of attempts. A score is NaN where the row failed or the metric did."""
+
+    def __init__(self, job: EvalJob) -> None:
+        self.ids: list[str] = []
+        self.repeats = array("i")
+        self.errors = bytearray()
+        self.scores = [array("d") for _ in job.metrics]
+        self.weights = [array("d") for _ in job.metrics]
+        self.answers = array("q")
+        """Digests of answers, where rows have several tries."""
+        self._clusters: list[str] = []
+        self._names = [metric.name for metric in job.metrics]
+        self._cluster, self._has_tries = job.cluster, job.repeat > 1
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups that are drawn together: the cluster, else the id with its repeats."""
+        return self.ids if self._cluster is None else self._clusters
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self.ids.append(record["id"])
+        self.repeats.append(record["repeat"])
+        self.errors.append(bool(record.get("error")))
+        found = record.get("scores", {})
+        for name, scores, weights in zip(self._names, self.scores, self.weights, strict=True):
+            score = found.get(name)
+            value, weight = score if isinstance(score, list) else (NO_SCORE, 1.0)
+            scores.append(value)
+            weights.append(weight)
+        if self._cluster is not None:
+            self._clusters.append(str(record.get("columns", {}).get(self._cluster)))
+        if self._has_tries:
+            self.answers.append(hash(json.dumps(answer_of(record), sort_keys=True)))
+
+    def of_ids(self) -> Iterator[list[int]]:
+        """Places of the attempts of each id."""
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(self.ids):
+            places.setdefault(name, []).append(place)
+        return iter(places.values())

@@ -1,0 +1,121 @@
+"""Folder of a data-set run: `run.json` says what it is a run of, `rows.jsonl` has a line for each attempt and is the
+truth, `report.json` is made from it.
+
+`rows.jsonl` is a log of records like those of the response cache; a line of the kind `attempt` is a row that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lmql_lite.cache.responses.group_commit import GroupCommit
+from lmql_lite.cache.responses.record_log import ATTEMPT, SCHEMA, RecordLog, line_of, opening, read_lines
+from lmql_lite.data.run_identity import continued
+from lmql_lite.errors import CacheError, InputError
+from lmql_lite.redaction import redacted
+from lmql_lite.store.atomic_file import replace_file
+
+ROWS, RUN, REPORT = "rows.jsonl", "run.json", "report.json"
+
+
+def attempts_in(path: Path) -> Iterator[dict[str, Any]]:
+    """Attempts of a folder or a log, in the order of their ending; a later one replaces an earlier one of its key.
+
+    Damaged lines and other kinds are stepped over. Raises CacheError for a log that cannot be read.
+    """
+    log = path / ROWS if path.is_dir() else path
+    try:
+        for line in read_lines(log):
+            if line.record is not None and line.record.get("kind") == ATTEMPT:
+                yield line.record
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CacheError(f"{log} cannot be read ({error.strerror})") from None
+
+
+def identity_of(folder: Path) -> dict[str, Any]:
+    """Identity of the run in a folder. Raises InputError for a folder that is no run."""
+    try:
+        found = json.loads((folder / RUN).read_text("utf-8"))
+        return dict(found["identity"])
+    except FileNotFoundError:
+        raise InputError(f"{folder} is no data-set run: it has no {RUN}", hint="lq eval QUERY DATA makes one") from None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise InputError(f"{folder / RUN} cannot be read ({error})") from None
+
+
+class RunFolder:
+    """The writer of a run. Raises InputError for a folder of another run, CacheError where another process writes it.
+
+    Lines are written and synced in groups; where the disk takes none, they wait for the next one.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any], command: list[str]) -> None:
+        self.path = path
+        self.problem = ""
+        """A sentence about lines that could not be written, empty if all are."""
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if (path / RUN).exists():
+                identity = continued(dict(identity), identity_of(path), path)
+            elif any(path.iterdir()):
+                raise InputError(f"{path} has files and is no data-set run", hint="name a new folder with -o")
+            self._log = RecordLog(path / ROWS, opening(str(identity["model"]), str(identity.get("fingerprint"))))
+        except BlockingIOError:
+            raise CacheError(f"{path} is being written by {_holder(path)}", hint="wait until it has ended") from None
+        except OSError as error:
+            raise CacheError(f"{path} cannot be written ({error.strerror or error})") from None
+        self.identity, self._command = dict(identity), command
+        self._waiting: list[bytes] = []
+        self._group = GroupCommit[bytes](self._write)
+        self.note("running")
+
+    def note(self, status: str) -> None:
+        """Writes `run.json`."""
+        found = {
+            "schema": SCHEMA,
+            "identity": self.identity,
+            "command": [redacted(part) for part in self._command],
+            "status": status,
+            "holder": {"pid": os.getpid(), "host": socket.gethostname()},
+            "time": time.time(),
+        }
+        with suppress(OSError):  # a full disk: the rows say the same
+            replace_file(self.path / RUN, [json.dumps(found, indent=1).encode()])
+
+    async def add(self, record: Mapping[str, Any]) -> None:
+        """Appends an attempt; returns when the disk has it, or has refused it."""
+        line = line_of({"kind": ATTEMPT, "schema": SCHEMA, **record})
+        await self._group.submit([line]).ended()
+
+    def _write(self, lines: list[bytes]) -> None:
+        self._waiting += lines
+        try:
+            self._log.append(self._waiting)
+        except OSError as error:
+            self.problem = f"{self.path / ROWS} cannot be written ({error.strerror or error})"
+            return
+        self._waiting, self.problem = [], ""
+
+    def close(self, status: str) -> None:
+        self._group.finish()
+        if self._waiting:
+            self._write([])
+        self.note(status)
+        self._log.close()
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads((path / RUN).read_text("utf-8"))["holder"]
+        return f"process {holder['pid']} on {holder['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,407 @@
+"""`@query`: a Python function whose docstring is a query."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections import ChainMap
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from inspect import BoundArguments
+from types import FrameType, FunctionType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Unpack, cast, overload
+
+from typing_extensions import TypeVar
+
+from lmql_lite.api import Answers, Options, Query, RunOptions, answers_of
+from lmql_lite.engine import events
+from lmql_lite.engine.blocking import blocked, blocking
+from lmql_lite.engine.budget import Purse
+from lmql_lite.engine.decorated import Decorator
+from lmql_lite.engine.frame import NestedCall
+from lmql_lite.engine.plan import Plan
+from lmql_lite.engine.result import Result
+from lmql_lite.engine.returned import ReturnAnnotation, named_in
+from lmql_lite.engine.rows import (
+    Columns,
+    DataRow,
+    FinishedRow,
+    OnError,
+    Progress,
+    Rows,
+    carried,
+    check_rows,
+    finished_rows,
+    in_order,
+    numbered,
+    row_options,
+    rows_at_once,
+)
+from lmql_lite.engine.session import default_session
+from lmql_lite.errors import QueryError, did_you_mean
+from lmql_lite.lang.docstrings import docstring
+from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES
+from lmql_lite.lang.parser import parse
+from lmql_lite.options import INSTEAD, OPTIONS, STEERED
+from lmql_lite.program.compiler import compile as compile_program
+from lmql_lite.program.ops import QUERIES, Program
+
+Kind = Literal["function", "class", "static"]
+"""The object to which a read from an object or its class binds it: that, its class, or nothing."""
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+Called = TypeVar("Called", default=R)
+"""Type of a call: R, or a coroutine of it for an `async def`."""
+Self = TypeVar("Self")
+
+
+class QueryFunction(Generic[P, R, Called]):
+    """A Python function whose docstring is a query: `QueryFunction[P, R]` has its parameters and returns R (D71).
+
+    Calling it gives what the query returns, or the `Result` where it returns nothing (of `n` > 1 a list of either); an
+    `async def` is awaited. A return annotation says what the value must be, as pydantic reads it. Its parameters are
+    the query's inputs; other names come from where the function is defined (S27). Keywords that are no parameters are
+    options of the run, unless the function takes any (`**named`); `with_options` says the same to a type checker.
+
+    >>> @lq.query(model=lq.ScriptedModel("Say: hi"))
+    ... def said() -> str:
+    ...     '''lq
+    ...     "Say:[X]"
+    ...     return X
+    ...     '''
+    ...     raise NotImplementedError
+    >>> isinstance(said, lq.QueryFunction), said.run_sync().prompt
+    (True, 'Say: hi')
+    """
+
+    def __init__(
+        self,
+        function: FunctionType,
+        query: Query,
+        options: Options,
+        scope: dict[str, Any],
+        kind: Kind = "function",
+        bound: tuple[Any, ...] = (),
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.query = query
+        self.options = options
+        """Options of every run; those of a call overrule them."""
+        self._function = function
+        self._scope = scope
+        self._kind = kind
+        self._bound = bound
+        self._whole = inspect.signature(function)
+        self.__signature__ = self._whole.replace(parameters=list(self._whole.parameters.values())[len(bound) :])
+        self._returned = ReturnAnnotation(function, scope, query.program)
+        self._is_async = inspect.iscoroutinefunction(function)
+        if self._is_async and sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(self)
+
+    @property
+    def program(self) -> Program:
+        return self.query.program
+
+    @overload  # a class method: checkers see a function whose first parameter is the class
+    def __get__(
+        self: QueryFunction[Concatenate[type[Self], Q], R, Called], instance: Self | None, owner: type[Self]
+    ) -> QueryFunction[Q, R, Called]: ...
+    @overload
+    def __get__(self, instance: None, owner: type) -> QueryFunction[P, R, Called]: ...
+    @overload
+    def __get__(
+        self: QueryFunction[Concatenate[Self, Q], R, Called], instance: Self, owner: type
+    ) -> QueryFunction[Q, R, Called]: ...
+    def __get__(self, instance: object, owner: type) -> QueryFunction[Any, R, Called]:
+        if self._bound or self._kind == "static" or (instance is None and self._kind == "function"):
+            return self
+        first = owner if self._kind == "class" else instance
+        return QueryFunction(self._function, self.query, self.options, self._scope, self._kind, (first,))
+
+    def rebound(self, function: FunctionType) -> QueryFunction[P, R, Called]:
+        """The same query of another function: a copy of a function that a query defines (S23)."""
+        return QueryFunction(function, self.query, self.options, self._scope, self._kind, self._bound)
+
+    def with_options(self, **options: Unpack[RunOptions]) -> QueryFunction[P, R, Called]:
+        """The same function with other options of its runs: `packing.with_options(seed=7)("Rome")`."""
+        _known(options, "with_options() has no option")
+        both: Options = {**self.options, **options}
+        return QueryFunction(self._function, self.query, both, self._scope, self._kind, self._bound)
+
+    def __repr__(self) -> str:
+        return f"<query {self._function.__qualname__}{self.__signature__}>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name, as functions are pickled; a method with its object."""
+        return (getattr, (self._bound[0], self._function.__name__)) if self._bound else self._function.__qualname__
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> Called:
+        __tracebackhide__ = True
+        work: Any = self._answer(arguments, named)
+        return work if self._is_async else blocking(work)  # type: ignore[no-any-return]
+
+    async def _answer(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        answers = await answers_of(self.stream(*arguments, **named))
+        if not self.query.returns:
+            return answers
+        return [result.value for result in answers] if isinstance(answers, list) else answers.value
+
+    async def stream(self, *arguments: P.args, **named: P.kwargs) -> AsyncGenerator[events.Event, None]:
+        """Events of a run, as in `Query.stream`. Raises ConstraintError for a value that does not fit the
+        annotation."""
+        inputs, options = self._told(named)
+        async with aclosing(self._stream(self._bind(arguments, inputs), options)) as stream:
+            async for event in stream:
+                yield event
+
+    async def _stream(
+        self, inputs: Mapping[str, Any], options: Options, purse: Purse | None = None
+    ) -> AsyncGenerator[events.Event, None]:
+        async with aclosing(self.query.stream_from(purse or Purse(), inputs, options)) as stream:
+            async for event in stream:
+                yield self._finished(event) if isinstance(event, events.Finished) else event
+
+    def _finished(self, event: events.Finished) -> events.Finished:
+        several = event.results or (event.result,)
+        first, *others = (replace(result, value=self.typed(result.value)) for result in several)
+        return events.Finished(first, (first, *others) if event.results else ())
+
+    async def run(self, *arguments: P.args, **named: P.kwargs) -> Result[R]:
+        """The whole `Result`; of `n` > 1 a list of them, as `Query.run` gives it."""
+        answers: Any = await answers_of(self.stream(*arguments, **named))
+        return answers  # type: ignore[no-any-return]
+
+    def run_sync(self, *arguments: P.args, **named: P.kwargs) -> Result[R]:
+        """`run` for code that is not async. Inside a running event loop it blocks that."""
+        __tracebackhide__ = True
+        return blocking(self.run(*arguments, **named))
+
+    def plan(self, *arguments: Any, **named: Any) -> Plan:
+        """Plan of a run, as in `Query.plan`; arguments may be missing."""
+        named, options = self._told(named)
+        call = self._call(self._whole.bind_partial(*self._bound, *arguments, **named))
+        return self.query.plan(call.inputs, **options)
+
+    def rows(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        repeat: int = 1,
+        id_column: str | None = "id",
+        columns: Columns = "carry",
+        on_error: OnError = "raise",
+        **options: Unpack[RunOptions],
+    ) -> AsyncGenerator[FinishedRow, None]:
+        """Finished rows, as `Query.rows` gives them. A mapping holds arguments by name; any other row is the first
+        argument."""
+        check_rows(rows, concurrency, on_error, columns, repeat)
+        said: Options = {**self.options, **options}
+        places = rows_at_once(said.get("model"), self.program, said.get("session") or default_session(), concurrency)
+
+        purse = Purse()
+
+        async def work(row: DataRow) -> Answers:
+            return await self.run_row(row, columns, said, purse)
+
+        return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
+
+    async def run_row(self, row: DataRow, columns: Columns, options: RunOptions, purse: Purse | None = None) -> Answers:
+        """The run of one row, with its own seed and its own trace. Rows with one `purse` have their limits together."""
+        arguments, named = ((), row.value) if isinstance(row.value, Mapping) else ((row.value,), {})
+        parameters = self.__signature__.parameters
+        if columns == "carry" and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            named = carried(named, parameters)
+        own = cast("Options", row_options(options, self.program, row))
+        return await answers_of(self._stream(self._bind(arguments, named), own, purse))
+
+    @overload
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: Literal["raise"] = "raise",
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> list[Result[R]]: ...
+    @overload
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: OnError,
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> list[Result[R] | Exception]: ...
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: OnError = "raise",
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> Any:
+        """The `Result` of each row, as `Query.map` gives it."""
+        streamed = self.rows(rows, concurrency=concurrency, on_error=on_error, columns=columns, **options)
+        return await in_order(streamed, rows, progress)
+
+    map_sync = blocked(map)
+
+    def nested(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> NestedCall:
+        """Call by a hole of another query (S26). Raises TypeError for arguments that do not fit the signature."""
+        return self._call(self._whole.bind(*self._bound, *arguments, **named))
+
+    def typed(self, value: Any) -> Any:
+        """The returned value in the annotated type. Raises ConstraintError for a value that does not fit."""
+        return self._returned.typed(value) if self.query.returns else value
+
+    def _bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        return self.nested(arguments, named).inputs
+
+    def _call(self, call: BoundArguments) -> NestedCall:
+        """Defaults and the object of a method are arguments; what stands around the definition is the scope (S27)."""
+        call.apply_defaults()
+        wanted = (*self.query.inputs, *MODULES, *DATES, *MEDIA, BLOCK)
+        around = ChainMap(_closure(self._function), self._scope, self._function.__globals__)
+        return NestedCall(
+            self._function.__name__,
+            self.program,
+            {name: value for name, value in call.arguments.items() if name in wanted or name in self.program.bound},
+            {name: around[name] for name in wanted if name in around},
+            self.options.get("model"),
+            self.typed,
+        )
+
+    def _told(self, named: Mapping[str, Any]) -> tuple[dict[str, Any], Options]:
+        """Arguments by name, and the options of the run with those among the keywords."""
+        parameters = self.__signature__.parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return dict(named), self.options
+        said = {name: value for name, value in named.items() if name not in parameters}
+        _known(said, f"{self._function.__name__}() has no parameter and no option")
+        # every name in `said` is one of Options, which the checker cannot see
+        options: Options = {**self.options, **said}  # type: ignore[typeddict-item]
+        return {name: value for name, value in named.items() if name in parameters}, options
+
+
+class Decorate(Protocol):
+    """Type of `@query(...)`: from a function to a `QueryFunction` of the same parameters."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> QueryFunction[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> QueryFunction[P, R]: ...
+
+
+@overload
+def query(function: Callable[P, Coroutine[Any, Any, R]], /) -> QueryFunction[P, R, Coroutine[Any, Any, R]]: ...
+@overload
+def query(function: Callable[P, R], /) -> QueryFunction[P, R]: ...
+@overload
+def query(*, n: int, **options: Unpack[RunOptions]) -> Callable[[Callable[..., Any]], Any]: ...
+@overload
+def query(**options: Unpack[RunOptions]) -> Decorate: ...
+def query(function: Any = None, /, **options: Unpack[Options]) -> Any:
+    """Turns a function with a query in its docstring into one that runs it. With options or without:
+
+        @query(model="demo")
+        def packing(place: str) -> str:
+            '''lq
+            "Things to pack for {place}:\\n-[THING]" where STOPS_AT(THING, "\\n")
+            return THING
+            '''
+            raise NotImplementedError
+
+    The docstring is the body. The last line never runs: it tells a type checker that the function ends nowhere else. A
+    `classmethod` or a `staticmethod` stands below the decorator. Raises QueryError at once for a query that does not
+    compile, with the line of the Python file, and TypeError for an option that does not exist.
+
+    >>> @lq.query(model=lq.ScriptedModel("2 + 3 = 5."))
+    ... def total(a, b):
+    ...     '''lq
+    ...     "{a} + {b} = [SUM: int]."
+    ...     return SUM
+    ...     '''
+    >>> total(2, 3)
+    5
+    """
+    if function is not None:
+        return _made(function, options, sys._getframe(1))
+
+    def decorate(function: object) -> Any:
+        return _made(function, options, sys._getframe(1))
+
+    _known(options, "@query has no option")
+    return decorate
+
+
+def _made(function: object, options: Options, frame: FrameType) -> QueryFunction[Any, Any, Any]:
+    kind: Kind = "function"
+    if isinstance(function, classmethod | staticmethod):
+        kind = "class" if isinstance(function, classmethod) else "static"
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        raise TypeError(
+            f"@query stands above a function, and this is {function!r}; compile() takes the text of a query"
+        )
+    known = function.__globals__.get(QUERIES, {}).get(function.__code__.co_firstlineno)
+    if "context" in inspect.signature(function).parameters:
+        hint = "choose another name; the text so far is context.prompt"
+        raise QueryError(
+            f"{function.__name__}() cannot have a parameter 'context': it is the run's own object", hint=hint
+        )
+    compiled = Query(known or compile_program(parse(docstring(function))))
+    names = {*compiled.inputs, *MODULES, *DATES, *MEDIA, BLOCK, *named_in(function.__annotations__.get("return"))}
+    return QueryFunction(function, compiled, options, _around(frame, names), kind)
+
+
+def _around(frame: FrameType | None, names: Iterable[str]) -> dict[str, Any]:
+    """The variables of the function in which a query is defined, as they are then. A docstring is no code, so that
+    Python keeps no closure for what it mentions. A class's own names are none of its methods'."""
+    while frame is not None and frame.f_locals is not frame.f_globals:
+        if frame.f_code.co_flags & inspect.CO_NEWLOCALS:
+            return {name: frame.f_locals[name] for name in names if name in frame.f_locals}
+        frame = frame.f_back
+    return {}
+
+
+def _closure(function: FunctionType) -> dict[str, Any]:
+    """The variables around a function that its own code reads, as they are now."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # a variable that has no value yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def _known(names: Iterable[str], sentence: str) -> None:
+    for name in names:
+        if name not in OPTIONS:
+            meant = INSTEAD.get(name) or STEERED.get(name) or did_you_mean(name, OPTIONS)
+            raise TypeError(f"{sentence} called {name!r}" + (f": {meant}" if meant else ""))
+
+
+def pre(function: Callable[..., Any]) -> Decorator:
+    """`Decorator(pre=function)`, as LMQL wrote it: `@lmql.decorators.pre`."""
+    return Decorator(pre=function)
+
+
+def streaming(function: Callable[..., Any]) -> Decorator:
+    """`Decorator(stream=function)`, as LMQL wrote it."""
+    return Decorator(stream=function)
+
+
+def post(function: Callable[..., Any]) -> Decorator:
+    """`Decorator(post=function)`, as LMQL wrote it."""
+    return Decorator(post=function)

@@ -1,0 +1,80 @@
+"""The one door from sync to async."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any, ParamSpec, TypeVar
+
+from lmql_lite.engine.tracebacks import ShortTracebacks
+
+Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
+
+
+def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """The result of the work. Inside a running event loop, which waits for it, the work gets a thread and a loop of its
+    own, where Ctrl-C ends it too."""
+    __tracebackhide__ = True  # pytest shows the caller's line
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        return _in_thread(work)
+    with ShortTracebacks():
+        return asyncio.run(work)
+
+
+def _in_thread(work: Coroutine[Any, Any, Answer]) -> Answer:
+    __tracebackhide__ = True
+    done: Future[Answer] = Future()
+    cancels: list[Callable[[], object]] = []
+
+    async def cancellable() -> Answer:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "asyncio.run makes one"
+        cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await work
+
+    def other_thread() -> None:
+        try:
+            done.set_result(asyncio.run(cancellable()))
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(other_thread,), name="lmql_lite")
+    try:
+        thread.start()
+        wait([done])
+    except BaseException:
+        for cancel in cancels:
+            with suppress(RuntimeError):  # it is over
+                cancel()
+        wait([done])
+        raise
+    with ShortTracebacks():
+        if error := done.exception():
+            raise error
+    return done.result()
+
+
+def blocked(work: Callable[Arguments, Coroutine[Any, Any, Answer]], example: str = "") -> Callable[Arguments, Answer]:
+    """`NAME_sync` of an async function or method NAME: the same for code that is not async. It works inside a running
+    event loop too, which it blocks. `example` ends its docstring."""
+
+    @functools.wraps(work)
+    def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        __tracebackhide__ = True
+        return blocking(work(*arguments, **named))
+
+    call.__name__, call.__qualname__ = f"{work.__name__}_sync", f"{work.__qualname__}_sync"
+    call.__doc__ = (
+        f"`{work.__name__}` for code that is not async. Inside a running event loop it blocks that.\n{example}"
+    )
+    return call

@@ -1,0 +1,47 @@
+"""best_k: of all open branches the `k` most likely ones go on, and the others wait for their turn.
+
+Where beam search forgets a branch that falls behind for a token, best_k may come back to it. `budget` bounds the tokens
+that are asked for so; after that the best `n` branches go on to their ends.
+"""
+
+from __future__ import annotations
+
+from lmql_lite.engine.decode.beam import BeamSearch
+from lmql_lite.engine.decode.contest import Beam, Continuation
+
+K = 2
+BUDGET = 256
+WAITING = 64
+"""Maximum number of branches that wait."""
+
+
+class BestK(BeamSearch):
+    _asked = 0
+    """Number of tokens that were asked for."""
+
+    @property
+    def ways(self) -> int:
+        return max(self.width, self._k)
+
+    def moving(self) -> list[Beam]:
+        """The branch that leads moves in any case (S24)."""
+        if not self._searches:
+            return self.live
+        best = sorted(self.live, key=lambda beam: beam.order)[: self._k]
+        moving = [beam for beam in self.live if beam in best or beam.leads]
+        self._asked += len(moving)
+        return moving
+
+    def kept(self, continuations: list[Continuation]) -> list[Continuation]:
+        return self.best(continuations, WAITING if self._searches else self.width)
+
+    @property
+    def _k(self) -> int:
+        return int(self.options.get("k", K))
+
+    @property
+    def _searches(self) -> bool:
+        return self._asked < int(self.options.get("budget", BUDGET))
+
+
+DECODING = BestK

@@ -1,0 +1,365 @@
+"""Competing branches, round by round: each goes on to where the model is asked, all questions are asked at once, and
+the best ways go on (S24).
+
+One of them leads: it goes as the only branch would, whatever its score, so that the best result is never worse than
+that. The score of a branch is the sum of the raw log-probabilities of all tokens that the model was let choose, ends of
+holes and cut tokens included, and of tokens that conditions forced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+from lmql_lite.engine import events
+from lmql_lite.engine.branch import Branch
+from lmql_lite.engine.decode.decoding import Stepping, numbered
+from lmql_lite.engine.decode.merging import are_equal, place_of
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.local_fill import LocalFill, Way
+from lmql_lite.engine.result import Result
+from lmql_lite.engine.state import Step
+from lmql_lite.errors import ConstraintError
+
+
+class ForcedScore:
+    """Sum of the log-probabilities of a branch's tokens that a condition forced or a query gave (S24).
+
+    A text that replaces a cut token is not in it: that token was chosen, and counts. `known` has log-probabilities by
+    the identity of steps, for the branch and all that come from it.
+    """
+
+    def __init__(self, known: dict[int, tuple[Step, float]] | None = None) -> None:
+        self.sum = 0.0
+        self._known = {} if known is None else known
+        self._newest: Step | None = None
+        """The newest step that is in the sum."""
+
+    def fork(self) -> ForcedScore:
+        fork = ForcedScore(self._known)
+        fork.sum, fork._newest = self.sum, self._newest
+        return fork
+
+    async def weigh(self, generator: Generator, history: Step | None) -> None:
+        """Asks about tokens that joined the path, together with what other branches ask in this tick."""
+        steps, is_all = _new(history, self._newest)
+        runs = list(_runs([step for step in steps if id(step) not in self._known]))
+        logprobs = await asyncio.gather(*(generator.logprobs(run) for run in runs))
+        for run, answers in zip(runs, logprobs, strict=True):
+            self._known.update((id(step), (step, answer)) for step, answer in zip(run, answers, strict=True))
+        added = [self._known[id(step)][1] for step in steps]
+        self.sum = math.fsum(added if is_all else [self.sum, *added])
+        self._newest = history
+
+
+def _new(history: Step | None, newest: Step | None) -> tuple[list[Step], bool]:
+    """Forced tokens on the path since `newest`, oldest first; all of them, if the history was rewritten since."""
+    steps, step = [], history
+    while step is not None and step is not newest:
+        token = step.token
+        if token.source == "forced" and token.fate == "kept" and token.logprob is None:
+            steps.append(step)
+        step = step.before
+    return steps[::-1], step is None
+
+
+def _runs(steps: list[Step]) -> Iterator[list[Step]]:
+    """Runs of steps that are consecutive on the path."""
+    run: list[Step] = []
+    for step in steps:
+        if run and run[-1].node != step.parent:
+            yield run
+            run = []
+        run.append(step)
+    if run:
+        yield run
+
+
+@dataclass(slots=True, eq=False)
+class Beam:
+    """A branch that competes. `ways` are those that it may take next, first the one that it takes if it leads."""
+
+    branch: Branch
+    number: int
+    forced: ForcedScore = field(default_factory=ForcedScore)
+    ways: list[Way] = field(default_factory=list)
+    error: ConstraintError | None = None
+
+    @property
+    def score(self) -> float:
+        return self.branch.state.score + self.forced.sum
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Best first, ties to the elder."""
+        return -self.score, self.number
+
+    @property
+    def leads(self) -> bool:
+        return self.branch.leads
+
+    @property
+    def is_lost(self) -> bool:
+        return self.error is not None or self.branch.is_rejected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Continuation:
+    """A beam and its way of that `rank`; None where the beam had no choice and went on."""
+
+    beam: Beam
+    way: Way | None = None
+    rank: int = 0
+
+    @property
+    def score(self) -> float:
+        return self.beam.score + (self.way.score if self.way else 0.0)
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        return -self.score, self.beam.number, self.rank
+
+    @property
+    def leads(self) -> bool:
+        return self.beam.leads and not self.rank
+
+
+class Contest:
+    """The competing branches of a run. A decoder says which beams move in a round, and which continuations stay."""
+
+    def __init__(self, run: Stepping, first: Branch) -> None:
+        self.live = [Beam(first, 0)]
+        self.finished: list[Beam] = []
+        """Best first."""
+        self.width = run.settings.results
+        """Number of results."""
+        self.options = run.settings.given
+        self._run = run
+        self._ended: list[Beam] = []
+        """Beams at their end that are not scored yet."""
+        self._numbers = 1
+        self._events: list[events.Event] = []
+        self._pruned: list[Step | None] = []
+        """Ends of the histories of beams that were given up."""
+        self._failure: ConstraintError | None = None
+
+    # Decided by a decoder -------------------------------------------------------------------------------------------
+
+    @property
+    def ways(self) -> int:
+        """Maximum number of ways of a beam."""
+        return self.width
+
+    def moving(self) -> list[Beam]:
+        """The beams that take a token in this round."""
+        return self.live
+
+    def kept(self, continuations: list[Continuation]) -> list[Continuation]:
+        """The continuations that go on. A beam that leads is never without one."""
+        raise NotImplementedError
+
+    @staticmethod
+    def best(continuations: list[Continuation], most: int) -> list[Continuation]:
+        """The most likely continuations, at most `most`; the one that leads has a place in any case."""
+        best = sorted(continuations, key=lambda continuation: continuation.order)[:most]
+        leading = [continuation for continuation in continuations if continuation.leads]
+        if leading and leading[0] not in best:
+            best[-1] = leading[0]
+        return best
+
+    def may_win(self, score: float) -> bool:
+        """True if a beam of that score may still become a result."""
+        return len(self.finished) < self.width or score > self.finished[-1].score
+
+    # A round --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        return not self.live
+
+    async def advance(self) -> None:
+        """Each moving beam takes one token. Raises what the query raises; a ConstraintError only where no beam is left,
+        and then that of the one that led."""
+        moving = self.moving()
+        await self._all(self._to_question(beam) for beam in moving)
+        await self._give_up_lost()
+        self._ended = [beam for beam in self.live if beam.branch.is_over]
+        self.live = [beam for beam in self.live if not beam.branch.is_over]
+        if len(self.finished) + len(self._ended) >= self.width:  # then there may be nothing left to ask
+            await self._all(self._ask(beam) for beam in self._ended)
+            await self._finish()
+        await self._all(self._ask(beam) for beam in (*self.live, *self._ended) if beam in moving)
+        await self._give_up_lost()
+        await self._finish()
+        # of those that are one the best goes on, and beside it the one that leads
+        await self._give_up(*(beam for beam in _doubles(self.live) if not beam.leads))
+        await self._go(self.kept(self._continuations()))
+        await self._give_up_lost()
+        if not self.live and not self.finished:
+            assert self._failure is not None, "a beam is lost where it could not go on"
+            raise self._failure
+
+    def take_events(self) -> list[events.Event]:
+        for beam in self._all_beams:
+            self._emit(beam)
+        taken, self._events = self._events, []
+        return taken
+
+    def results(self, result: Callable[[Branch], Result]) -> list[Result]:
+        """Tokens of beams that were given up count for each result: all of them are its cost."""
+        seen: set[int] = set()
+        for beam in self.finished:
+            list(_steps(beam.branch.state.history, seen))
+        lost, results = [step for history in self._pruned for step in _steps(history, seen)], []
+        for beam in self.finished:
+            pruned = tuple(beam.branch.ledger.prune(lost))
+            found = result(beam.branch)
+            results.append(replace(found, tokens=found.tokens + pruned, score=beam.score))
+        return results
+
+    async def close(self) -> None:
+        """An exception in one beam does not keep the others from their end."""
+        async with AsyncExitStack() as stack:
+            for beam in self.live:
+                stack.push_async_callback(self._close, beam)
+
+    def leave(self) -> None:
+        for beam in self._all_beams:
+            beam.branch.leave()
+
+    @property
+    def _all_beams(self) -> list[Beam]:
+        return [*self.live, *self._ended, *self.finished]
+
+    async def _all(self, works: Iterable[Awaitable[None]]) -> None:
+        """All at once. Raises the exception of the first, when all have ended."""
+        for outcome in await asyncio.gather(*works, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _tried(self, beam: Beam, work: Awaitable[None]) -> None:
+        """A condition that cannot be met ends this beam alone."""
+        try:
+            await work
+        except ConstraintError as error:
+            beam.error = error
+
+    async def _to_question(self, beam: Beam) -> None:
+        """On to where the model is asked for a token of a hole."""
+        branch = beam.branch
+        while not (branch.is_over or beam.is_lost or (branch.hole is not None and not branch.matcher.forced())):
+            await self._tried(beam, self._run.step(branch))
+
+    async def _ask(self, beam: Beam) -> None:
+        """The ways of a beam, and the scores of its forced tokens; where there is but one way, it is taken."""
+        branch = beam.branch
+        if branch.is_over:
+            await beam.forced.weigh(branch.generator, branch.state.history)
+        elif may_part(branch):  # which settles the text at once: forced tokens are scored with what is asked
+            await asyncio.gather(self._tried(beam, self._look_ahead(beam)), self._weigh(beam))
+        else:  # new forced tokens are scored next time, whether the beam has to wait for the model or not
+            before = beam.forced.weigh(branch.generator, branch.state.history)
+            await asyncio.gather(self._tried(beam, self._run.step(branch)), before)
+
+    async def _weigh(self, beam: Beam) -> None:
+        await beam.forced.weigh(beam.branch.generator, beam.branch.state.history)
+
+    async def _look_ahead(self, beam: Beam) -> None:
+        if not beam.ways:
+            beam.ways = await self._run.ways(beam.branch, self.ways)
+
+    async def _finish(self) -> None:
+        """Beams at their end become results. One that can no longer be a result is given up: scores only fall, except
+        where a query returns, so that the one that leads is followed to its end."""
+        self.finished = sorted([*self.finished, *self._ended], key=lambda beam: beam.order)
+        self._ended = []
+        await self._give_up(*_doubles(self.finished))
+        await self._give_up(*self.finished[self.width :])
+        await self._give_up(*(beam for beam in self.live if not beam.leads and not self.may_win(beam.score)))
+
+    def _continuations(self) -> list[Continuation]:
+        """The ways of all beams, and beams that had no choice and went on."""
+        found: list[Continuation] = []
+        for beam in self.live:
+            ways = [Continuation(beam, way, rank) for rank, way in enumerate(beam.ways)]
+            found += ways or [Continuation(beam)]
+        return [each for each in found if each.leads or self.may_win(each.score)]
+
+    async def _go(self, kept: list[Continuation]) -> None:
+        chosen: dict[Beam, list[Continuation]] = {beam: [] for beam in self.live}
+        for continuation in sorted(kept, key=lambda continuation: continuation.rank):
+            chosen[continuation.beam].append(continuation)
+        await self._give_up(*(beam for beam, mine in chosen.items() if not mine))
+        going: list[tuple[Beam, Way]] = []
+        for beam in list(self.live):
+            mine, beam.ways = chosen[beam], []
+            beams = [beam, *(self._fork(beam) for _ in mine[1:])]
+            if len(beams) > 1:
+                self._events.append(events.Forked(beam.number, tuple(each.number for each in beams)))
+            going += [(each, one.way) for each, one in zip(beams, mine, strict=True) if one.way]
+            self.live += beams[1:]
+        await self._all(self._tried(beam, self._run.take(beam.branch, way)) for beam, way in going)
+
+    def _fork(self, beam: Beam) -> Beam:
+        self._emit(beam)
+        fork = Beam(beam.branch.fork(), self._numbers, beam.forced.fork())
+        self._numbers += 1
+        return fork
+
+    # Beams that are given up ----------------------------------------------------------------------------------------
+
+    async def _give_up_lost(self) -> None:
+        lost = [beam for beam in self.live if beam.is_lost]
+        for beam in lost:
+            if beam.error is not None and (beam.leads or self._failure is None):
+                self._failure = beam.error
+        await self._give_up(*lost)
+
+    async def _give_up(self, *beams: Beam) -> None:
+        gone = set(beams)
+        self.live = [beam for beam in self.live if beam not in gone]
+        self.finished = [beam for beam in self.finished if beam not in gone]
+        for beam in beams:
+            self._pruned.append(beam.branch.state.history)
+            await self._close(beam)
+            self._emit(beam)
+            self._events.append(events.Pruned(beam.number))
+            beam.branch.leave()
+
+    async def _close(self, beam: Beam) -> None:
+        if any(frame.blocks.has_last_words for frame in beam.branch.frames):
+            await self._run.close_branch(beam.branch)
+
+    def _emit(self, beam: Beam) -> None:
+        self._events += [numbered(event, beam.number) for event in beam.branch.take_events()]
+
+
+def may_part(branch: Branch) -> bool:
+    """True where the branch may go several ways: a hole with a decoder of its own goes one way."""
+    hole, settings = branch.hole, branch.frame.settings
+    is_plain = hole is not None and isinstance(hole.fill, LocalFill) and hole.op.decoder is None
+    return is_plain and settings.has_beams
+
+
+def _doubles(beams: Iterable[Beam]) -> list[Beam]:
+    """Beams that are equal to a better one."""
+    doubles: list[Beam] = []
+    here: dict[Hashable, list[Beam]] = {}
+    for beam in sorted(beams, key=lambda beam: beam.order):
+        others = here.setdefault(place_of(beam.branch), [])
+        if any(are_equal(beam.branch, other.branch) for other in others):
+            doubles.append(beam)
+        else:
+            others.append(beam)
+    return doubles
+
+
+def _steps(history: Step | None, seen: set[int]) -> Iterator[Step]:
+    """The steps from the newest one back to one that was seen."""
+    while history is not None and id(history) not in seen:
+        seen.add(id(history))
+        yield history
+        history = history.before

@@ -1,0 +1,231 @@
+"""The variables of a run, and the query's own Python in them."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from types import CodeType, ModuleType
+from typing import Any
+
+from lmql_lite import media
+from lmql_lite.cache.kv.block_policy import CBlock, block
+from lmql_lite.engine.asking import read_line
+from lmql_lite.engine.budget import Steps
+from lmql_lite.engine.result import OptionScores
+from lmql_lite.errors import InputError, Span, did_you_mean
+from lmql_lite.lang.keywords import BLOCK, CONSTRAINTS, DATES, MEDIA, MODULES, ROLES, TYPES
+from lmql_lite.media import Media
+from lmql_lite.program.ops import CALL, ERROR, QUERIES, STEP, Input, Interpolated, Program
+from lmql_lite.program.types import NAMES
+from lmql_lite.tokens import Role
+
+Environment = dict[str, Any]
+LMQL = "lmql"
+FROM_LMQL = "lmql_lite.integrations.from_lmql"
+
+
+def imported(
+    name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
+) -> Any:
+    """`import` in a query: modules of LMQL are those of this package that have their names."""
+    if name.partition(".")[0] != LMQL or level:
+        return builtins.__import__(name, globals, locals, fromlist or (), level)
+    frame = sys._getframe(1)
+    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return import_module(FROM_LMQL).imported(name, fromlist or (), place)
+
+
+BUILTINS = ModuleType("builtins")
+"""Python's own, with that `import`."""
+vars(BUILTINS).update(vars(builtins), __import__=imported)
+OTHER_NAMES = {"null": "None", "nil": "None", "undefined": "None", "true": "True", "false": "False"}
+"""Values of Python by their names in other languages."""
+FUNCTIONS = ("len", "int", "float", "any", "all", "sum", "abs", "min", "max", "sorted", "set", "range", *CONSTRAINTS)
+"""Functions that a condition is likely to mean."""
+PLAIN_TYPES = ("bool", "dict", "float", "int", "list", "str")
+HOME = "#home"
+"""No name of a query."""
+
+
+def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
+    """The variables of one run. Raises InputError for a missing input and for one that the query does not read.
+
+    One dict is globals and locals of all Python in the query: functions and comprehensions see each variable as it is
+    when they run.
+    """
+    missing = [wanted for wanted in program.inputs if wanted.name not in inputs]
+    if missing:
+        first = missing[0]
+        others = ", ".join(wanted.name for wanted in missing[1:])
+        raise InputError(
+            f"the input {first.name!r} is missing" + (f", and so are {others}" if others else ""),
+            span=first.span,
+            hint=_how_to_give(first, program.holes),
+        )
+    modules = {name: import_module(module) for name, module in MODULES.items()}
+    own = {"__builtins__": BUILTINS, "__name__": "__main__", HOME: Home(), QUERIES: program.queries, STEP: Steps().take}
+    dates = {name: NAMES[name] for name in DATES}
+    items = {name: getattr(media, name) for name in MEDIA}
+    return {**own, "input": read_line, BLOCK: block, **dates, **items, **modules, **inputs}
+
+
+def _how_to_give(wanted: Input, holes: tuple[str, ...]) -> str:
+    """The hint for a missing input, which may be a misspelt name."""
+    name = wanted.name
+    if name in OTHER_NAMES:
+        return f"did you mean {OTHER_NAMES[name]}?"
+    from_python = f"inputs={{{name!r}: ...}} from Python"
+    if wanted.form == "value":
+        give = f"pass --var {name}=..., or {from_python}"
+    else:
+        give = f"define or import the {wanted.form} {name} in the query, or pass {from_python}"
+    others = {"value": (), "function": FUNCTIONS, "type": (*PLAIN_TYPES, *TYPES)}[wanted.form]
+    meant = did_you_mean(name, (*holes, *others))
+    return f"{meant} Else {give}" if meant else give
+
+
+class Home:
+    """Tells which functions a query under way has made, also when its variables were copied: theirs have the same."""
+
+    def __deepcopy__(self, memo: Any) -> Home:
+        return self
+
+
+def home_of(environment: Environment) -> Home | None:
+    """That of a query under way; None for variables of other Python."""
+    return environment.get(HOME)
+
+
+@dataclass(slots=True)
+class Context:
+    """The object `context` of a query's own Python."""
+
+    score: Callable[[Any], Awaitable[OptionScores]]
+    """`await context.score(["yes", "no"])`: what the model thinks of each as the text that comes next (S25)."""
+    prompt: str = ""
+    """The whole text so far."""
+
+
+def value_of(code: CodeType, environment: Environment) -> Any:
+    """An expression's value, as it is."""
+    error = environment.get(ERROR)
+    return eval(code, environment) if error is None else _handling(error, code, environment)
+
+
+def _handling(error: BaseException, code: CodeType, environment: Environment) -> Any:
+    """The value, found while the exception is handled: `raise`, `sys.exc_info` and chaining are Python's own."""
+    trace, context = error.__traceback__, error.__context__
+    try:
+        raise error
+    except BaseException:
+        error.__traceback__, error.__context__ = trace, context
+        value = eval(code, environment)
+    return _awaited(error, value) if code.co_flags & inspect.CO_COROUTINE else value
+
+
+async def _awaited(error: BaseException, value: Awaitable[Any]) -> Any:
+    trace, context = error.__traceback__, error.__context__
+    try:
+        raise error
+    except BaseException:
+        error.__traceback__, error.__context__ = trace, context
+        return await value
+
+
+async def as_it_is(code: CodeType, environment: Environment) -> Any:
+    """An expression's value as it is, also if that could be awaited."""
+    value = value_of(code, environment)
+    return await value if code.co_flags & inspect.CO_COROUTINE else value
+
+
+async def called_at(here: CodeType, function: Callable[..., Any], environment: Environment) -> Any:
+    """The value of the function, called at the place of an op."""
+    environment[CALL] = function
+    try:
+        return await as_it_is(here, environment)
+    finally:
+        environment.pop(CALL, None)
+
+
+async def evaluate(code: CodeType, environment: Environment) -> Any:
+    """An expression's value; an awaitable one is awaited."""
+    value = value_of(code, environment)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def execute(code: CodeType, environment: Environment) -> None:
+    """Statements, with `await` at their top level or without."""
+    value = eval(code, environment)
+    if code.co_flags & inspect.CO_COROUTINE:
+        await value
+
+
+Turns = tuple[tuple[Role, str], ...]
+
+
+def interpolated(value: Any, part: Interpolated) -> str | Turns | Media:
+    """The text of a value at its place, formatted as an f-string does it; an item is shown to the model. Raises
+    InputError as `turns_of` and `sayable` do."""
+    if not part.conversion and not part.format:
+        if isinstance(value, Media):
+            return replace(value, span=part.span)
+        turns = turns_of(value, part.span)
+        if turns is not None:
+            return turns
+    match part.conversion:
+        case "s":
+            value = str(value)
+        case "r":
+            value = repr(value)
+        case "a":
+            value = ascii(value)
+    text = sayable(format(value, part.format), part.span)
+    is_block = isinstance(value, CBlock) and value.cache and not part.format
+    return CBlock(text) if is_block else text
+
+
+def sayable(text: str, span: Span) -> str:
+    """The text, if it can be sent to a model. Raises InputError for half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"this value holds half of a character ({text[error.start]!r}), which no model can read",
+            span=span,
+            hint="read the text as UTF-8, or drop what is broken: text.encode(errors='ignore').decode()",
+        ) from None
+    return text
+
+
+def turns_of(value: Any, span: Span) -> Turns | None:
+    """The turns that the value says, each with its text; None where it is no conversation, and any other value.
+
+    Raises InputError for a role that there is not, and for a content that is no text.
+    """
+    if not isinstance(value, list | tuple) or not value or not all(map(_is_message, value)):
+        return None
+    return tuple((_role(message, span), _text(message, span)) for message in value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and "role" in value and "content" in value
+
+
+def _role(message: Mapping[str, Any], span: Span) -> Role:
+    role = message["role"]
+    if not isinstance(role, str) or role not in ROLES:
+        known = ", ".join(ROLES)
+        raise InputError(f"a message has the role {role!r}, which there is not", span=span, hint=f"there are {known}")
+    return ROLES[role]
+
+
+def _text(message: Mapping[str, Any], span: Span) -> str:
+    content = message["content"]
+    if not isinstance(content, str):
+        kind = type(content).__name__
+        raise InputError(f"the content of a message is {kind}, not text", span=span, hint="give each one a string")
+    return sayable(content, span)

@@ -1,0 +1,316 @@
+"""Holes of a branch: opened, shown and judged as they fill, and closed with their value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from types import CodeType
+from typing import Any, NamedTuple
+
+from lmql_lite.constraints.matcher import Ending, Matcher
+from lmql_lite.constraints.terms import Term, conjunction
+from lmql_lite.engine import events
+from lmql_lite.engine.branch import Branch, OpenHole
+from lmql_lite.engine.decode.distribution import Choosing
+from lmql_lite.engine.decorated import decoration_of
+from lmql_lite.engine.environment import evaluate
+from lmql_lite.engine.frame import Caller, answered, unmet
+from lmql_lite.engine.generate.generator import Generator, Lookahead, lookahead_at, matcher_of
+from lmql_lite.engine.predicates import Judge, Objection
+from lmql_lite.engine.settings import Settings
+from lmql_lite.engine.state import State
+from lmql_lite.engine.tools.fill import ToolFill
+from lmql_lite.engine.tools.toolbox import MAX_CALLS, Toolbox
+from lmql_lite.errors import ConstraintError, InputError, Span
+from lmql_lite.options import Sampling
+from lmql_lite.program.clauses import settled
+from lmql_lite.program.json_types import JsonType
+from lmql_lite.program.number_terms import MADE
+from lmql_lite.program.ops import Distribution, Hole
+from lmql_lite.program.types import NAMES, TextType
+
+
+async def open_hole(branch: Branch, op: Hole) -> None:
+    """Opens a hole that no query fills; one that a decorator or a distribution fills has its value then."""
+    given = _given(branch, op)
+    if op.distribution is not None:
+        await _choose(branch, op, op.distribution, given and given.text)
+        return
+    op = await _typed(branch, op)
+    frame, generator = branch.frame, branch.generator
+    term, limit = branch.term(op), frame.settings.limit
+    matcher, judge = matcher_for(op, term, limit, generator), _judge(branch, op)
+    op = judge.op
+    sampling, toolbox = frame.sampling, None
+    if op.decoder is not None:
+        sampling, toolbox = await own_decoder(op, frame.settings, sampling, branch.python)
+    if toolbox is None:
+        fill = generator.fill(op, term, branch.state, sampling, limit, partial(_lookahead, branch, op, term))
+    else:
+        fill = ToolFill(op, term, toolbox, sampling, limit, generator)
+    branch.state = fill.open(generator.begin_call(branch.state) if given else branch.state, matcher)
+    branch.hole = OpenHole(op, term, fill, judge)
+    if given is not None:
+        branch.state = await _prefilled(branch, branch.hole, given)
+    await look(branch, branch.hole)
+
+
+def _judge(branch: Branch, op: Hole) -> Judge:
+    """The judge of a hole that opens. Where its query returns it as it stands, the Python of the hole that waits for it
+    may refuse it, too (S26), unless a token of the hole before may reach into it."""
+    waiting: list[Caller] = []
+    asked, at = op, branch.state.pc
+    for frame in reversed(branch.frames):
+        caller = frame.caller
+        if caller is None or op.continues_segment or not frame.returns(asked, at):
+            break
+        waiting.append(caller)
+        asked, at = caller.op, caller.before.pc
+    outer: Judge | None = None
+    for caller in reversed(waiting):
+        if outer is not None or caller.op.predicates:
+            outer = Judge(caller.op, outer, caller.nested.typed)
+    return Judge(op if outer is None else replace(op, is_judged=True), outer)
+
+
+async def decorate(branch: Branch, op: Hole) -> bool:
+    """Runs the decorators of a hole that is about to open; True if one of them gives it its value."""
+    frame = branch.frame
+    frame.decoration = await decoration_of(op, branch.python, branch.context)
+    frame.opened = branch.state
+    if frame.decoration is None:
+        return False
+    branch.own()
+    fixed = await frame.decoration.fixed(frame.environment)
+    if fixed is None:
+        return False
+    op = await _typed(branch, op)
+    value, text, broken = fixed_value(op, branch.term(op), fixed, branch.generator.count)
+    await check(branch, op, broken, value, text, "a decorator")
+    branch.state = answered(branch.state, branch.state, text, op.name, branch.ledger)
+    await bind(branch, op.name, value, text, "forced", text)
+    return True
+
+
+class Given(NamedTuple):
+    """Text of a hole that the caller gave; `is_whole`: the hole ends with it."""
+
+    text: str
+    is_whole: bool
+
+
+def _given(branch: Branch, op: Hole) -> Given | None:
+    """Raises InputError where another hole is opened than the caller knows."""
+    prefill, at = branch.frame.settings.prefill, branch.opened - 1
+    if at >= len(prefill):
+        return None
+    name, text = prefill[at]
+    if not name and at + 1 == len(prefill):
+        return None
+    if name != op.name:
+        sentence = f"prefill gives [{name}] as hole {at + 1} of the run, and [{op.name}] is opened there"
+        raise InputError(sentence, span=op.span, hint="give the holes in the order in which they are opened")
+    return Given(text, is_whole=at + 1 < len(prefill))
+
+
+async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
+    """The state after the given text. Raises ConstraintError for one that the conditions of the hole forbid."""
+    state, matcher, data = branch.state, branch.matcher, given.text.encode()
+    if isinstance(hole.fill, ToolFill):
+        sentence, hint = f"[{hole.op.name}] has tools, and cannot be given its text", "leave it out of prefill"
+        raise InputError(sentence, span=hole.op.span, hint=hint)
+    fits = matcher.longest_valid(data) == len(data)
+    if fits and data:
+        state = await branch.generator.finish(hole.fill.force(state, data))
+    matcher = matcher_of(state)
+    if fits and given.is_whole and matcher.ending is None:
+        fits = matcher.may_end
+        state = state._replace(matcher=matcher.end("forced"))
+    if not fits:
+        verb = "be" if given.is_whole else "begin with"
+        raise ConstraintError(
+            f"[{hole.op.name}] cannot {verb} {given.text!r}: its conditions forbid it",
+            span=hole.op.condition.span if hole.op.condition else hole.op.span,
+            hint="change the text, or the condition",
+        )
+    return state
+
+
+async def look(branch: Branch, hole: OpenHole) -> None:
+    """Shows and judges the text of the hole: another value may have to be found, and it may have its value."""
+    frame, may_reject = branch.frame, hole.op.may_reject
+    while True:
+        matcher = branch.matcher
+        if frame.decoration is not None:
+            if not may_reject:
+                branch.own()
+                text = matcher.text[: matcher.certain].decode("utf-8", "ignore")
+                await frame.decoration.tell(text, frame.environment)
+        elif not branch.is_guarded:
+            show(branch, hole, matcher)
+        if may_reject:
+            branch.own()
+        elif matcher.ending is None:
+            return
+        broken = await hole.judge.objects(matcher, *(each.environment for each in reversed(branch.frames)))
+        if broken is None:
+            break
+        if not branch.leads:
+            branch.is_rejected = True
+            return
+        goes_back = may_reject and hole.rejections < frame.settings.backtracks
+        back = await hole.fill.go_back() if goes_back else None
+        if back is None:
+            raise hole.rejected(broken, matcher)
+        hole.rejections += 1
+        branch.state = back
+    if matcher.ending is not None:
+        name, text = hole.op.name, matcher.value.decode()
+        branch.state = hole.fill.close(branch.state)
+        branch.hole = None
+        await bind(branch, name, hole.judge.value, text, matcher.ending, matcher.value[hole.shown :].decode())
+
+
+def show(branch: Branch, hole: OpenHole, matcher: Matcher) -> None:
+    if ready := hole.ready(matcher):
+        branch.say(events.Text(ready, hole.op.name))
+
+
+async def bind(branch: Branch, name: str, value: Any, text: str, ending: Ending, rest: str) -> None:
+    """Gives a hole its value, and goes on after it. `rest` is the part of its text that is not emitted yet."""
+    frame = branch.frame
+    if frame.decoration is not None and frame.opened is not None:
+        branch.own()
+        value, other = await frame.decoration.finished(value, text, frame.environment)
+        if other != text:
+            branch.state = answered(frame.opened, branch.state, other, name, branch.ledger)
+            text = rest = other
+    frame.opened = frame.decoration = None
+    if rest:
+        branch.say(events.Text(rest, name))
+    frame.environment[name] = frame.variables[name] = value
+    frame.endings[name] = ending
+    branch.filled += 1
+    branch.ledger.events.append(events.HoleClosed(name, text, ending))
+    branch.ledger.events.append(events.Bound(name, value))
+    branch.go(branch.state)
+
+
+async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:
+    """Raises ConstraintError for a value that the model did not generate and that breaks a condition; `broken` is one
+    that is known already."""
+    if broken is None and op.predicates:
+        branch.own()
+        broken = await Judge(op).judged(value, text, branch.frame.environment)
+    if broken is not None:
+        because = f" ({broken.reason})" if broken.reason else ""
+        raise ConstraintError(
+            f"[{op.name}] does not meet `{broken.span.source}`: {giver} gave {str(value)!r}{because}",
+            span=broken.span,
+            hint=f"{giver} has to give a value that meets it",
+        )
+
+
+async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: str | None) -> None:
+    """Weighs the options of a distribution; one of them becomes the value, the one that is `given` if any is."""
+    frame, generator = branch.frame, branch.generator
+    options = await branch.python(distribution.options, distribution.span)
+    op = await _typed(branch, op)
+    limit = frame.settings.limit
+    matcher = matcher_for(op, branch.term(op), limit, generator)
+    branch.own()
+    choosing = Choosing(op, frame.environment, generator, frame.sampling, limit)
+    chosen = await choosing.choose(branch.state, options, matcher, given or None)
+    branch.state = chosen.state
+    await bind(branch, op.name, chosen.value, chosen.text, "forced", chosen.text)
+    frame.variables[f"P({op.name})"] = chosen.distribution
+
+
+async def _typed(branch: Branch, op: Hole) -> Hole:
+    """The hole with its type, which may be an expression. The annotation may use the names of types, unless the query
+    binds them."""
+    if op.type is None or op.type.spec is not None:
+        return op
+    branch.own()
+    names = {**branch.frame.environment, **{name: NAMES[name] for name in op.type.offered}}
+    return settled(op, await evaluate(op.type.code, names))
+
+
+def _lookahead(branch: Branch, op: Hole, term: Term) -> Lookahead:
+    """The known part of the segment that begins with this hole."""
+    frame, here = branch.frame, branch.state.pc
+
+    def text_at(at: int) -> Term:
+        later = frame.program.ops[at]
+        assert isinstance(later, Hole), "a segment is made of holes and texts"
+        return text_term(op, term) if at == here else text_term(later, frame.bind(at, branch.now))
+
+    return lookahead_at(frame.program.ops, here, text_at, schema_of(op, term))
+
+
+# What a hole is made of ------------------------------------------------------------------------------------------
+
+
+def text_term(op: Hole, term: Term) -> Term:
+    """The condition, and the type's on the text of the hole."""
+    spec = op.type.spec if op.type else None
+    return conjunction((spec.term, term)) if isinstance(spec, TextType) else term
+
+
+def schema_of(op: Hole, term: Term) -> str | None:
+    """The JSON Schema of a hole that is JSON."""
+    spec = op.type.spec if op.type else None
+    return json.dumps(spec.bounded(term, op.name, op.span)) if isinstance(spec, JsonType) else None
+
+
+def matcher_for(op: Hole, term: Term, limit: int, generator: Generator) -> Matcher:
+    """The matcher at the beginning of the hole."""
+    spec, engine = op.type.spec if op.type else None, generator.engine
+    if isinstance(spec, JsonType) and op.type:
+        rules = spec.rules(term, op.name, op.type.span, free_spelling=generator.spells_freely)
+        return engine.grammars.matcher(rules, op.following, op.name, op.type.span)
+    return engine.matcher(text_term(op, term), op.following, limit, op.name, op.span)
+
+
+async def own_decoder(
+    op: Hole, settings: Settings, sampling: Sampling, python: Callable[[CodeType, Span], Awaitable[Any]]
+) -> tuple[Sampling, Toolbox | None]:
+    """The decoder of one hole: `[sample(temperature=0.8) X]`, `[argmax(tools=[search]) X]`. All else is the run's.
+
+    Raises InputError for a wrong option, at its place.
+    """
+    decoder = op.decoder
+    if decoder is None:
+        return sampling, None
+    values = {option.name: await python(option.value, option.span) for option in decoder.options}
+    spans = {option.name: option.span for option in decoder.options}
+    tools, max_calls = values.pop("tools", None), values.pop("max_calls", MAX_CALLS)
+    sampling = settings.at_hole(op.name, decoder.name, decoder.span, values, spans, sampling)
+    if tools is None:
+        return sampling, None
+    try:
+        return sampling, Toolbox(tools, max_calls)
+    except InputError as error:
+        raise InputError(error.message, span=spans["tools"], hint=error.hint) from None
+
+
+def fixed_value(op: Hole, term: Term, value: Any, count: Callable[[str], int]) -> tuple[Any, str, Objection | None]:
+    """A decorator's value, in the hole's type; its text; and the type or condition that it breaks. `count` gives the
+    number of a text's tokens."""
+    spec = op.type.spec if op.type else None
+    if spec is None or op.type is None:
+        text = str(value)
+        broken = unmet(op, term, text, count)
+        return MADE[op.number](text) if op.number and broken is None else value, text, broken
+    try:
+        text = spec.spelled(value)
+        if isinstance(spec, TextType) and (broken := unmet(op, text_term(op, term), text, count)):
+            return value, text, broken
+        value = spec.convert(text)
+    except (ValueError, RecursionError) as error:
+        return value, "", Objection(op.type.span, str(error))
+    if isinstance(spec, JsonType) and not spec.has_right_length(value, term, op.name, op.span):
+        return value, text, Objection(term.span or op.span)
+    return value, text, None

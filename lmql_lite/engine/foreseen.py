@@ -1,0 +1,112 @@
+"""Values of a program's Python that every run finds, without running it: only what can have no effect is evaluated."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dis import get_instructions
+from types import CodeType
+from typing import Any
+
+from lmql_lite.engine.environment import value_of
+from lmql_lite.program.ops import Let, Program
+from lmql_lite.program.segments import REFLECTION, codes_of
+
+HARMLESS = frozenset({
+    "abs", "bool", "chr", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min", "ord", "range",
+    "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple", "zip",
+})  # fmt: skip
+"""Builtins that change nothing and call nothing of the query's."""
+OF_RE = frozenset({"re", "compile", "escape", "A", "I", "M", "S", "X", *(flag.name or "" for flag in re.RegexFlag)})
+FIXED = (str, int, float, bool, type(None), range, re.Pattern)
+
+
+class NotForeseen(Exception):
+    """A value that only a run knows."""
+
+
+class Foreseen:
+    """Values of names and expressions of one program that every run finds.
+
+    A name has one if it is an input that is given, or one statement alone assigns it; a list, set or dict, if moreover
+    nothing else that could change it mentions it.
+    """
+
+    def __init__(self, program: Program, inputs: Mapping[str, Any]) -> None:
+        lets = [let.code for let in (*program.prologue, *program.ops) if isinstance(let, Let)]
+        codes = [(code, _mentioned(code)) for code in codes_of((program.prologue, program.ops, program.options))]
+        assigned = Counter([*program.holes, *(name for code, _ in codes for name in _assigned(code))])
+        self._known: dict[str, Any] = {name: getattr(builtins, name) for name in HARMLESS - assigned.keys()}
+        self._has_re = "re" not in inputs and assigned["re"] <= 1
+        if any(names & REFLECTION for _, names in codes):  # through these Python may change anything
+            return
+        plain = HARMLESS | assigned.keys() | inputs.keys()
+        self._changed = {
+            name for code, names in codes if code in lets or names - plain for name in names - _assigned(code)
+        }
+        for name, value in inputs.items():
+            self._learn(name, value)
+        for code in lets:
+            own = _assigned(code)
+            if own <= {"re"} or any(assigned[name] > 1 for name in own) or not self._is_harmless(code, own):
+                continue
+            environment = self._environment(code)
+            try:
+                value_of(code, environment)
+            except Exception:
+                continue  # the run will report it
+            for name in own & environment.keys():
+                self._learn(name, environment[name])
+
+    def value(self, code: CodeType) -> Any:
+        """The value of an expression. Raises NotForeseen where it depends on the run, and where it fails."""
+        if not self._is_harmless(code, frozenset()):
+            raise NotForeseen
+        try:
+            return value_of(code, self._environment(code))
+        except Exception:
+            raise NotForeseen from None
+
+    def _learn(self, name: str, value: object) -> None:
+        if _is_fixed(value) or (_is_plain(value) and name not in self._changed):
+            self._known[name] = value
+
+    def _is_harmless(self, code: CodeType, own: frozenset[str]) -> bool:
+        names = _mentioned(code) - own
+        return names - (OF_RE if self._has_re and "re" in names else frozenset()) <= self._known.keys()
+
+    def _environment(self, code: CodeType) -> dict[str, Any]:
+        names = _mentioned(code)
+        known = {name: copy.deepcopy(value) for name, value in self._known.items() if name in names}
+        return {"__builtins__": {}, **({"re": re} if self._has_re and "re" in names else {}), **known}
+
+
+def _mentioned(code: CodeType) -> frozenset[str]:
+    """Names and attributes that a piece of Python reads, assigns or imports, its inner functions included."""
+    inner = (const for const in code.co_consts if isinstance(const, CodeType))
+    waits = {"await"} if any(step.opname in ("SEND", "GET_AWAITABLE") for step in get_instructions(code)) else set()
+    return frozenset({*code.co_names, *waits}.union(*map(_mentioned, inner)))
+
+
+def _assigned(code: CodeType) -> frozenset[str]:
+    stores = ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL")
+    inner = (const for const in code.co_consts if isinstance(const, CodeType))
+    own = {str(step.argval) for step in get_instructions(code) if step.opname in stores}
+    return frozenset(own.union(*map(_assigned, inner)))
+
+
+def _is_plain(value: object) -> bool:
+    """True for data that a copy is as good as."""
+    if isinstance(value, dict):
+        return type(value) is dict and all(_is_fixed(key) and _is_fixed(each) for key, each in value.items())
+    return _is_fixed(value) or (type(value) in (list, set) and all(map(_is_fixed, value)))  # type: ignore[call-overload]
+
+
+def _is_fixed(value: object) -> bool:
+    """True for data that nothing can change."""
+    if isinstance(value, tuple | frozenset):
+        return type(value) in (tuple, frozenset) and all(map(_is_fixed, value))
+    return type(value) in FIXED

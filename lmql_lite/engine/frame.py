@@ -1,0 +1,238 @@
+"""A query that is executed: the outermost one of a run, or one that a hole of another query calls (S26)."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any, Protocol, runtime_checkable
+
+from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.simplify import satisfies
+from lmql_lite.constraints.terms import And, Term, conjunction
+from lmql_lite.engine import events
+from lmql_lite.engine.blocks import Blocks
+from lmql_lite.engine.copying import NotCopied, assigns, copied, names_only
+from lmql_lite.engine.decorated import Decoration
+from lmql_lite.engine.environment import Environment
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.predicates import Objection
+from lmql_lite.engine.result import Result
+from lmql_lite.engine.settings import Settings
+from lmql_lite.engine.state import Piece, State, Step, cut_off, data_of, join, steps_since
+from lmql_lite.errors import ConstraintError, LmqlLiteError, ModelError, QueryError, Span
+from lmql_lite.models.base import Model
+from lmql_lite.options import Sampling
+from lmql_lite.program.ops import Enter, EnterWith, Hole, Let, Op, Program, PromptText, Return, is_slot
+from lmql_lite.program.types import TextType
+
+MOST_DEEP = 100
+"""Maximum depth of queries that call each other: a query that calls itself for ever ends with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedCall:
+    """A query and its inputs. `arguments` come from the calling query, `scope` from where the query is defined. `model`
+    is one of its own; `typed` converts its value to the type of its annotation."""
+
+    name: str
+    program: Program
+    arguments: Mapping[str, Any]
+    scope: Mapping[str, Any]
+    model: str | Model | None = None
+    typed: typing.Callable[[Any], Any] | None = None
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return {**self.scope, **self.arguments}
+
+    @property
+    def returns(self) -> bool:
+        """True if it returns a value of its own somewhere: then its text does not stay."""
+        return self.program.returns
+
+
+Elsewhere = typing.Callable[[NestedCall, Settings, str], Awaitable[Result | None]]
+"""Runs a query with a model of its own after a text; None if its model is that of the run."""
+
+
+@runtime_checkable
+class Callable(Protocol):
+    """A query as a value."""
+
+    def nested(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> NestedCall:
+        """Raises TypeError for arguments that do not fit, as calling a function does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The hole that waits for a query, its condition, and the state in which it called."""
+
+    op: Hole
+    nested: NestedCall
+    term: Term
+    before: State
+
+    def objects(self, value: str, count: typing.Callable[[str], int]) -> Objection | None:
+        """The part of the condition that the query's value breaks."""
+        return unmet(self.op, self.term, value, count)
+
+
+def unmet(op: Hole, term: Term, value: str, count: typing.Callable[[str], int]) -> Objection | None:
+    """The part of a hole's condition that a text breaks, None if it meets all. `count` gives the number of its
+    tokens."""
+    parts = term.terms if isinstance(term, And) else (term,)
+    broken = next((part for part in parts if not satisfies(part, value.encode(), count)), None)
+    return None if broken is None else Objection(getattr(broken, "span", None) or op.span)
+
+
+def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger) -> State:
+    """The state in which an answer replaces all that joined the path between the two states.
+
+    Text that was pending in `before` only joins anew. Tokens that ran past the end of the hole before it are cut there,
+    if their fate was decided meanwhile (S14).
+    """
+    hanging: tuple[Step, ...] = ()
+    if before.overhang is not None and after.overhang is not before.overhang:
+        hanging, before = before.overhang.steps, cut_off(before)
+    steps = steps_since(before, after)
+    not_cut = {id(step) for step in steps}.intersection(map(id, hanging))
+    history = before.history
+    waiting = 0 if not_cut else len(data_of(before.held)) + len(data_of(before.pending))
+    for step in steps:
+        if id(step) in not_cut:
+            ledger.drop(step, "cut")
+            step = replace(step, token=replace(step.token, fate="cut"))
+        elif step.token.fate == "kept":
+            is_said_again = waiting >= len(step.token.data)
+            waiting -= len(step.token.data)
+            ledger.remove(step, is_said_again=is_said_again)
+            if is_said_again:
+                continue
+            step = replace(step, token=replace(step.token, fate="removed"))
+        history = replace(step, before=history)
+    pending = join(before.pending, Piece(answer.encode(), hole, "forced"))
+    return before._replace(history=history, pending=pending, text=before.text + answer)
+
+
+@dataclass(slots=True)
+class Frame:
+    """One query that is executed. `shared` are values that all branches have in common: the caller's."""
+
+    program: Program
+    environment: Environment
+    settings: Settings
+    sampling: Sampling
+    shared: tuple[Any, ...] = ()
+    caller: Caller | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    """The values of its holes."""
+    endings: dict[str, Ending] = field(default_factory=dict)
+    opened: State | None = None
+    """The state in which its open hole began."""
+    decoration: Decoration | None = None
+    """The decorators of that hole."""
+    blocks: Blocks = field(default_factory=Blocks)
+    """Open loops, `with` and `try`."""
+    held_back: list[events.Text | events.MediaShown] | None = None
+    """Text of a query that may return a value: it is emitted once it is known to stay (S33)."""
+    _bound: dict[int, Term] = field(default_factory=dict)
+    """Conditions of holes that were evaluated when their segment began, by place in the program."""
+
+    def fork(self) -> Frame:
+        """Raises QueryError inside a `with`."""
+        slot = self.blocks.entered
+        if slot is not None:
+            raise QueryError(
+                "branches part inside a `with`, which is left once",
+                span=self.span_of(slot),
+                hint="close it before the next hole, or use argmax or sample",
+            )
+        return replace(
+            self,
+            environment=dict(self.environment),
+            variables=dict(self.variables),
+            endings=dict(self.endings),
+            blocks=self.blocks.fork(),
+            held_back=None if self.held_back is None else list(self.held_back),
+            _bound=dict(self._bound),
+        )
+
+    def holders(self) -> tuple[Environment, ...]:
+        """Everything that Python may change and other branches must not see."""
+        kept = {"decorators": self.decoration and self.decoration.decorators, "returned": self.blocks.returned}
+        return self.environment, self.variables, kept
+
+    def hold(self, fresh: Sequence[Environment]) -> None:
+        """Copies take the place of its `holders`."""
+        self.environment, self.variables, kept = fresh
+        if self.decoration is not None:
+            self.decoration.decorators = kept["decorators"]
+        self.blocks.give_back(kept["returned"])
+
+    def span_of(self, slot: str) -> Span | None:
+        """The place of the loop or `with` that has the slot, or of the statement that assigns the name."""
+        for op in (*self.program.prologue, *self.program.ops):
+            keeps = isinstance(op, Enter | EnterWith) and op.slot == slot
+            if keeps or (isinstance(op, Let) and assigns(op.code, slot)):
+                return op.span
+        return None
+
+    def may_catch(self, error: BaseException, op: Op) -> bool:
+        """True if a handler of the query may catch an exception raised at an op: not an error of the run itself, or
+        of its budget."""
+        if not isinstance(error, LmqlLiteError) or isinstance(error, ConstraintError | ModelError):
+            return True
+        is_about_it = error.span is not None and error.span.text == self.program.span.text
+        return not is_about_it and not isinstance(op, Hole)
+
+    def bind(self, at: int, now: typing.Callable[[CodeType], Any]) -> Term:
+        """The condition of a later hole of the segment that begins: its values are those of now."""
+        op = self.program.ops[at]
+        assert isinstance(op, Hole), "only holes have conditions"
+        self._bound[at] = op.condition.bind(now)
+        return self._bound[at]
+
+    def term(self, op: Hole, at: int, now: typing.Callable[[CodeType], Any]) -> Term:
+        """The condition of the hole at this place. One that the query returns as it stands has to meet what is asked
+        of the query's value, too (S26)."""
+        term = self._bound.pop(at, None) or op.condition.bind(now)
+        if self.caller is not None and self.returns(op, at):
+            return conjunction((term, self.caller.term))
+        return term
+
+    def returns(self, op: Hole, at: int) -> bool:
+        """True if the query returns the hole at this place as it stands, and it is text."""
+        if op.decorators or (op.type and not isinstance(op.type.spec, TextType)):
+            return False
+        ops, at = self.program.ops, at + 1
+        while isinstance(ops[at], PromptText):
+            at += 1
+        end = ops[at]
+        return isinstance(end, Return) and end.value is not None and names_only(end.value, op.name)
+
+
+def own(frames: Sequence[Frame], shared: Iterable[Any]) -> None:
+    """Gives the frames variables of their own. Raises QueryError for what can neither be copied nor be shared."""
+    holders = [holder for frame in frames for holder in frame.holders()]
+    given = (*shared, *(value for frame in frames for value in (*frame.shared, *frame.blocks.errors)))
+    each = len(holders) // len(frames)
+    try:
+        fresh = copied(holders, given)
+    except NotCopied as error:
+        frame, name = frames[error.place // each], error.name
+        if is_slot(name):
+            what, hint = "inside a loop over something that cannot be copied", "loop over list(...)"
+        elif error.is_under_way:
+            what, hint = (
+                f"while {name!r} is or holds a generator under way",
+                "make a list of it, or an iter() of a list",
+            )
+        else:
+            what, hint = f"and {name!r} is nested too deeply to be copied", "keep it flatter"
+        span = frame.span_of(name)
+        raise QueryError(f"branches part {what}", span=span, hint=f"{hint}, or use argmax or sample") from error
+    for at, frame in enumerate(frames):
+        frame.hold(fresh[each * at : each * (at + 1)])

@@ -1,0 +1,70 @@
+"""Capability cache: what an earlier process found out about a server, for those where a probe costs a request (S4), and
+for replays, which send nothing.
+
+Stored as text in a tree of its own (D41), which a digest of the server's address names: the capabilities, and after
+those what they became, as often as they changed. A later probe that was free is stored, too, so that nobody trusts an
+earlier mistake for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from lmql_lite.cache.byte_tree import VOCABULARY, ByteTree, CacheKey
+from lmql_lite.cache.entry import Node
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.models.base import Capabilities, Completer
+
+PLAIN = CacheKey()
+
+
+class Trees(Protocol):
+    """Trees of one cache."""
+
+    def tree(self, fingerprint: str) -> TokenTree: ...
+
+    async def save(self, fingerprint: str, name: str, vocabulary_size: int) -> bool: ...
+
+
+class CapabilityCache:
+    """Capabilities of servers in the trees of one session. Each entry of a tree is read once for each of its files."""
+
+    def __init__(self) -> None:
+        self._read: WeakKeyDictionary[TokenTree, tuple[Node, Capabilities | None]] = WeakKeyDictionary()
+        """Latest entry of each tree, and the node after it."""
+
+    def known(self, trees: Trees, completer: Completer) -> Capabilities | None:
+        """Capabilities as last found out; None if never."""
+        return self._last(trees.tree(_name(completer)))[1]
+
+    async def keep(self, trees: Trees, completer: Completer) -> None:
+        """Stores the capabilities for later processes, if they are new."""
+        tree = trees.tree(_name(completer))
+        node, before = self._last(tree)
+        found = await completer.probe(before)
+        if before is None or before.fingerprint != found.fingerprint:
+            plain = asdict(Capabilities())
+            entry = {name: value for name, value in asdict(found).items() if name != "spent" and value != plain[name]}
+            ByteTree(tree).write(node, json.dumps(entry).encode(), None, PLAIN, run=0)
+            await trees.save(_name(completer), completer.place, VOCABULARY)
+
+    def _last(self, tree: TokenTree) -> tuple[Node, Capabilities | None]:
+        """Latest entry, None if a later version of the package wrote it, and the node after it."""
+        texts = ByteTree(tree)
+        node, found = (tree.root, None) if tree.outlives_file else self._read.get(tree, (tree.root, None))
+        while (entry := texts.read(node, (PLAIN,))) is not None and not entry.ends:
+            node = texts.walk(node, entry.data)
+            try:
+                found = Capabilities(**json.loads(entry.data))
+            except (TypeError, ValueError):
+                found = None
+        self._read[tree] = node, found
+        return node, found
+
+
+def _name(completer: Completer) -> str:
+    return f"at:{hashlib.blake2b(completer.place.encode(), digest_size=16).hexdigest()}"

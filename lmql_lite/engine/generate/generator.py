@@ -1,0 +1,312 @@
+"""Generators produce the text of holes: from a model in this process (`local.py`) or from a server (`remote.py`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.constraints.hole_matcher import Engine
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.terms import Term
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.result import OptionScores
+from lmql_lite.engine.state import State, Step, noted, steps_since
+from lmql_lite.errors import AuthenticationError, BrokenOff, ConstraintError, ModelError, RateLimitError, Span
+from lmql_lite.media import Media
+from lmql_lite.options import Sampling
+from lmql_lite.program.ops import Hole, Jump, Next, Op, PromptText
+from lmql_lite.tokens import Role
+
+SHOWN = 60
+"""Characters of a text that an error quotes."""
+
+Candidates = TypeVar("Candidates")
+"""The tokens that may come next at one place of a hole, as the generator knows them."""
+Choice = TypeVar("Choice")
+"""The one of them that is taken."""
+
+
+class HoleFill(ABC, Generic[Candidates, Choice]):
+    """The filling of one hole. `state.matcher` is its place in the condition; it is full when that has an ending.
+
+    The run calls, for each token, `settle`, `candidates`, `choose` and `commit`; or `force`, where the condition leaves
+    no choice. A value that Python rejects is replaced by another attempt: `go_back`.
+    """
+
+    def __init__(self, op: Hole, path: Path, ledger: Ledger, sampling: Sampling, limit: int) -> None:
+        self.op = op
+        self.path = path
+        self.ledger = ledger
+        self.sampling = sampling
+        self.limit = limit
+        """Maximum number of tokens."""
+        self.opened: State | None = None
+        self.made: list[Step] = []
+        """Every token of every attempt."""
+
+    @property
+    def thinks(self) -> bool:
+        """True if nothing was chosen because the model still thinks; what it thought is emitted meanwhile."""
+        return False
+
+    @abstractmethod
+    def open(self, state: State, matcher: Matcher) -> State:
+        """The state at the beginning of the hole."""
+
+    def forced(self, state: State) -> bytes:
+        """The text that must come next, b"" where there is a choice, or where the model is asked all the same."""
+        return matcher_of(state).forced()
+
+    def force(self, state: State, data: bytes) -> State:
+        """The state after forced text: it is pending, like the program's own."""
+        matcher = matcher_of(state).advance(data, tokens=0)
+        return self.path.force(state, data, self.op.name)._replace(matcher=matcher)
+
+    @abstractmethod
+    def settle(self, state: State) -> State:
+        """The state with all text on the path, in which the model is asked for the next token."""
+
+    @abstractmethod
+    def candidates(self, state: State) -> Candidates:
+        """The tokens that may come next. Raises ConstraintError or ModelError where there are none."""
+
+    @abstractmethod
+    def choose(self, candidates: Candidates) -> Awaitable[Choice | None]:
+        """One of them: known, in flight, or asked for. None where nothing is generated here."""
+
+    @abstractmethod
+    def commit(self, candidates: Candidates, choice: Choice | None) -> State:
+        """The state after the choice."""
+
+    @abstractmethod
+    async def go_back(self) -> State | None:
+        """A state from which the hole gets another value (S21); None where every way was tried."""
+
+    def known(self, state: State) -> State | None:
+        """The state after the next token if it is known and follows another token of the hole, else None."""
+        return None
+
+    @abstractmethod
+    def fork(self, generator: Any) -> HoleFill[Candidates, Choice]:
+        """A copy for another branch."""
+
+    def close(self, state: State) -> State:
+        """The state after the hole, which has its value. Tokens of other attempts are recorded as rejected."""
+        rejected = self.give_up(state)
+        assert self.opened is not None, "a hole is opened first"
+        return noted(self.path.close(self.opened, state), rejected)
+
+    def give_up(self, state: State) -> list[Step]:
+        """Records tokens that do not lead to `state` as rejected, and returns them."""
+        assert self.opened is not None, "a hole is opened first"
+        kept = {id(step) for step in steps_since(self.opened, state)}
+        return self.ledger.reject(step for step in self.made if id(step) not in kept)
+
+    def note(self, before: State, after: State) -> State:
+        """The state `after`, its new tokens being recorded as made here."""
+        if after.history is not before.history:
+            self.made += steps_since(before, after)
+        return after
+
+    def incomplete(self, matcher: Matcher, hint: str) -> ConstraintError:
+        return ConstraintError(
+            f"[{self.op.name}] is not complete within the {self.limit} tokens that it may have: {shown(matcher)!r}",
+            span=self.op.span,
+            hint=hint,
+        )
+
+
+def fail_unfilled(op: Hole, error: ModelError) -> NoReturn:
+    """Raises the model's error, with the hole that it belongs to."""
+    if error.span is not None:
+        raise error
+    kinds = (BrokenOff, AuthenticationError, RateLimitError)
+    kind = next((each for each in kinds if isinstance(error, each)), ModelError)
+    placed = kind(f"[{op.name}] could not be filled: {error.message}", span=op.span, hint=error.hint)
+    if isinstance(placed, RateLimitError) and isinstance(error, RateLimitError):
+        placed.retry_after = error.retry_after
+    raise placed from error
+
+
+def matcher_of(state: State) -> Matcher:
+    assert state.matcher is not None, "a hole is open"
+    return state.matcher
+
+
+def shown(matcher: Matcher) -> str:
+    """The end of an unfinished value, for an error."""
+    text = matcher.text.decode("utf-8", "replace")
+    return text if len(text) <= SHOWN else f"..{text[-SHOWN:]}"
+
+
+def quoted(text: str) -> str:
+    """The beginning of a text, for an error."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}..")
+
+
+class Path(Protocol):
+    """Text and tokens that lead to a place in the tree; they are recorded in the ledger as they join or leave."""
+
+    def start(self) -> State:
+        """The empty text."""
+        ...
+
+    def force(self, state: State, data: bytes, hole: str) -> State:
+        """The state with text of a hole that a condition leaves no choice about, pending."""
+        ...
+
+    def close(self, opened: State, state: State) -> State:
+        """The end of a hole that began in `opened`."""
+        ...
+
+
+class Generator(Protocol):
+    """Belongs to one branch of a run."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def model(self) -> str:
+        """The id of the model."""
+        ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def tree(self) -> TokenTree: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def spells_freely(self) -> bool:
+        """True if the model chooses the white space in JSON."""
+        ...
+
+    def fork(self) -> Generator:
+        """A copy for another branch. A server has no scores to branch by."""
+        ...
+
+    def turn(self, state: State, role: Role, span: Span) -> State:
+        """The beginning of a turn of a chat. Raises ModelError where the model has no turns."""
+        ...
+
+    def show(self, state: State, item: Media) -> State:
+        """The state after a picture, video or clip. Raises ModelError where the model takes none."""
+        ...
+
+    def fill(
+        self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
+    ) -> HoleFill[Any, Any]:
+        """The filling of a hole under the condition `term`, with at most `limit` tokens."""
+        ...
+
+    def begin_call(self, state: State) -> State:
+        """The state in which a query goes on, for a hole (S26)."""
+        ...
+
+    # Options that are weighed as a whole (S25) ----------------------------------------------------------------------
+
+    def begin_options(self, state: State) -> State:
+        """The state after which options are weighed."""
+        ...
+
+    def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
+        """The tokens of an option and the number of them that are the hole's (S15). A server does not report them: it
+        counts as one token."""
+        ...
+
+    def count(self, text: str) -> int:
+        """Number of tokens that spell a text by itself; of a server, four characters count as one (S15)."""
+        ...
+
+    async def weigh(
+        self, state: State, texts: Sequence[str], ids: Sequence[tuple[int, ...]]
+    ) -> tuple[list[Any], tuple[float, ...]]:
+        """The answer for each option, and its log-probability. Raises ModelError where an option does not fit."""
+        ...
+
+    def insert(self, state: State, hole: str, text: str, answer: Any) -> State:
+        """The state after an option that was weighed."""
+        ...
+
+    async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
+        """The scores of options as the text that comes next; neither path nor ledger changes."""
+        ...
+
+    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
+        """The raw log-probabilities of consecutive tokens that the model was not asked for."""
+        ...
+
+    # The course of a run --------------------------------------------------------------------------------------------
+
+    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
+        """The answer that the query's own Python waits for; meanwhile the model may go on."""
+        ...
+
+    def leave(self) -> None:
+        """Ends what the model generates now, and nobody will read."""
+        ...
+
+    async def finish(self, state: State) -> State:
+        """The state at the end of the query, all text being on the path."""
+        ...
+
+    async def close(self) -> None:
+        """Returns when nothing of the run goes on at the model."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """Terms of the holes of a segment, and the texts between and after them, as far as they are known (S16).
+
+    `goes_on`: another hole may follow. `is_whole`: the parts are the whole segment. `schema`: the JSON Schema of its
+    only hole, whose term then says nothing of the text.
+    """
+
+    parts: tuple[Term | bytes, ...]
+    goes_on: bool
+    is_whole: bool
+    schema: str | None = None
+
+    @property
+    def holes(self) -> int:
+        return sum(not isinstance(part, bytes) for part in self.parts)
+
+    def beginnings(self) -> Iterator[Lookahead]:
+        """The lookahead, and all shorter ones that end with a hole, the longest first."""
+        yield self
+        ends = [at for at, part in enumerate(self.parts, start=1) if not isinstance(part, bytes)]
+        for end in reversed(ends):
+            if end < len(self.parts):
+                yield Lookahead(self.parts[:end], goes_on=True, is_whole=False)
+
+
+def lookahead_at(ops: Sequence[Op], at: int, term: Callable[[int], Term], schema: str | None = None) -> Lookahead:
+    """From the hole at `at` to the end of its segment (S16), or to the first text that needs Python.
+
+    `term` gives the condition on the text of the hole at a place; `schema` is that of the first one.
+    """
+    parts: list[Term | bytes] = [term(at)]
+    end, is_whole = at + 1, True
+    while isinstance(ops[end], PromptText | Hole):
+        op = ops[end]
+        if isinstance(op, PromptText):
+            literal = [part for part in op.parts if isinstance(part, str)]
+            is_whole = len(literal) == len(op.parts)
+            if not is_whole:
+                break
+            parts.append("".join(literal).encode())
+        elif isinstance(op, Hole):
+            if not op.continues_segment:
+                break
+            parts.append(term(end))
+        end += 1
+    goes_on = any(isinstance(op, Hole | Jump | Next) for op in ops[end:])
+    return Lookahead(tuple(parts), goes_on=goes_on, is_whole=is_whole, schema=schema)

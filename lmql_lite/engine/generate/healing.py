@@ -1,0 +1,119 @@
+"""Token healing (S10): the end of a prompt may be the beginning of a token, as in `"A: "` where the model would write
+` Paris`, or `>>` where it knows `>>>`. That end is then not sent, and the answer has to begin with it.
+
+Only the server's tokenizer knows how far back the token begins. Here it is taken for the last blanks, word or signs.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import getincrementaldecoder
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+
+from lmql_lite.constraints.language import Language
+from lmql_lite.engine.state import Step
+from lmql_lite.errors import ModelError
+from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema, StreamPiece
+
+_MOST = 16
+_TAIL = re.compile(
+    r"""(?:
+      [ \t]{1,16}                         # blanks, also the last ones of a long indentation
+    | [^\S \t]{1,8}                       # line breaks
+    | (?:[ ]|(?<!\w))[A-Za-z0-9_]{1,12}   # a word: of a longer one it is not known where its last token begins
+    | (?:[ ]|(?<![^\w\s]))[^\w\s]{1,8}    # signs
+    | [^\W\x00-\x7F]                      # of scripts without blanks the last character
+    )\Z""",
+    re.VERBOSE,
+)
+
+
+class Strayed(ModelError):
+    """The answer did not begin with the end of the prompt. Another request follows; no user sees this."""
+
+
+def given(newest: Step | None) -> int:
+    """Number of bytes at the end of a path that the model did not generate, as far as that matters.
+
+    Tokens that it generated are never reopened.
+    """
+    size, step = 0, newest
+    while step is not None and size < 4 * _MOST and step.token.source in ("prompt", "forced"):
+        size += len(step.token.data) if step.token.fate == "kept" else 0
+        step = step.before
+    return size
+
+
+def tail(text: str) -> str:
+    """The part of a prompt that may be the beginning of a token."""
+    found = _TAIL.search(text[-_MOST - 1 :])
+    return found[0] if found else ""
+
+
+def reopened(text: str, size: int) -> str:
+    """The tail of a prompt within its last `size` bytes; "" if nothing else would be left of the prompt."""
+    again = tail(text).encode()[-size:].decode("utf-8", "ignore") if size else ""
+    return again if text.strip() != again.strip() else ""
+
+
+def incomplete(text: bytes) -> int:
+    """Number of bytes at the end that begin a character: a prompt cannot end inside one."""
+    decoder = getincrementaldecoder("utf-8")("ignore")
+    decoder.decode(text)
+    return len(decoder.getstate()[0])
+
+
+def forms(
+    again: str, request: CompletionRequest, capabilities: Capabilities
+) -> Iterator[tuple[str, CompletionRequest]]:
+    """Requests in the order in which they are tried, each with the text that its answer has to begin with.
+
+    A grammar holds the model to that text. A blank it mostly writes without one, which costs no rules. All other text
+    is sent as it is, and so is text in which a stop string might be found.
+    """
+    more = replace(request, max_tokens=request.max_tokens + 1)
+    in_stop = set(again) & set("".join(request.stops))
+    if again and not (request.banned or isinstance(request.pushed, JsonSchema) or in_stop):
+        if not again.strip(" \t") and not isinstance(request.pushed, Language):
+            yield again, more
+        if capabilities.takes_languages:
+            yield again, replace(more, begin=again)
+    yield "", request
+
+
+async def said_again(pieces: AsyncGenerator[StreamPiece, None], again: bytes) -> AsyncGenerator[StreamPiece, None]:
+    """Pieces after the text that the answer has to begin with. Raises Strayed if it does not."""
+    left = again
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if left:
+                begun = piece.data[: len(left)]
+                if not left.startswith(begun) or (piece.finish is not None and begun != left):
+                    raise Strayed("the answer does not begin with the end of the prompt")
+                left = left[len(begun) :]
+                piece = _past(piece, begun)
+                if not (piece.data or piece.thought) and piece.finish is None and piece.spent is None:
+                    continue
+            yield piece
+
+
+def _past(piece: StreamPiece, begun: bytes) -> StreamPiece:
+    """The rest of a token after its first bytes; alternatives have to begin alike."""
+    size = len(begun)
+    others = tuple(
+        (data[size:], logprob) for data, logprob in piece.alternatives if data.startswith(begun) and data != begun
+    )
+    return replace(piece, data=piece.data[size:], alternatives=others)
+
+
+async def without_blanks(pieces: AsyncGenerator[StreamPiece, None]) -> AsyncGenerator[StreamPiece, None]:
+    """Pieces without white space at the beginning, which the prompt has already."""
+    begun = False
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if not begun:
+                piece = replace(piece, data=piece.data.lstrip())
+                begun = bool(piece.data)
+            yield piece

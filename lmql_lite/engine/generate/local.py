@@ -1,0 +1,222 @@
+"""Generator with a model in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from copy import copy
+from typing import Any
+
+from lmql_lite.cache.entry import Answer
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.constraints.hole_matcher import Engine
+from lmql_lite.constraints.terms import Constant, Term
+from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.engine.generate.generator import Lookahead, matcher_of, quoted
+from lmql_lite.engine.generate.local_fill import LocalFill
+from lmql_lite.engine.generate.path import TokenPath
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.result import OptionScores, Usage, probabilities
+from lmql_lite.engine.scheduler import Scheduler
+from lmql_lite.engine.state import State, Step, data_of, steps_since
+from lmql_lite.errors import LmqlLiteError, ModelError, Span
+from lmql_lite.media import Media, article
+from lmql_lite.models.base import BlockScorer, MediaScorer, Scorer
+from lmql_lite.models.chat import chat_of
+from lmql_lite.options import Sampling
+from lmql_lite.program.conditions import All
+from lmql_lite.program.ops import Hole
+from lmql_lite.tokens import Role, Token
+
+MOST_AHEAD = 64
+"""Maximum number of tokens generated while the query's own Python is awaited."""
+
+
+class LocalModel:
+    """A model in this process, with what all its runs share."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.name = scorer.name
+        self.fingerprint = scorer.fingerprint
+        self.vocabulary_size = len(scorer.tokenizer.vocabulary)
+        self.scorer = scorer
+        self.blocks = scorer if isinstance(scorer, BlockScorer) else None
+        """The scorer, where it reuses blocks: a look at a protocol takes longer than a token from the tree."""
+        self.chat = chat_of(scorer.tokenizer)
+        self.engine = Engine(Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos))
+
+    def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> Scheduler:
+        return Scheduler(self.scorer, tree, speculate=speculate, replay=replay)
+
+
+class LocalGenerator:
+    """Belongs to one branch of a run. `isolated`: each hole asks anew (S7)."""
+
+    spells_freely = False
+
+    def __init__(
+        self, model: LocalModel, scheduler: Scheduler, ledger: Ledger, sampling: Sampling, *, isolated: bool
+    ) -> None:
+        self.model = model.name
+        self.engine = model.engine
+        self.ledger = ledger
+        self.scheduler = scheduler
+        self.tree = scheduler.tree
+        self._chat = model.chat
+        self._mark = model.blocks.mark if model.blocks is not None else None
+        self.path = self._path(scheduler, ledger)
+        self._sampling = sampling
+        self._isolated = isolated
+
+    def _path(self, scheduler: Scheduler, ledger: Ledger) -> TokenPath:
+        tokenizer = scheduler.scorer.tokenizer
+        vocabulary, chat = self.engine.vocabulary, self._chat
+        return TokenPath(scheduler.tree, tokenizer, vocabulary, ledger, scheduler.prompts, chat, self._mark)
+
+    def fork(self) -> LocalGenerator:
+        fork = copy(self)
+        fork.ledger = self.ledger.fork()
+        fork.path = self.path.fork(fork.ledger)
+        return fork
+
+    def turn(self, state: State, role: Role, span: Span) -> State:
+        if self.path.chat is None:
+            raise ModelError(
+                f"{self.model} is not asked in turns, so that {{:{role}}} means nothing to it",
+                span=span,
+                hint="leave the role tags out, or use a model with a chat template",
+            )
+        try:
+            return self.path.begin(state, role, self.path.chat)
+        except ModelError as error:
+            raise ModelError(error.message, span=span, hint=error.hint) from error
+
+    def show(self, state: State, item: Media) -> State:
+        scorer = self.scheduler.scorer
+        if not isinstance(scorer, MediaScorer):
+            raise ModelError(
+                f"{self.model} reads text only, so that it cannot be shown {article(item.modality)}",
+                span=item.span,
+                hint="use a vision-language or audio model, such as local:Qwen/Qwen2-VL-2B-Instruct",
+            )
+        return self.path.show(state, item, scorer.show(item))
+
+    def fill(
+        self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
+    ) -> LocalFill:
+        self._forget()
+        return LocalFill(op, term, self, sampling, limit)
+
+    def begin_call(self, state: State) -> State:
+        return self.path.resolve(state)
+
+    def begin_options(self, state: State) -> State:
+        self._forget()
+        return self.path.settle(state)
+
+    def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
+        held, end, own = data_of(state.held), 0, 0
+        ids = self.scheduler.scorer.tokenizer.encode(held + text.encode())
+        for token in ids:  # those that contain no more than held text are not the hole's (S15)
+            end += len(self.engine.vocabulary.tokens[token] or b"")
+            own += end > len(held)
+        return ids, own
+
+    def count(self, text: str) -> int:
+        return len(self.scheduler.scorer.tokenizer.encode(text.encode()))
+
+    async def weigh(
+        self, state: State, texts: Sequence[str], ids: Sequence[tuple[int, ...]]
+    ) -> tuple[list[tuple[Answer, ...]], tuple[float, ...]]:
+        scorer = self.scheduler.scorer
+        longest = max(range(len(ids)), key=lambda at: len(ids[at]))
+        length = state.depth + len(ids[longest])
+        if length > scorer.context_length:
+            raise ModelError(
+                f"the option {quoted(texts[longest])} does not fit: with it the text has {length} tokens, and "
+                f"{scorer.name} reads at most {scorer.context_length}",
+                hint="shorten the prompt or the option, or use a model with a longer context",
+            )
+        answers = await self.scheduler.logprobs(state.node, ids, self.ledger)
+        # exact sums: the order of the tokens and the version of Python make no difference
+        return answers, tuple(math.fsum(answer.logprob for answer in tokens) for tokens in answers)
+
+    def insert(self, state: State, hole: str, text: str, answer: tuple[Answer, ...]) -> State:
+        for each in answer:
+            if len(self.engine.vocabulary.tokens[each.token] or b"") <= len(data_of(state.held)):
+                state = self.path.take(state, each.token)
+            else:
+                source = self.ledger.source(state.node, each.run)
+                state = self.path.choose(state, each.token, hole, source, each.logprob, state.matcher)
+        return state
+
+    async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
+        self._forget()
+        before, state = self.ledger.meter.forward_passes, self._aside().path.settle(state)
+        weighed, logprobs = await self.weigh(state, options, [self.spell(state, each)[0] for each in options])
+        tokens = []
+        for answers in weighed:
+            node, way = state.node, []
+            for each in answers:
+                data, source = self.engine.vocabulary.tokens[each.token] or b"", self.ledger.source(node, each.run)
+                way.append(Token(each.token, data, None, source, "kept", each.logprob))
+                node = self.tree.extend(node, each.token)
+            tokens.append(tuple(way))
+        usage = Usage(forward_passes=self.ledger.meter.forward_passes - before)
+        return OptionScores(options, logprobs, probabilities(logprobs), tuple(tokens), usage)
+
+    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
+        ids = tuple(step.token.id for step in steps)
+        (answers,) = await self.scheduler.logprobs(steps[0].parent, [ids], self.ledger)
+        return [answer.logprob for answer in answers]
+
+    def leave(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def finish(self, state: State) -> State:
+        return self.path.settle(state, last=True)
+
+    def _aside(self) -> LocalGenerator:
+        """A copy with a path of its own, whose tokens are no tokens of the run."""
+        aside = copy(self)
+        aside.path = self._path(self.scheduler, Ledger(self.ledger.run))
+        return aside
+
+    def _forget(self) -> None:
+        if self._isolated:
+            self.tree.drop_scores()
+
+    # While Python is awaited ----------------------------------------------------------------------------------------
+
+    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
+        """The answer. Meanwhile the text is continued as if a free hole came next: where the query's Python answers
+        what the model expected, the next hole finds its scores in the tree. A wrong guess is a branch nobody walks."""
+        if not self.scheduler.speculates or not self.ledger.drafted.pay:
+            return await answer
+        writing = asyncio.create_task(self._write(state, span))
+        try:
+            return await answer
+        finally:
+            writing.cancel()
+            with suppress(asyncio.CancelledError, LmqlLiteError):
+                await writing
+
+    async def _write(self, state: State, span: Span) -> None:
+        aside = self._aside()
+        fill = LocalFill(Hole(span, "ahead", All(span, ())), Constant(True), aside, self._sampling, MOST_AHEAD)
+        matcher = self.engine.matcher(Constant(True), b"", MOST_AHEAD, "ahead", span)
+        state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
+        while matcher_of(state).ending is None:
+            before = state
+            if forced := fill.forced(state):
+                state = fill.force(state, forced)
+            else:
+                candidates = fill.candidates(fill.settle(state))
+                state = fill.commit(candidates, await fill.choose(candidates))
+            asked = (step.parent for step in steps_since(before, state) if step.token.logprob is not None)
+            self.ledger.drafted.add(tuple(asked))

@@ -1,0 +1,363 @@
+"""Filling of a hole by a model in this process: the token of each place is chosen from scores under a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from lmql_lite.cache.sampling import NO_PENALTIES, Penalties
+from lmql_lite.cache.scores import Mask
+from lmql_lite.cache.top_k import Miss
+from lmql_lite.constraints.hole_matcher import Engine
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.terms import Term
+from lmql_lite.engine.events import Choosable
+from lmql_lite.engine.generate.generator import HoleFill, fail_unfilled, matcher_of
+from lmql_lite.engine.generate.path import TokenPath
+from lmql_lite.engine.generate.pending_text import read
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.scheduler import Scheduler, TokenChoice
+from lmql_lite.engine.state import Piece, State, data_of, without
+from lmql_lite.errors import ConstraintError, ModelError
+from lmql_lite.options import Sampling
+from lmql_lite.program.ops import Hole
+
+DRAWS_APART = 2**22
+"""Distance of the indices of draws at one place, so that no other attempt at the hole has them."""
+NOTHING: Mask = np.zeros(0, np.bool_)
+"""The mask of a hole at its bound."""
+UNLIMITED = 2**31
+"""More tokens than any value has."""
+
+
+class Holder(Protocol):
+    """The generator of a branch."""
+
+    path: TokenPath
+    ledger: Ledger
+    scheduler: Scheduler
+    engine: Engine
+
+
+class Candidates(NamedTuple):
+    """A place where a token is chosen. `untried` are the allowed tokens that were not taken yet, `draft` those of the
+    text that is held back there."""
+
+    state: State
+    matcher: Matcher
+    held: bytes
+    untried: Mask
+    penalties: Penalties
+    draft: tuple[int, ...] = ()
+
+
+Place = tuple[int, bytes, bytes]
+
+
+def place_of(candidates: Candidates) -> Place:
+    """Identity of the place, the same in every run whatever is cached."""
+    return candidates.state.depth, candidates.matcher.text, candidates.held
+
+
+class Way(NamedTuple):
+    """A token that a branch may take next; `choice` is None where the hole ends at its bound."""
+
+    candidates: Candidates
+    choice: TokenChoice | None
+
+    @property
+    def score(self) -> float:
+        """Its part of the branch's score."""
+        return self.choice.logprob if self.choice else 0.0
+
+
+class LocalFill(HoleFill[Candidates, TokenChoice]):
+    """The filling of one hole.
+
+    Where Python rejects a value, argmax takes the best choice not yet tried, and sample draws again with the next index
+    (S21). What was executed before is never undone.
+    """
+
+    path: TokenPath
+
+    def __init__(self, op: Hole, term: Term, generator: Holder, sampling: Sampling, limit: int) -> None:
+        super().__init__(op, generator.path, generator.ledger, sampling, limit)
+        self._term = term
+        self._scheduler = generator.scheduler
+        self._engine = generator.engine
+        self._may_reject = op.may_reject
+        self._tried: list[Candidates] = []
+        """Places of all attempts; where values are drawn, of the current one."""
+        self._left: dict[Place, Mask] = {}
+        """Tokens at each place of rejected draws that may lead to another value."""
+        self._exact: set[Place] = set()
+        """The first place where draws can differ, and those to which single tokens lead from there: rejected draws are
+        left out here."""
+        self._single: Place | None = None
+        """The place of the current draw at which a single token was left."""
+
+    def fork(self, generator: Holder) -> LocalFill:
+        fork = copy(self)
+        fork.path, fork.ledger = generator.path, generator.ledger
+        fork._tried, fork.made = list(self._tried), list(self.made)
+        fork._left = {place: left.copy() for place, left in self._left.items()}
+        fork._exact = set(self._exact)
+        return fork
+
+    def open(self, state: State, matcher: Matcher) -> State:
+        """In a segment the token before the hole may contain the hole's beginning (S14)."""
+        state = state._replace(hole=self.op.name, matcher=matcher)
+        if not self.op.continues_segment:
+            state = self.path.resolve(state)
+        elif matcher.ending is None:  # a hole that can only be empty leaves the surplus to the text after it
+            state = self.path.run_on(state, partial(self._begin, matcher))
+        self.opened = state
+        return state
+
+    def _begin(self, matcher: Matcher, data: bytes, tokens: int) -> Matcher | None:
+        """The hole after `tokens` tokens that are generated already; None if they cannot begin a value."""
+        if matcher.longest_valid(data) < len(data):
+            return None
+        matcher, left = matcher.advance(data, tokens), self.limit - tokens
+        fits = matcher.ending or matcher.may_end or (left > 0 and matcher.allowed(b"", left).any())
+        return matcher if fits else None
+
+    # One token ------------------------------------------------------------------------------------------------------
+
+    def settle(self, state: State) -> State:
+        """Raises ModelError for a text that is too long for the model."""
+        if not state.used and self._least_tokens(state) >= self._scheduler.scorer.context_length:
+            raise self._too_long()
+        return self.note(state, self.path.settle(state))
+
+    def candidates(self, state: State) -> Candidates:
+        matcher, held = matcher_of(state), data_of(state.held)
+        draft = self._scheduler.scorer.tokenizer.encode(held) if held else ()
+        room = self._room(state) - len(draft)
+        left = min(self.limit - state.used, room)
+        if left > 0:
+            return self._allowed(state, matcher, held, left, draft)
+        if matcher.may_end and (room > 0 or state.used):
+            return Candidates(state, matcher, held, NOTHING, NO_PENALTIES)
+        raise self._dead_end(state, matcher, held, room)
+
+    def choose(self, candidates: Candidates) -> Coroutine[Any, Any, TokenChoice | None]:
+        if candidates.untried is NOTHING:
+            return _nothing()
+        return self._asked(candidates, candidates.untried, self.sampling)
+
+    def commit(self, candidates: Candidates, choice: TokenChoice | None) -> State:
+        state = candidates.state
+        if choice is None:
+            if candidates.untried is NOTHING:
+                return state._replace(matcher=candidates.matcher.end("bound"))
+            room = self._room(state) - len(candidates.draft)
+            raise self._dead_end(state, candidates.matcher, candidates.held, room)
+        if self._may_reject:
+            candidates = candidates._replace(untried=candidates.untried.copy())
+            self._tried.append(candidates)
+        return self.note(state, self._take(candidates, choice))
+
+    def known(self, state: State) -> State | None:
+        matcher = state.matcher
+        if matcher is None or not state.used or state.pending or state.held or state.overhang or matcher.forced():
+            return None  # then text is put on the path first
+        left = min(self.limit - state.used, self._room(state))
+        if left <= 0:
+            return None
+        candidates = self._allowed(state, matcher, b"", left)
+        mask, penalties = candidates.untried, candidates.penalties
+        choice = self._scheduler.known(state.node, mask, self.sampling, self.ledger, penalties)
+        return None if choice is None or isinstance(choice, Miss) else self.commit(candidates, choice)
+
+    def _asked(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> Coroutine[Any, Any, TokenChoice | None]:
+        node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
+        return self._scheduler.choose(node, draft, mask, sampling, self.ledger, penalties)
+
+    def _room(self, state: State) -> int:
+        """Tokens that the model can read after the path."""
+        return self._scheduler.scorer.context_length - state.depth
+
+    def _allowed(
+        self, state: State, matcher: Matcher, held: bytes, left: int, draft: tuple[int, ...] = ()
+    ) -> Candidates:
+        penalties = self.path.counts.penalties(state.history, self.sampling)
+        candidates = Candidates(state, matcher, held, self._mask(matcher, state.held, left), penalties, draft)
+        if not self._exact or self.sampling.truncates:
+            return candidates
+        place = place_of(candidates)
+        if self._single not in (None, place):
+            self._exact.add(place)
+        self._single = None
+        if place not in self._exact:
+            return candidates
+        untried = candidates.untried & self._left[place] if place in self._left else candidates.untried
+        if np.count_nonzero(untried) == 1:
+            self._single = place
+        return candidates._replace(untried=untried)
+
+    def _mask(self, matcher: Matcher, held: tuple[Piece, ...], left: int) -> Mask:
+        """The tokens that may come next. One within held text of this very hole costs one of the `left` tokens."""
+        data = data_of(held)
+        mask = matcher.allowed(data, left)
+        if any(piece.is_of(self.op.name) for piece in held):
+            for token in np.flatnonzero(mask).tolist():
+                spelled = self._engine.vocabulary.tokens[token]
+                if spelled and data.startswith(spelled) and not self._may_go_on(matcher, held, len(spelled), left):
+                    mask = mask.copy()
+                    mask[token] = False
+        return mask
+
+    def _may_go_on(self, matcher: Matcher, held: tuple[Piece, ...], size: int, left: int) -> bool:
+        """True if a value is still within reach after a token that spells so many bytes of held text."""
+        left -= held[0].is_of(self.op.name)
+        held = without(held, size)
+        return bool(self._mask(matcher, held, left).any()) if left > 0 else matcher.may_end and not held
+
+    def _take(self, candidates: Candidates, choice: TokenChoice) -> State:
+        state, matcher, token = candidates.state, candidates.matcher, choice.token
+        if choice.is_close is not None:
+            self.path.count_close_call(choice.is_close)
+        if self._may_reject:
+            self._cross_out(candidates.untried, token)
+        if token in self._scheduler.scorer.tokenizer.eos:
+            return state._replace(matcher=matcher.end("end-of-text"), score=state.score + choice.logprob)
+        data = self._engine.vocabulary.tokens[token] or b""
+        if len(data) <= len(candidates.held):
+            return self.path.take(state, token, choice.logprob)
+        # a token that begins with held text and goes beyond is shown as this hole's, and counts as one of it (S15)
+        after = matcher.advance(data[len(candidates.held) :])
+        if self._may_reject and not candidates.held and _ends_at_once(after, matcher):
+            self._cross_out_ends(candidates.untried, matcher)
+        scheduler, node, untried = self._scheduler, candidates.state.node, candidates.untried
+        choosable = Choosable(
+            scheduler.tree, node, self._engine, self.op, matcher, candidates.held, untried, self._term
+        )
+        return self.path.choose(state, token, self.op.name, choice.source, choice.logprob, after, choosable)
+
+    def _cross_out(self, mask: Mask, token: int) -> None:
+        """Removes a token from the mask; all tokens that end the text are one."""
+        mask[self._engine.vocabulary.eos if token in self._scheduler.scorer.tokenizer.eos else token] = False
+
+    def _cross_out_ends(self, mask: Mask, matcher: Matcher) -> None:
+        """Removes all tokens that would end the value here: they give the same one (S18)."""
+        vocabulary = self._engine.vocabulary
+        mask[vocabulary.eos] = False
+        for byte in np.unique(vocabulary.first_bytes[mask]).tolist():
+            if _ends_at_once(matcher.advance(bytes([byte])), matcher):
+                mask[vocabulary.first_bytes == byte] = False
+
+    # Several branches -----------------------------------------------------------------------------------------------
+
+    async def ways(self, state: State, most: int) -> list[Way]:
+        """At least one way and at most `most`, best first, or in the order of draws without repetition. The first is
+        the one that `choose` takes."""
+        candidates = self.candidates(state)
+        if candidates.untried is NOTHING:
+            return [Way(candidates, None)]
+        left, ways = candidates.untried, list[Way]()
+        while len(ways) < most:
+            sampling = self.sampling
+            if ways and sampling.temperature > 0:  # another draw has noise of its own
+                sampling = replace(sampling, index=sampling.index + len(ways) * DRAWS_APART)
+            choice = await self._chosen(candidates, left, sampling)
+            if choice is None:
+                break
+            ways.append(Way(candidates, choice))
+            left = left.copy()
+            self._cross_out(left, choice.token)
+        if not ways:
+            room = self._room(state) - len(candidates.draft)
+            raise self._dead_end(state, candidates.matcher, candidates.held, room)
+        return ways
+
+    async def _chosen(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> TokenChoice | None:
+        try:
+            return await self._asked(candidates, mask, sampling)
+        except ModelError as error:
+            fail_unfilled(self.op, error)
+
+    # Another value --------------------------------------------------------------------------------------------------
+
+    async def go_back(self) -> State | None:
+        assert self.opened is not None, "a hole is opened first"
+        if self.sampling.temperature > 0:
+            if not self._exclude():
+                return None
+            self.sampling = replace(self.sampling, index=self.sampling.index + 1)
+            return self.opened
+        best: tuple[float, Candidates, TokenChoice] | None = None
+        for candidates in self._tried:
+            choice = await self._chosen(candidates._replace(draft=()), candidates.untried, self.sampling)
+            if choice is not None:
+                score = candidates.state.score + choice.logprob
+                if best is None or score > best[0]:
+                    best = (score, candidates, choice)
+        if best is None:
+            return None
+        _, candidates, choice = best
+        return self.note(candidates.state, self._take(candidates, choice))
+
+    def _exclude(self) -> bool:
+        """Excludes the value that was drawn and rejected; False if no other value is left.
+
+        A token is left out of further draws where draws first differ, and only once all that it leads to was rejected:
+        so the others are drawn with their own probabilities (S21). Where a single token is left, draws first differ at
+        the next place. Where top_k, top_p or min_p let some tokens in and
+        others not, leaving one out would let in another: there nothing is left out.
+        """
+        drawn, self._tried = self._tried, []
+        self._single = None
+        if not self._exact:
+            self._exact.update([place_of(each) for each in drawn if each.untried.any()][:1])
+        for candidates in reversed(drawn):
+            left = self._left.setdefault(place_of(candidates), candidates.untried.copy())
+            left &= candidates.untried
+            if left.any():
+                return True
+        return False
+
+    # Errors ---------------------------------------------------------------------------------------------------------
+
+    def _dead_end(self, state: State, matcher: Matcher, held: bytes, room: int) -> ConstraintError | ModelError:
+        if room <= 0 or matcher.allowed(held, UNLIMITED).any():
+            if room >= self.limit - state.used:
+                return self.incomplete(matcher, "raise max_tokens, or bound what the type lets be long (max_length)")
+            return self._too_long()
+        return ConstraintError(
+            f"[{self.op.name}] cannot go on after {matcher.text.decode('utf-8', 'replace')!r}: no token of "
+            f"{self._scheduler.scorer.name} fits its condition",
+            span=self.op.span,
+        )
+
+    def _least_tokens(self, state: State) -> int:
+        """Lower bound of the tokens of the text before the hole, found without encoding it.
+
+        White space is left out, which a template may strip; a text that the hole itself forces counts as 0.
+        """
+        if any(piece.hole == self.op.name for piece in state.pending):
+            return 0
+        black = sum(map(len, read(state.pending).split()))
+        return -(-black // self._engine.vocabulary.longest)
+
+    def _too_long(self) -> ModelError:
+        model = self._scheduler.scorer
+        return ModelError(
+            f"[{self.op.name}] does not fit: {model.name} reads at most {model.context_length} tokens",
+            span=self.op.span,
+            hint="shorten the prompt, lower max_tokens or use a model with a longer context",
+        )
+
+
+def _ends_at_once(after: Matcher, before: Matcher) -> bool:
+    """True if a value ended where it stood, with none of the bytes that followed."""
+    return after.ending is not None and len(after.value) == len(before.text)
+
+
+async def _nothing() -> None:
+    """A hole at its bound: nothing is chosen."""

@@ -1,0 +1,411 @@
+"""Path of a model in this process: pending text becomes canonical tokens when the model is next asked (S10, S14).
+
+The methods take a state and return the next one, and record every token that joins or leaves the path in the ledger.
+The text of a chat's template between turns is on the path, and no part of the prompt (S30): it is never healed, and
+counts as the model's bos does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from itertools import accumulate
+
+from lmql_lite.cache.entry import Node
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.engine.events import Choosable
+from lmql_lite.engine.generate.pending_text import (
+    UNREAD,
+    begun,
+    behind_template,
+    block_marks,
+    first_answer,
+    of_template,
+    read,
+    shown,
+    stripped_left,
+    stripped_right,
+    unread,
+)
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.spelled_prompts import LEAST, SpelledPrompt, SpelledPrompts
+from lmql_lite.engine.state import (
+    Overhang,
+    PathCounts,
+    Piece,
+    State,
+    Step,
+    data_of,
+    ended,
+    join,
+    joined,
+    until,
+    without,
+)
+from lmql_lite.errors import ModelError
+from lmql_lite.media import Media
+from lmql_lite.models.chat import ChatFormat, Delimiter
+from lmql_lite.tokens import Fate, Role, Source, Token, Tokenizer
+
+NONE = -1
+"""The id of no token."""
+
+
+class TokenPath:
+    """Belongs to one branch of a run."""
+
+    def __init__(
+        self,
+        tree: TokenTree,
+        tokenizer: Tokenizer,
+        vocabulary: Vocabulary,
+        ledger: Ledger,
+        prompts: SpelledPrompts,
+        chat: ChatFormat | None = None,
+        mark: Callable[[int], int] | None = None,
+    ) -> None:
+        """`chat` is the format of a model with turns. `mark` gives the token that stands before a block of so many
+        tokens, for a model that reuses blocks."""
+        self.chat = chat
+        self._tree = tree
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._ledger = ledger
+        self._prompts = prompts
+        self._mark = mark
+        self.counts = PathCounts()
+        """Counts of the tokens on the path, for penalties."""
+
+    def fork(self, ledger: Ledger) -> TokenPath:
+        """A copy for another branch, with a ledger of its own."""
+        fork = copy(self)
+        fork._ledger, fork.counts = ledger, self.counts.fork()
+        return fork
+
+    def start(self) -> State:
+        """An empty text: the model's bos stands before it and is no part of it."""
+        node = self._tree.root
+        for token in self._tokenizer.bos:
+            node = self._tree.extend(node, token)
+        return State(pc=0, node=node, depth=len(self._tokenizer.bos))
+
+    def settle(self, state: State, *, last: bool = False) -> State:
+        """Encodes what is pending, in one piece, and takes back its ambiguous tail as `held`.
+
+        Nothing is held back at the `last` time, when no token will follow. In a chat, whoever is asked is the
+        assistant (S29).
+        """
+        state = self.resolve(state)
+        if self.chat is not None and state.turn is not None:
+            state = self._answering(state, self.chat, is_asked=not last)
+        if not state.pending and not last:
+            return state
+        # what an earlier hole left held, when it ended before its first token, is text like any other
+        return self._spell(state._replace(pending=joined(state.held, state.pending), held=()), last=last)
+
+    def _spell(self, state: State, *, last: bool) -> State:
+        ids = self._tokenizer.encode(read(state.pending))
+        tail = 0 if last else self._ambiguous(ids, first=state.depth == 0)
+        back = self._own(ids[len(ids) - tail :], state.pending)
+        taken = ids[: len(ids) - back]
+        marks = block_marks([len(self._data(token)) for token in taken], state.pending) if self._mark else {}
+        state, many = self._take_text(state, taken) if self._mark is None else (state, 0)
+        for at, token in enumerate(taken[many:]):
+            if self._mark is not None and at in marks:
+                state = state._replace(node=self._tree.extend(state.node, self._mark(marks[at])))
+            state = self.take(state, token)
+        if state.pending and state.pending[0].hole == UNREAD:  # then nothing was read with it
+            white, left = begun(state.pending, 0)
+            before = self._tree.path(state.node)[-1:] or (NONE,)
+            state = self._add(state._replace(pending=left), self._record(before[0], white), state.node, state.depth)
+        return state._replace(held=state.pending, pending=())
+
+    def _ambiguous(self, ids: tuple[int, ...], *, first: bool) -> int:
+        """Number of the last tokens that a longer token could contain: there the model must have the choice."""
+        back, tail = 0, b""
+        for count, token in enumerate(reversed(ids), start=1):
+            tail = self._data(token) + tail
+            if len(tail) >= self._vocabulary.longest:
+                break
+            if self._vocabulary.extends(tail):
+                back = count
+        # something has to stand before the first token that is asked for
+        return min(back, len(ids) - 1) if first else back
+
+    def _own(self, ids: tuple[int, ...], pieces: tuple[Piece, ...]) -> int:
+        """Number of the last ones of these tokens that contain no text of a template."""
+        room, count = len(read(pieces[behind_template(pieces) :])), 0
+        for token in reversed(ids):
+            room -= len(self._data(token))
+            if room < 0:
+                break
+            count += 1
+        return count
+
+    def _take_text(self, state: State, ids: tuple[int, ...]) -> tuple[State, int]:
+        """Puts tokens on the path that hold only text of the program's own, all at once. Returns their number too."""
+        if not state.pending or state.pending[0].hole is not None:
+            return state, 0
+        piece, *others = state.pending
+        ends = list(accumulate(len(self._data(token)) for token in ids))
+        many = bisect_left(ends, len(piece.data)) if others else bisect_right(ends, len(piece.data))
+        if not many:  # the token at the end has a part of what follows
+            return state, 0
+        prompt = SpelledPrompt(state.node, state.history, piece.data, ids[:many], ends[:many], [], [])
+        self._prompts.begin(prompt)
+        steps, begin = prompt.steps, ends[len(prompt.steps) - 1] if prompt.steps else 0
+        node, history = (steps[-1].node, steps[-1]) if steps else (state.node, state.history)
+        for token, end in zip(ids[len(steps) : many], ends[len(steps) : many], strict=True):
+            child = self._tree.extend(node, token)
+            history = Step(Token(token, piece.data[begin:end], None, piece.source, "kept", None), node, child, history)
+            steps.append(history)
+            node, begin = child, end
+        if many >= LEAST:  # what is pinned below it then need not be walked up to the root
+            self._tree.extend_path(state.node, prompt.ids)
+        self._ledger.add_prompt(steps, prompt.moves)
+        pending = without(state.pending, ends[many - 1])
+        return state._replace(node=node, history=history, depth=state.depth + many, pending=pending), many
+
+    def take(self, state: State, token: int, logprob: float | None = None) -> State:
+        """Puts a token of settled text on the path: from `held` where there is some, else from `pending`.
+
+        `logprob` is set where the model was let choose, and chose what was held.
+        """
+        spelled, left = begun(state.held or state.pending, len(self._data(token)))
+        held, pending = (left, state.pending) if state.held else ((), left)
+        state = state._replace(held=held, pending=pending, score=state.score + (logprob or 0.0))
+        return self._put(state, token, spelled, logprob)
+
+    # Turns of a chat ---------------------------------------------------------------------------------------------
+
+    def begin(self, state: State, role: Role, chat: ChatFormat) -> State:
+        """A turn begins. Raises ModelError where the model's template has no such turn here."""
+        state = self.resolve(state)
+        state = self._answering(state, chat, is_asked=False) if state.turn else self._without_turns(state)
+        state = state._replace(pending=joined(state.held, state.pending), held=())
+        opening = chat.opening(state.turn, role)
+        if state.turn in chat.strips:
+            state = state._replace(pending=stripped_right(state.pending))
+        return self._say(state, opening)._replace(turn=role)
+
+    def show(self, state: State, item: Media, tokens: tuple[int, ...]) -> State:
+        """A picture, video or clip: `tokens` stand for it on the path. Text before it and after it is encoded alone."""
+        state = self.resolve(state)
+        state = state._replace(pending=joined(state.held, state.pending), held=())
+        if self.chat is not None and state.turn is not None and self._is_new(state, self.chat):
+            state = self._begun(state, self.chat, is_asked=False)
+        state = self._spell(state, last=True)
+        node = state.node
+        for token in tokens:
+            node = self._tree.extend(node, token)
+        step = Step(Token(NONE, str(item).encode(), None, "prompt", "kept", None), state.node, node, state.history)
+        self._ledger.add(step)
+        return state.shown(item, step, len(tokens))
+
+    def _without_turns(self, state: State) -> State:
+        """Before the first turn. The template says itself whether there is a bos."""
+        before = data_of(joined(state.held, state.pending))
+        if state.history is not None or before.strip():
+            raise ModelError(
+                "there is text before the first role tag, which then is in nobody's turn",
+                hint="begin with {:system} or {:user}",
+            )
+        return state._replace(node=self._tree.root, depth=0, held=(), pending=(unread(before),) if before else ())
+
+    def _answering(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
+        """In a turn of the assistant's, where a hole stands or the model is asked; the turn's text has a beginning."""
+        answer = first_answer(state.pending)
+        if state.turn != "assistant" and (is_asked or answer is not None):
+            own = () if answer is None else state.pending[answer:]
+            state = self.begin(state._replace(pending=state.pending[:answer]), "assistant", chat)
+            state = state._replace(pending=joined(state.pending, own))
+        return self._begun(state, chat, is_asked=is_asked) if self._is_new(state, chat) else state
+
+    def _is_new(self, state: State, chat: ChatFormat) -> bool:
+        """True if none of the turn's text is on the path yet."""
+        if behind_template(state.pending):
+            return True
+        newest = state.history
+        while newest is not None and newest.token.fate != "kept":
+            newest = newest.before
+        if state.held or (newest is not None and newest.node == state.node):
+            return False
+        return bool(chat.borders.intersection(self._tree.path(state.node)[-1:]))
+
+    def _begun(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
+        """Adds the template's text between the beginning of a turn and its own text, the model's or the query's."""
+        at = behind_template(state.pending)
+        opening, text = state.pending[:at], state.pending[at:]
+        if state.turn in chat.strips:
+            text = stripped_left(text)
+        first = next((piece for piece in text if piece.hole != UNREAD), None)
+        is_said = first is not None and first.hole is None
+        if first is None and not is_asked:
+            return state
+        state = state._replace(pending=opening)
+        if state.turn == "assistant":
+            state = self._say(state, chat.said if is_said else chat.asked)
+        if not is_said:  # what the model begins is not read together with what the template says
+            state = self._spell(state, last=True)
+        return state._replace(pending=joined(state.pending, text))
+
+    def _say(self, state: State, delimiter: Delimiter) -> State:
+        """Adds text of the template, encoded together with the text around it, as the template means it."""
+        for part in delimiter:
+            if isinstance(part, bytes):
+                state = state._replace(pending=join(state.pending, of_template(part)))
+                continue
+            if read(state.pending):
+                state = self._spell(state, last=True)
+            state = self._put(state._replace(pending=()), part, state.pending)
+        return state
+
+    def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
+        """A token joins the path, on record if the prompt holds something of what it stands for."""
+        node, told = self._tree.extend(state.node, token), shown(spelled)
+        if told:
+            record = replace(self._record(token, told), logprob=logprob)
+            first = _owner(told)
+            counts = first is not None and first.is_of(state.hole)
+            return self._add(state, record, node, state.depth + 1)._replace(used=state.used + counts)
+        return state._replace(node=node, depth=state.depth + 1)
+
+    def _record(self, token: int, told: tuple[Piece, ...]) -> Token:
+        whose = _owner(told)
+        hole, source = (whose.hole, whose.source) if whose else (None, told[0].source)
+        return Token(token, data_of(told), hole, source, "kept", None)
+
+    # Holes -------------------------------------------------------------------------------------------------------
+
+    def choose(
+        self,
+        state: State,
+        token: int,
+        hole: str,
+        source: Source,
+        logprob: float,
+        matcher: Matcher | None,
+        choosable: Choosable | None = None,
+    ) -> State:
+        """Puts a token that was chosen for a hole on the path; it covers `held` and goes beyond. The hole is then at
+        `matcher`; `choosable` tells what the token was chosen from."""
+        record = Token(token, self._data(token), hole, source, "kept", logprob)
+        step = Step(record, state.node, self._tree.extend(state.node, token), state.history)
+        self._ledger.add(step, choosable)
+        return state.chosen(step, logprob, matcher)
+
+    def count_close_call(self, is_close: bool) -> None:
+        """Counts a choice that the model's noise might have made otherwise."""
+        meter = self._ledger.meter
+        meter.close_calls = (meter.close_calls or 0) + is_close
+
+    def force(self, state: State, data: bytes, hole: str) -> State:
+        """Text that a constraint leaves no choice about: pending, like the program's own."""
+        return state._replace(pending=join(state.pending, Piece(data, hole, "forced")))
+
+    def close(self, opened: State, state: State) -> State:
+        """The end of a hole: where its tokens run past the value, they hang over until the next text is known."""
+        matcher, hole, entry = state.matcher, state.hole, state.entry
+        assert matcher is not None, "a hole is open"
+        value = matcher.value
+        state = state._replace(matcher=None, hole=None, used=0, entry=(), text=state.text + value.decode())
+        surplus = matcher.text[len(value) :]
+        if surplus:  # what a constraint said of it is not on the path yet, and need not be
+            waiting = joined(state.held, state.pending)
+            pending = until(waiting, len(data_of(waiting)) - len(surplus))
+            surplus = surplus[: max(len(surplus) - len(data_of(waiting)), 0)]
+            state = state._replace(held=(), pending=pending)
+        state = state._replace(held=ended(state.held, hole), pending=ended(state.pending, hole))
+        if not surplus:
+            return state
+        steps: list[Step] = []
+        covered, step = 0, state.history
+        while covered < len(surplus):
+            assert step is not None, "surplus bytes are on the path"
+            if step.token.fate == "kept":
+                steps.append(step)
+                covered += len(step.token.data)
+            step = step.before
+        first, kept = steps[-1].token, covered - len(surplus)
+        before = join(entry, Piece(value, hole, first.source, is_ended=True))
+        if len(data_of(before)) < kept:  # the token begins in text that was held back before the hole
+            before = join((), Piece(first.data[:kept], hole, first.source, is_ended=True))
+        before = without(before, len(data_of(before)) - kept)
+        return state._replace(overhang=Overhang(tuple(reversed(steps)), before, surplus))
+
+    def resolve(self, state: State) -> State:
+        """Keeps the tokens of an overhang that the text since then begins with; takes the others off the path."""
+        overhang = state.overhang
+        if overhang is None:
+            return state
+        following, keep = data_of(state.pending), 0
+        while keep < len(overhang.steps) and following.startswith(overhang.surplus[: overhang.reach(keep + 1)]):
+            keep += 1
+        return self._keep(state, overhang, keep)
+
+    def run_on(self, state: State, begin: Callable[[bytes, int], Matcher | None]) -> State:
+        """Into a hole of the same segment: a surplus that covers the text between may be the beginning of its value.
+
+        `begin` gives the hole after bytes that are so many of its tokens; None where they do not
+        fit. Tokens that do not fit leave the path: the cut is where the last hole ended (S14).
+        """
+        overhang, between = state.overhang, data_of(state.pending)
+        if overhang is None or not overhang.surplus.startswith(between):
+            return self.resolve(state)
+        for many in range(len(overhang.steps), 0, -1):
+            beginning = overhang.surplus[len(between) : overhang.reach(many)]
+            tokens = sum(overhang.reach(earlier) >= len(between) for earlier in range(many))
+            matcher = begin(beginning, tokens) if beginning else None
+            if matcher is not None:
+                entry = joined(overhang.before, state.pending)
+                return self._keep(state, overhang, many)._replace(matcher=matcher, used=tokens, entry=entry)
+        return self.resolve(state)
+
+    def _keep(self, state: State, overhang: Overhang, many: int) -> State:
+        """The first `many` tokens of an overhang stay, the others leave the path."""
+        # what replaces the part before the cut keeps its provenance (S31)
+        pending = without(state.pending, overhang.reach(many)) if many else joined(overhang.before, state.pending)
+        state = state._replace(overhang=None, pending=pending)
+        dropped = overhang.steps[many:]
+        if not dropped:
+            return state
+        for step in dropped:
+            self._ledger.drop(step, "cut")
+        history = _with_fate(state.history, {id(step) for step in dropped})
+        # their score stays: it was what the end of the hole cost
+        return state._replace(node=dropped[0].parent, depth=state.depth - len(dropped), history=history)
+
+    def _add(self, state: State, token: Token, node: Node, depth: int) -> State:
+        """A token goes on record; it leads to `node`."""
+        step = Step(token, state.node, node, state.history)
+        self._ledger.add(step)
+        return state._replace(node=node, history=step, depth=depth)
+
+    def _data(self, token: int) -> bytes:
+        data = self._vocabulary.tokens[token]
+        assert data is not None, "only tokens with text are put on the path"
+        return data
+
+
+def _owner(pieces: tuple[Piece, ...]) -> Piece | None:
+    """The piece that a token of them belongs to: the first one that is read."""
+    return next((piece for piece in pieces if piece.hole != UNREAD), None)
+
+
+def _with_fate(history: Step | None, cut: set[int]) -> Step | None:
+    """The history with those of its newest steps marked as cut."""
+    newer: list[Step] = []
+    left = len(cut)
+    while left:
+        assert history is not None, "only steps of the history are cut"
+        newer.append(history)
+        left -= id(history) in cut
+        history = history.before
+    for step in reversed(newer):
+        fate: Fate = "cut" if id(step) in cut else step.token.fate
+        history = replace(step, token=replace(step.token, fate=fate), before=history)
+    return history

@@ -1,0 +1,341 @@
+"""Questions to a server: the cache keys that answer a hole, and the request to send where none of them is known."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lmql_lite.cache.byte_tree import END, CacheKey, KnownToken
+from lmql_lite.cache.sampling import is_greedy
+from lmql_lite.constraints.hole_matcher import Engine
+from lmql_lite.constraints.language import ANYTHING, Language
+from lmql_lite.constraints.server_grammar import pushed
+from lmql_lite.constraints.terms import And, Stop, Term
+from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.engine.generate.generator import Lookahead
+from lmql_lite.engine.plan import Way
+from lmql_lite.models.answer_form import ROOM, AnswerForm
+from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema
+from lmql_lite.options import Sampling
+from lmql_lite.program.ops import Hole
+
+ALTERNATIVES = 5
+"""Number of other tokens requested with each one, where the server reports them."""
+TOKEN_BYTES = 4
+"""Bytes of text that count as a token of a server: its own are not known, and one text may be cut into others (S15)."""
+LANGUAGES_KEPT = 256
+FREE_SHARE = 0.9
+"""Share of printable ASCII that may come first in a hole whose answers are mostly valid without a grammar."""
+PRINTABLE = range(0x20, 0x7F)
+
+
+Rejected = frozenset[tuple[bytes, bool]]
+"""Texts of a segment that give a hole a value which was rejected; True for those that only begin so."""
+
+
+@dataclass(frozen=True)
+class HoleQuestion:
+    """Question of one hole, from the beginning of its segment on (S16).
+
+    A server gets what is `pushed`, or `stops`; with neither it writes freely, past the segment where more follows.
+    `language` is the server grammar for where free text does not fit. `key` stands for conditions, texts and place of
+    the segment, and `begin` is the number of bytes before it. `isolated`: only answers to this very hole count (S7).
+    """
+
+    lookahead: Lookahead
+    capabilities: Capabilities
+    language: Language | None = None
+    pushed: Language | JsonSchema | AnswerForm | None = None
+    stops: tuple[str, ...] = ()
+    key: bytes = b""
+    begin: int = 0
+    sampling: Sampling = Sampling()  # noqa: RUF009  a frozen value
+    isolated: bool = False
+    is_anew: bool = False
+    """Free text did not fit: only answers under the condition count."""
+    banned: tuple[int, ...] = ()
+    most: int | None = None
+    """Maximum number of tokens of a request, where the question asks for few."""
+    tells: bool = True
+    """The allowed answers may be told to the model of a chat."""
+    is_bounded: bool = False
+    """The condition may end the answer before the model does, which a server may not notice."""
+    undecided: int | None = None
+    """Number of bytes after which, at the latest, it leaves no choice, where it is bounded."""
+
+    @property
+    def way(self) -> Way:
+        if isinstance(self.pushed, AnswerForm):
+            return "told" if self.pushed.is_told else "schema"
+        if self.lookahead.schema is not None:
+            return "schema" if self.pushed else "freely"
+        return "grammar" if self.pushed else "stops" if self.stops else "freely"
+
+    @property
+    def goes_on(self) -> bool:
+        """True if an answer may serve more than one hole."""
+        return self.lookahead.goes_on or self.lookahead.holes > 1
+
+    @property
+    def draws(self) -> bool:
+        return not is_greedy(self.sampling)
+
+    @cached_property
+    def held(self) -> CacheKey:
+        """Key of the answers under the condition of the segment."""
+        ruled_out = struct.pack(f"<{len(self.banned)}i", *self.banned)
+        return self._key(self.key + ruled_out)
+
+    @cached_property
+    def reads(self) -> tuple[CacheKey, ...]:
+        """Keys whose answers count, the best first."""
+        return (self.held,) if self.is_anew else (self.held, self._free)
+
+    @cached_property
+    def writes(self) -> CacheKey:
+        """Key of the answer to a request; one of `reads`."""
+        return self.held if self.is_anew or self.pushed is not None else self._free
+
+    @cached_property
+    def _free(self) -> CacheKey:
+        """Key of free text."""
+        return self._key(self.key + b"freely" if self._is_alone else b"")
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.isolated or self.sampling.penalises
+
+    def _key(self, condition: bytes) -> CacheKey:
+        numbered = bool(self.banned) or (self.draws and self.capabilities.takes_bans)
+        return replace(CacheKey.of(condition, self.sampling), numbered=numbered)
+
+    @property
+    def runs_on(self) -> bool:
+        """True if the answer goes on past the hole."""
+        return self.goes_on and not (self.pushed or self.stops or self._is_alone)
+
+    @property
+    def is_left(self) -> bool:
+        """True if an answer may go on where the run has all that it needs of it."""
+        return self.most is None and not (self.pushed or self.stops) and (self.runs_on or self.is_bounded)
+
+    def request(self, most: int, text: bytes) -> CompletionRequest:
+        """Request for at most so many tokens after `text`."""
+        pushed: Language | JsonSchema | None = None
+        if isinstance(self.pushed, AnswerForm):
+            form = self.form(text)
+            pushed, most = form.schema if form else None, most + ROOM
+        elif isinstance(self.pushed, Language):
+            pushed = self.pushed.after(text[self.begin :].decode())
+        elif not text[self.begin :]:  # a schema describes a whole value
+            pushed = self.pushed
+        return CompletionRequest(
+            self.most or most,
+            self.stops,
+            pushed,
+            self.sampling,
+            self.banned,
+            min(ALTERNATIVES, self.capabilities.alternatives),
+        )
+
+    def form(self, text: bytes) -> AnswerForm | None:
+        """Form of the answer after `text`, where it has one."""
+        if not isinstance(self.pushed, AnswerForm) or not text[self.begin :]:
+            return self.pushed if isinstance(self.pushed, AnswerForm) else None
+        rest = self.language and self.language.after(whole(text[self.begin :]))
+        return AnswerForm.of(rest, is_told=self.pushed.is_told) if rest else None
+
+    def ends(self, text: bytes) -> bool:
+        """True if nothing may follow `text`, so that the server ends by itself."""
+        if isinstance(self.pushed, Language):
+            left = self.pushed.after(whole(text[self.begin :]))
+            return left is not None and not left.rules[0].edges
+        return text.endswith(tuple(stop.encode() for stop in self.stops))
+
+    def allows(self, text: bytes, said: KnownToken) -> bool:
+        """True if a server that is held to the condition may say this token after `text`; a schema tells nothing."""
+        if said.key == self.held or not isinstance(self.pushed, Language):
+            return True
+        if self.pushed.rule_after(whole(text[self.begin :])) is None:
+            return True  # the text has left the language, and the server is asked freely
+        rule = self.pushed.rule_after(whole(text[self.begin :] + said.data))
+        return rule is not None and (rule.accepts or not said.ends)
+
+    def under_condition(self, banned: tuple[int, ...] = ()) -> HoleQuestion:
+        """The same under the condition, for where free text does not fit; a first token must not be `banned` (S22)."""
+        most = 1 if banned else None
+        pushed = self.pushed if isinstance(self.pushed, AnswerForm) else self.language or self.pushed
+        return replace(self, pushed=pushed, isolated=True, is_anew=True, banned=banned, most=most)
+
+    def told(self) -> HoleQuestion | None:
+        """The same with the allowed answers told to the model; None if they are told, or not to be told."""
+        form = self.pushed
+        if not isinstance(form, AnswerForm) or form.is_told or not self.tells:
+            return None
+        key = hashlib.blake2b(self.key + b"told", digest_size=16).digest()
+        return replace(self, pushed=replace(form, is_told=True), key=key)
+
+    def plain_token(self) -> HoleQuestion:
+        """The most likely next token, freely, with its alternatives: they are stored with the plain answer (S1)."""
+        return HoleQuestion(self.lookahead, self.capabilities, most=1)
+
+    def beyond(self) -> HoleQuestion:
+        """The same where the server grammar has ended and the hole has not: free text follows."""
+        key = hashlib.blake2b(self.key + b"beyond", digest_size=16).digest()
+        return replace(self, key=key, language=None, pushed=None, stops=())
+
+    def without(self, text: bytes, rejected: Rejected) -> HoleQuestion | None:
+        """The same for another value of the hole that begins after `text`; None where it has no other, or may have any.
+
+        The server grammar is that of the segment without the values that were rejected.
+        """
+        language = self.language or self.pushed
+        if not isinstance(language, Language):
+            return None
+        rest = language.after(whole(text[self.begin :]))
+        for value, is_begun in rejected:
+            rest = rest and rest.without(whole(value), begun=is_begun)
+        if rest is None or rest.is_empty:
+            return None
+        key = hashlib.blake2b(self.key + text + repr(sorted(rejected)).encode(), digest_size=16).digest()
+        pushed: Language | AnswerForm = rest
+        if isinstance(self.pushed, AnswerForm):
+            pushed = self.pushed
+            for value, _ in sorted(rejected):
+                pushed = pushed.without(whole(value), rest)
+        return replace(
+            self, language=rest, pushed=pushed, stops=(), key=key, begin=len(text), isolated=True, is_anew=True
+        )
+
+    @property
+    def following(self) -> bytes:
+        """The text that is known behind the last hole."""
+        parts = self.lookahead.parts
+        last = max(at for at, part in enumerate(parts) if not isinstance(part, bytes))
+        return b"".join(part for part in parts[last + 1 :] if isinstance(part, bytes))
+
+    def again(self) -> HoleQuestion:
+        """The same for another draw."""
+        return replace(self, sampling=replace(self.sampling, index=self.sampling.index + 1))
+
+
+def requested(lookahead: Lookahead, *, speculates: bool) -> Lookahead:
+    """Part of a segment that one request is for: a hole of JSON stands alone."""
+    if lookahead.schema is not None:
+        lookahead = replace(lookahead, parts=lookahead.parts[:1])
+    return replace(lookahead, goes_on=lookahead.goes_on and speculates)
+
+
+class PushDown:
+    """Choice of how a server is held to conditions (S17). Languages are kept for all runs of a segment."""
+
+    def __init__(self, engine: Engine, capabilities: Capabilities) -> None:
+        """`capabilities` are those of the server."""
+        self._engine = engine
+        self._capabilities = capabilities
+        self._languages: OrderedDict[tuple[Term | bytes, ...], Language | None] = OrderedDict()
+
+    def question(self, op: Hole, lookahead: Lookahead, *, tells: bool = True) -> HoleQuestion:
+        """Question of a segment that begins with `op`. A stop string is simpler than a grammar and ends alike.
+
+        `tells`: the model of a chat may be told what it may answer.
+        """
+        can = self._capabilities
+        if can.chat_only and not can.takes_languages and lookahead.schema is None:
+            form = self._form(lookahead.parts[0], tells=tells)
+            if form is not None:
+                return replace(form, lookahead=Lookahead(lookahead.parts[:1], goes_on=True, is_whole=False))
+        if lookahead.schema is not None:
+            schema = JsonSchema(lookahead.schema) if can.takes_schemas else None
+            return HoleQuestion(lookahead, can, pushed=schema)
+        is_last = not (lookahead.goes_on or lookahead.holes > 1)
+        stops = self.stops(op, lookahead.parts[0]) if is_last else ()
+        language = None
+        for some in lookahead.beginnings() if can.takes_languages else ():
+            language = self._language(some.parts)
+            if language is not None:
+                lookahead = some
+                break
+        runs_on = lookahead.goes_on and language is not None and is_free(language)
+        pushed = None if stops or runs_on or language == ANYTHING else language
+        question = HoleQuestion(lookahead, can, language, pushed, stops)
+        return self._bounded(question, lookahead.parts) if is_last else question
+
+    def alone(self, question: HoleQuestion, op: Hole, term: Term | bytes) -> HoleQuestion:
+        """Question of one hole of a segment. The server is held to the same, so that it answers alike with and without
+        a cache (law 1); where it writes freely, stop strings end the request with the hole.
+        """
+        stops = question.stops if question.pushed is not None else self.stops(op, term)
+        return self._bounded(replace(question, isolated=True, stops=stops), (term,))
+
+    def _bounded(self, question: HoleQuestion, parts: tuple[Term | bytes, ...]) -> HoleQuestion:
+        """The same with what is known of the end of its answer, for a server that bills what nobody reads."""
+        ends_alone = question.pushed is not None or question.lookahead.schema is not None
+        if ends_alone or not self._capabilities.bills_to_the_end:
+            return question
+        language = self._language(parts)
+        if language == ANYTHING:
+            return question
+        return replace(question, is_bounded=True, undecided=language.undecided() if language else None)
+
+    def _form(self, hole: Term | bytes, *, tells: bool) -> HoleQuestion | None:
+        """Question of one hole whose answer has a form; None where nearly anything may be said, or it may not be told.
+
+        What is known freely does not count: the model answered another prompt.
+        """
+        can, language = self._capabilities, self._language((hole,))
+        if language is None or language == ANYTHING or is_free(language) or not (can.takes_schemas or tells):
+            return None
+        form = AnswerForm.of(language, is_told=not can.takes_schemas)
+        if form is None:
+            return None
+        parts = Lookahead((hole,), goes_on=False, is_whole=False)
+        return HoleQuestion(parts, can, language, form, isolated=True, is_anew=True, tells=tells)
+
+    def stops(self, op: Hole, hole: Term | bytes) -> tuple[str, ...]:
+        """Phrases that end a hole wherever they come, if the server takes so many."""
+        if op.may_reject:
+            return ()
+        parts = hole.terms if isinstance(hole, And) else (hole,)
+        phrases = [part.phrase for part in parts if isinstance(part, Stop)]
+        return tuple(phrase.decode() for phrase in phrases) if 0 < len(phrases) <= self._capabilities.stops else ()
+
+    def _language(self, parts: tuple[Term | bytes, ...]) -> Language | None:
+        """Server grammar of a segment; None if it would be too large, or a hole may end before an unsaid phrase."""
+        if parts not in self._languages:
+            automata = [part if isinstance(part, bytes) else self._engine.automaton(part) for part in parts]
+            made = pushed(automata, self._capabilities.most_rules)
+            self._languages[parts] = made.language if made and not made.language.is_empty else None
+            if len(self._languages) > LANGUAGES_KEPT:
+                self._languages.popitem(last=False)
+        self._languages.move_to_end(parts)
+        return self._languages[parts]
+
+
+def is_free(language: Language) -> bool:
+    """True if nearly any character may come first. Such text is better left to run on, so that one request serves what
+    follows; where nothing follows, the grammar ends it in the right place.
+    """
+    edges = language.rules[0].edges
+    begun = sum(any(low <= code <= high for low, high, _ in edges) for code in PRINTABLE)
+    return begun >= FREE_SHARE * len(PRINTABLE)
+
+
+def whole(text: bytes) -> str:
+    """Text without an incomplete character at its end."""
+    return text.decode("utf-8", "ignore")
+
+
+def text_engine(*, by_server: bool) -> Engine:
+    """Matchers of text whose tokens are not known: every byte may be one. For a server, characters are counted."""
+    vocabulary = Vocabulary((*(bytes([byte]) for byte in range(END)), None), frozenset({END}))
+    return Engine(vocabulary, token_characters=TOKEN_BYTES if by_server else None)
+
+
+def tokens_for(size: int) -> int:
+    """Tokens to ask a server for, where `size` bytes are wanted: its own may be shorter, and a character several."""
+    tokens = -(-size // TOKEN_BYTES)
+    return tokens + tokens // 4 + TOKEN_BYTES

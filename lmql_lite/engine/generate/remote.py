@@ -1,0 +1,218 @@
+"""Generator with a server: the model writes freely, and one answer may serve the holes of a whole segment."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lmql_lite.cache.byte_tree import VOCABULARY, KnownToken
+from lmql_lite.cache.entry import Answer
+from lmql_lite.cache.sampling import is_greedy
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.constraints.language import Language
+from lmql_lite.constraints.terms import Term, identity
+from lmql_lite.engine.generate.byte_path import UNNUMBERED, BytePath
+from lmql_lite.engine.generate.generator import Lookahead
+from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, PushDown, requested, text_engine
+from lmql_lite.engine.generate.remote_fill import RemoteFill
+from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.result import OptionScores, Usage, probabilities
+from lmql_lite.engine.state import State, Step, data_of
+from lmql_lite.errors import Span
+from lmql_lite.media import Media
+from lmql_lite.models.base import Capabilities, Completer
+from lmql_lite.options import Sampling
+from lmql_lite.program.ops import Hole
+from lmql_lite.tokens import Role, Token
+
+SCORED = 0
+"""The token of an answer that is a score alone."""
+
+
+class RemoteModel:
+    """A model behind an API, with what all its runs share. Its matchers read bytes: its vocabulary is not known."""
+
+    vocabulary_size = VOCABULARY
+
+    def __init__(self, completer: Completer, capabilities: Capabilities) -> None:
+        self.name = completer.name
+        self.fingerprint = capabilities.fingerprint
+        self.completer = completer
+        self.capabilities = capabilities
+        self.engine = text_engine(by_server=True)
+        self.pushing = PushDown(self.engine, capabilities)
+
+    def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> RemoteScheduler:
+        return RemoteScheduler(self.completer, self.capabilities, tree, replay=replay)
+
+
+class RemoteGenerator:
+    """Belongs to one run. `isolated`: each hole is a request of its own, which ends with it (S7)."""
+
+    spells_freely = True
+
+    def __init__(
+        self,
+        model: RemoteModel,
+        scheduler: RemoteScheduler,
+        ledger: Ledger,
+        *,
+        isolated: bool,
+        speculate: bool,
+        tells: bool,
+        hole_requests: int,
+    ) -> None:
+        """`tells`: the model of a chat may be told what it may answer. `hole_requests` is the most for one hole."""
+        self.model = model.name
+        self.engine = model.engine
+        self.ledger = ledger
+        self.scheduler = scheduler
+        self.tree = scheduler.byte_tree.tree
+        self.path = BytePath(scheduler.byte_tree, ledger, chat=scheduler.capabilities.chat_only)
+        self.reader = Reader(ledger)
+        ledger.by_server = True
+        self._pushing = model.pushing
+        self._isolated = isolated
+        self._speculate = speculate
+        self._tells = tells
+        self._hole_requests = hole_requests
+        self._segment: HoleQuestion | None = None
+        self._left = 0
+        """Holes of the segment that are still to come."""
+        self._own: bytes | None = None
+        """Key of the answers to a hole, or to holes that are drawn together, where they are asked alone."""
+        self._fill: RemoteFill | None = None
+
+    def fork(self) -> RemoteGenerator:
+        raise AssertionError("runs with a server have one branch")
+
+    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
+        raise AssertionError("a server is not asked about tokens that it did not choose")
+
+    def turn(self, state: State, role: Role, span: Span) -> State:
+        return self.path.begin(state, role)
+
+    def show(self, state: State, item: Media) -> State:
+        self.scheduler.media[item.digest] = item
+        return self.path.show(state, item)
+
+    def fill(
+        self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
+    ) -> RemoteFill:
+        before = self._fill
+        goes_on = op.continues_segment and self._left > 0 and not (before and before.fell_short)
+        if self._segment is None or not goes_on:
+            self._segment = self._begun(op, state, lookahead())
+        elif before is not None and before.is_held:
+            self._segment = self._segment.under_condition()
+        self._left -= 1
+        question = self._segment
+        # a server counts for its penalties from where the request began: each hole is a request of its own
+        if self._isolated or sampling.penalises:
+            # draws under the grammar of a segment are drawn together, as they are with a cache (law 1)
+            is_drawn = isinstance(question.pushed, Language) and not (is_greedy(sampling) or sampling.penalises)
+            if self._own is None or not (goes_on and is_drawn):
+                self.reader.leave()
+                self._own = self._own_key(question, state)
+            question = replace(self._pushing.alone(question, op, term), key=self._own)
+        question = replace(question, sampling=sampling)
+        self._fill = RemoteFill(op, self.path, self.reader, self.scheduler, question, limit, self._hole_requests)
+        return self._fill
+
+    def _begun(self, op: Hole, state: State, lookahead: Lookahead) -> HoleQuestion:
+        """The condition that the server is held to from here on."""
+        lookahead = requested(lookahead, speculates=self._speculate)
+        known = [part if isinstance(part, bytes) else identity(part) for part in lookahead.parts]
+        parts = (state.text.encode(), repr((known, lookahead.schema)).encode())
+        begin = state.depth + len(data_of(state.pending))
+        question = replace(self._pushing.question(op, lookahead, tells=self._tells), key=_digest(*parts), begin=begin)
+        self._left = question.lookahead.holes
+        return question
+
+    def _own_key(self, question: HoleQuestion, state: State) -> bytes:
+        """Key of the answers to one hole, of this run alone where it is isolated."""
+        own = b"%d" % secrets.randbits(64) if self._isolated else b""
+        return _digest(question.key, state.text.encode(), own)
+
+    def begin_call(self, state: State) -> State:
+        return state
+
+    # Options that are weighed ---------------------------------------------------------------------------------------
+
+    def begin_options(self, state: State) -> State:
+        self.reader.leave()  # scoring is a request of its own
+        return self.path.settle(self.path.answer(state))
+
+    def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
+        return (), 1
+
+    def count(self, text: str) -> int:
+        return -(-len(text) // TOKEN_BYTES)
+
+    async def weigh(
+        self, state: State, texts: Sequence[str], ids: Sequence[tuple[int, ...]]
+    ) -> tuple[list[Answer], tuple[float, ...]]:
+        """One request for all options that are not known; each score is stored as the answer to that very question."""
+        known: dict[str, Answer] = {}
+        for text in () if self._isolated else texts:
+            answer = self.tree.greedy_answer(state.node, _question(text))
+            if answer is not None:
+                known[text] = answer
+        unknown = [text for text in texts if text not in known]
+        logprobs = await self.scheduler.score(state.node, unknown, self.ledger)
+        for text, logprob in zip(unknown, logprobs, strict=True):
+            answer = Answer(SCORED, float(np.float32(logprob)), self.ledger.run)  # as a file keeps it
+            known[text] = answer if self._isolated else self.tree.add_greedy_answer(state.node, _question(text), answer)
+        answers = [known[text] for text in texts]
+        return answers, tuple(answer.logprob for answer in answers)
+
+    def insert(self, state: State, hole: str, text: str, answer: Answer) -> State:
+        return self.path.choose(state, KnownToken(text.encode(), answer.logprob, answer.run), hole)
+
+    async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
+        """The tokens of options are not known: each is one piece."""
+        self.reader.leave()
+        before = self.ledger.requests
+        aside = BytePath(self.scheduler.byte_tree, Ledger(self.ledger.run), chat=self.scheduler.capabilities.chat_only)
+        _, logprobs = await self.weigh(aside.settle(aside.answer(state)), options, ())
+        pieces = tuple(
+            (Token(UNNUMBERED, option.encode(), None, "model", "kept", logprob),)
+            for option, logprob in zip(options, logprobs, strict=True)
+        )
+        usage = Usage(requests=self.ledger.requests - before, forward_passes=None)
+        return OptionScores(options, logprobs, probabilities(logprobs), pieces, usage)
+
+    # The course of a run --------------------------------------------------------------------------------------------
+
+    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
+        """The answer; meanwhile a stream goes on."""
+        return await answer
+
+    def leave(self) -> None:
+        self.reader.leave()
+
+    async def close(self) -> None:
+        await self.reader.close()
+
+    async def finish(self, state: State) -> State:
+        stream = self.reader.stream
+        if stream is not None and stream.ends(self.scheduler.text_to(stream.tip)):
+            await stream.over()  # the server ends here by itself, and then reports what it cost
+        self.reader.leave()
+        state = self.path.settle(state)
+        self.ledger.used(self.tree.nodes_to(state.node))
+        return state
+
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
+
+
+def _question(text: str) -> bytes:
+    return hashlib.blake2b(b"score\0" + text.encode(), digest_size=16).digest()

@@ -1,0 +1,332 @@
+"""The filling of a hole by a server: each token is checked as it arrives.
+
+Where one does not fit, the server's alternatives are tried, best first; its answers to a condition are stored as such
+(S1, S22).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from lmql_lite.cache.byte_tree import TURNS, Alternatives, KnownToken
+from lmql_lite.constraints.atoms import starts_character
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.engine.generate.byte_path import BytePath
+from lmql_lite.engine.generate.generator import HoleFill, matcher_of, shown
+from lmql_lite.engine.generate.healing import incomplete
+from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, Rejected, tokens_for
+from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
+from lmql_lite.engine.state import State, data_of
+from lmql_lite.errors import ConstraintError, ModelError
+from lmql_lite.program.ops import Hole
+
+PRINTABLE = range(0x20, 0x7F)
+BANNED = 16
+"""Maximum number of tokens that are banned one by one at a place before the hole is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAlternatives:
+    """A place where the server reported alternatives: `untried` are those not taken yet, best first."""
+
+    state: State
+    matcher: Matcher
+    untried: Alternatives
+    said: KnownToken
+    left: int
+
+
+class Ask(NamedTuple):
+    """A place where the server is asked for a token of a hole that may have `left` more bytes."""
+
+    state: State
+    matcher: Matcher
+    left: int
+
+
+class RemoteFill(HoleFill[Ask, KnownToken]):
+    """The filling of one hole."""
+
+    path: BytePath
+
+    def __init__(
+        self,
+        op: Hole,
+        path: BytePath,
+        reader: Reader,
+        scheduler: RemoteScheduler,
+        question: HoleQuestion,
+        limit: int,
+        most_requests: int,
+    ) -> None:
+        super().__init__(op, path, reader.ledger, question.sampling, limit)
+        reader.begin(op, most_requests)
+        self._frontier = scheduler
+        self._reader = reader
+        self._question = question
+        self.fell_short = False
+        """The hole was closed where the language of its segment would have gone on."""
+        self.is_held = False
+        """Free text did not fit: the server is held to its grammar from there on, to the end of the segment."""
+        self._alternatives: list[OpenAlternatives] = []
+        self._asked = 0
+        """Number of those that the server was asked about where its answer told none."""
+        self._first = question
+        self._reached: Matcher | None = None
+        self._rejected: Rejected = frozenset()
+        self._ends_here = False
+        """The hole ends at the place that was asked about last."""
+        self._thinks = False
+        self._insists = False
+        """The required text is inserted, since the server did not write it."""
+
+    @property
+    def thinks(self) -> bool:
+        return self._thinks
+
+    def fork(self, generator: object) -> RemoteFill:
+        raise AssertionError("runs with a server have one branch")
+
+    def open(self, state: State, matcher: Matcher) -> State:
+        self.opened = self.path.answer(state)._replace(hole=self.op.name, matcher=matcher)
+        return self.opened
+
+    def forced(self, state: State) -> bytes:
+        """The part of the required text that is inserted. The server is asked where its tokens may differ.
+
+        Nothing where it is held to the text anyway, nor where an answer begins that it would have to be asked to go on
+        with (S29); and not a space at the end, which models write with the word after it.
+        """
+        matcher = matcher_of(state)
+        forced = matcher.forced()
+        if not forced or self._insists or matcher.advance(forced, tokens=0).ending is not None:
+            return forced
+        if not matcher.text:
+            begins = self._frontier.byte_tree.tree.path(state.node)[-1:] == (TURNS["assistant"],)
+            is_asked = begins and not self._frontier.capabilities.continues_turns and bool(forced.strip())
+            if is_asked or self._question.pushed is not None:
+                return b""
+            if begins:
+                return forced
+        return forced.rstrip(b" ")
+
+    def settle(self, state: State) -> State:
+        return self._counted(self.note(state, self.path.settle(state)))
+
+    def candidates(self, state: State) -> Ask:
+        matcher = matcher_of(state)
+        left = max(self.limit * TOKEN_BYTES - len(matcher.text), incomplete(matcher.text))
+        if not left and not matcher.may_end:
+            raise self.incomplete(matcher, "raise max_tokens, or bound what may be long")
+        return Ask(state, matcher, left)
+
+    async def choose(self, candidates: Ask) -> KnownToken | None:
+        """The next token, checked; None if nothing is taken here: the hole ends, or the server is asked again."""
+        state, matcher, left = candidates
+        self._ends_here = not left
+        if self._ends_here:
+            return None
+        question = self._question
+        first = await self._frontier.read(state.node, question, tokens_for(left), self._reader, state.history)
+        self._thinks = first is None
+        if first is None:
+            return None
+        said = replace(first, data=within(first.data, left))
+        is_fit = fits(said.data, matcher)
+        is_allowed = question.pushed is None or (is_fit and question.allows(self._text_to(state), said))
+        if (said.ends or (is_fit and not is_allowed)) and question.pushed and question.ends(self._text_to(state)):
+            self._question = question.beyond()  # its grammar ends here, but not the hole: a tool was called
+            return None
+        if said.key == question.held:
+            self._hold()
+        if not is_allowed:
+            # it was stored when the server wrote freely: what it writes under the condition is what counts
+            said = await self._read(state, question.under_condition(), left)
+            is_fit = fits(said.data, matcher)
+        told = None if is_fit else question.told()
+        if told is not None:
+            self._question = told
+            return None
+        if is_fit:
+            if self.op.may_reject and not self._question.is_anew:
+                is_kept = question.pushed is None or said.key.question is None  # else they are not, under a grammar
+                others = self._known(state, matcher, said, left) if is_kept else ()
+                self._alternatives.append(OpenAlternatives(state, matcher, others, said, left))
+            return said
+        if matcher.may_end and is_full(matcher):
+            self._ends_here = True
+            return None
+        if matcher.forced():  # the server's text lacks the required prefix, so the prefix is inserted
+            self._insists = True
+            return None
+        return await self._instead(state, matcher, said, left)
+
+    def commit(self, candidates: Ask, choice: KnownToken | None) -> State:
+        state, matcher, _ = candidates
+        if choice is None and not self._ends_here:
+            return state
+        if choice is None or choice.ends:
+            self.fell_short = True
+            self._reached = matcher.end("bound" if choice is None else "end-of-text")
+            return state._replace(matcher=self._reached)
+        self._insists = False
+        self._reached = matcher.advance(choice.data, tokens=0)
+        after = self._counted(self.path.choose(state, choice, self.op.name, self._reached))
+        return self.note(state, after) if self.op.may_reject else after
+
+    def _counted(self, state: State) -> State:
+        return state._replace(used=-(-len(matcher_of(state).text) // TOKEN_BYTES))
+
+    async def go_back(self) -> State | None:
+        """Another draw; or else the best alternative that was not tried, of all places; or else what the server says
+        under its grammar without the rejected values."""
+        assert self.opened is not None and self._reached is not None, "a hole is opened first"
+        if self._question.draws:
+            self._question = self._question.again()
+            return self.opened
+        reached = self._reached
+        is_begun = reached.ending in (None, "stop")
+        text = reached.text if is_begun else reached.value + self._first.following
+        self._rejected |= {(text, is_begun)}
+        await self._ask_for_alternatives()
+        scored = [
+            (place.state.score + place.untried[0][1], at)
+            for at, place in enumerate(self._alternatives)
+            if place.untried
+        ]
+        if scored:
+            _, at = max(scored, key=lambda found: found[0])
+            place = self._alternatives[at]
+            (data, logprob), *untried = place.untried
+            self._alternatives[at] = replace(place, untried=tuple(untried))
+            return self.commit(Ask(place.state, place.matcher, 0), KnownToken(data, logprob, self.ledger.run))
+        other = self._first.without(self._text_to(self.opened) + data_of(self.opened.pending), self._rejected)
+        if other is None:
+            return None
+        self._question = other
+        return self.opened
+
+    async def _ask_for_alternatives(self) -> None:
+        """Under a grammar a server tells none: the places of the first value are asked about, a token each."""
+        while self._asked < len(self._alternatives):
+            place = self._alternatives[self._asked]
+            if not (self._frontier.capabilities.alternatives and self._question.pushed):
+                return
+            if not place.untried and place.said.data:
+                plain = await self._read(place.state, self._question.plain_token(), place.left)
+                others = ((plain.data, plain.logprob or 0.0), *(self._details(place.state, plain) or ()))
+                untried = fitting(others, place.said, place.matcher, place.left)
+                self._alternatives[self._asked] = replace(place, untried=untried)
+            self._asked += 1
+
+    def _details(self, state: State, said: KnownToken) -> Alternatives | None:
+        return self._frontier.byte_tree.details(state.node, said)[1]
+
+    async def _others(self, state: State, matcher: Matcher, said: KnownToken, left: int) -> Alternatives:
+        """Alternatives of the server here that fit.
+
+        They are not stored with a draw that was read. The scores are those of the place, however it was drawn from: the
+        plain answer there is stored with them, or is asked for, one token.
+        """
+        texts, question = self._frontier.byte_tree, self._question
+        _, others = texts.details(state.node, said)
+        if others is None and question.draws and not said.inside and self._frontier.capabilities.alternatives:
+            plain = await self._read(state, question.plain_token(), left)
+            others = ((plain.data, plain.logprob or 0.0), *(texts.details(state.node, plain)[1] or ()))
+        return fitting(others or (), said, matcher, left)
+
+    def _known(self, state: State, matcher: Matcher, said: KnownToken, left: int) -> Alternatives:
+        """The same, as far as the tree has them."""
+        return fitting(self._frontier.byte_tree.details(state.node, said)[1] or (), said, matcher, left)
+
+    async def _instead(self, state: State, matcher: Matcher, said: KnownToken, left: int) -> KnownToken:
+        """The token that takes the place of one that does not fit; stored as the server's answer under the condition.
+
+        The best alternative; or as much of the token as fits; or else the answer to another question: at this place, if
+        it was never asked here; under the condition; without the tokens that did not fit (S22).
+        """
+        others = await self._others(state, matcher, said, left)
+        if others:
+            data, logprob = others[0]
+            return self._decided(state, KnownToken(data, logprob, self.ledger.run))
+        begins = whole_characters(said.data[: matcher.longest_valid(said.data)])
+        if begins and matcher.longest_valid(begins) == len(begins):
+            return self._decided(state, replace(said, data=begins))
+        banned: list[int] = []
+        while len(banned) < BANNED:
+            token, _ = self._frontier.byte_tree.details(state.node, said)
+            if token is not None and token not in banned and self._frontier.capabilities.takes_bans:
+                banned.append(token)
+            elif banned or not (said.inside or self._question.language):
+                break
+            said = await self._read(state, self._question.under_condition(tuple(banned)), left)
+            if fits(said.data, matcher):
+                return self._decided(state, said)
+            others = self._known(state, matcher, said, left)
+            if others:
+                return self._decided(state, KnownToken(*others[0], self.ledger.run))
+            if not banned:
+                break
+        raise self._stuck(matcher, said)
+
+    def _decided(self, state: State, said: KnownToken) -> KnownToken:
+        key = self._question.held
+        self._frontier.byte_tree.write(state.node, said.data, said.logprob, key, said.run)
+        self._hold()
+        return said
+
+    def _hold(self) -> None:
+        """Free text did not fit here, now or when it was asked for first: the server is held to its grammar from here
+        on, however much of its answer is known."""
+        if self._question.language is not None and self._question.pushed is None:
+            self._question, self.is_held = self._question.under_condition(), True
+
+    async def _read(self, state: State, question: HoleQuestion, left: int) -> KnownToken:
+        said = None
+        while said is None:
+            said = await self._frontier.read(state.node, question, tokens_for(left), self._reader, state.history)
+        return replace(said, data=within(said.data, left))
+
+    def _text_to(self, state: State) -> bytes:
+        return self._frontier.text_to(state.node)
+
+    def _stuck(self, matcher: Matcher, said: KnownToken) -> ConstraintError | ModelError:
+        """The model's fault where it can be held to no condition at all, and is only checked."""
+        name, capabilities = self._frontier.completer.name, self._frontier.capabilities
+        able = capabilities.takes_languages or capabilities.takes_bans or capabilities.alternatives
+        says = "ends the text" if said.ends else f"says {said.data.decode('utf-8', 'replace')!r}"
+        return (ConstraintError if able else ModelError)(
+            f"[{self.op.name}] cannot go on after {shown(matcher)!r}: there {name} {says}, which its condition "
+            "forbids, and the server tells nothing else that would fit",
+            span=self.op.span,
+            hint="a server that takes grammars, or tells log-probabilities, can be held to any condition",
+        )
+
+
+def fits(data: bytes, matcher: Matcher) -> bool:
+    """True if a token of the server, b"" for end-of-text, meets the condition."""
+    return matcher.longest_valid(data) == len(data) if data else matcher.may_end
+
+
+def fitting(others: Alternatives, said: KnownToken, matcher: Matcher, left: int) -> Alternatives:
+    """Those that fit, but for the one that was generated, as far as `left` bytes go."""
+    cut = ((within(data, left), logprob) for data, logprob in others)
+    return tuple((data, logprob) for data, logprob in cut if data and data != said.data and fits(data, matcher))
+
+
+def within(data: bytes, left: int) -> bytes:
+    """As many whole characters of a token as it takes to fill `left` bytes, else all of it."""
+    while left < len(data) and not starts_character(data[left]):
+        left += 1
+    return data[:left]
+
+
+def is_full(matcher: Matcher) -> bool:
+    """True if next to nothing may be added: only the beginning of a phrase before which the value is cut (S13)."""
+    return sum(matcher.longest_valid(bytes([byte])) for byte in PRINTABLE) <= len(PRINTABLE) // 10
+
+
+def whole_characters(data: bytes) -> bytes:
+    """The data without an incomplete character at its end."""
+    return data.decode("utf-8", "ignore").encode()

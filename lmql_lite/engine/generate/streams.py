@@ -1,0 +1,169 @@
+"""Streams: responses under way. Each arriving piece becomes an entry of the tree, for all readers that wait there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from math import ceil
+
+from lmql_lite.cache.byte_tree import ByteTree, CacheKey
+from lmql_lite.cache.entry import Node
+from lmql_lite.engine.ledger import Ledger, OpenRequest
+from lmql_lite.models.base import ServerUsage, StreamPiece
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """Questions and reports of a stream to the scheduler that opened it."""
+
+    ends: Callable[[bytes], bool]
+    """True if nothing may follow a text, so that the server ends by itself."""
+    moved: Callable[[Stream, Node | None], None]
+    """Called before the tip of a stream moves, with the new tip; None at its end."""
+    left: Callable[[Stream, int], None]
+    """Called when nobody reads a stream any more, with the number of its tokens that were read."""
+
+
+class Stream:
+    """One response, open as long as it has followers.
+
+    `tip` is the node after which the next piece is written; pieces that arrive together are written together. `sent`
+    is the request with its cost. The run that sent it pays; if it leaves and others stay, one of them takes over
+    (S32).
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[StreamPiece, None],
+        texts: ByteTree,
+        tip: Node,
+        key: CacheKey,
+        ledger: Ledger,
+        sent: OpenRequest,
+        watching: Watching,
+    ) -> None:
+        self.tip = tip
+        self.key = key
+        self.ends = watching.ends
+        self.size = 0
+        """Number of tokens so far."""
+        self.thoughts: list[str] = []
+        """Thoughts of the model so far, in the parts in which they arrived."""
+        self.is_over = False
+        self.ran_out = False
+        """True if it ended at its `max_tokens`."""
+        self._pieces = pieces
+        self._texts = texts
+        self._ledger = ledger
+        self._sent = sent
+        self._watching = watching
+        self._begin = len(texts.tree.path(tip))
+        self._bytes = self._used = 0
+        """Number of bytes so far, and of those that a reader has reached."""
+        self._followers: list[Ledger] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._arrived: list[StreamPiece] = []
+        """Pieces that are not written yet."""
+        self._spent: ServerUsage | None = None
+        """Usage as reported so far."""
+        self._error: Exception | None = None
+        texts.tree.pin(tip)
+        with ledger.counting(sent.count):  # in the task that sends it
+            self._task = asyncio.create_task(self._read())
+
+    async def next(self) -> None:
+        """Waits for another piece or the end. Raises the error with which the request failed."""
+        if not self.is_over:
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def is_closed(self) -> bool:
+        return self._task.done()
+
+    def follow(self, ledger: Ledger) -> None:
+        self._followers.append(ledger)
+
+    def leave(self, ledger: Ledger, reached: tuple[Node, int] | None) -> None:
+        """Removes a follower, which has read up to a node and a token of some bytes after it; the last one ends the
+        request."""
+        self._write()
+        self._followers.remove(ledger)
+        if reached is not None:
+            end = len(self._texts.tree.path(reached[0])) + reached[1]
+            self._used = min(max(self._used, end - self._begin), self._bytes)
+        if self._followers:
+            self._ledger = self._followers[0]
+            return
+        self._texts.tree.unpin(self.tip)
+        if not self.is_over:
+            self._end()
+            self._task.cancel()
+        self._watching.left(self, ceil(self.size * self._used / self._bytes) if self._bytes else 0)
+
+    async def closed(self) -> None:
+        """Waits until the request is closed, if nobody follows it any more."""
+        if not self._followers and not self.is_closed:
+            await asyncio.wait([self._task])
+
+    async def over(self) -> None:
+        """Waits for the end."""
+        while not self.is_over:
+            await self.next()
+
+    async def _read(self) -> None:
+        try:
+            async with aclosing(self._pieces) as pieces:
+                async for piece in pieces:
+                    if not self._arrived:
+                        asyncio.get_running_loop().call_soon(self._write)
+                    self._arrived.append(piece)
+                    self._spent = piece.spent or self._spent
+        except Exception as error:  # raised to the readers; nobody waits for this task
+            self._error = error
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Ends the stream. A request that was closed early does not report its tokens (S32)."""
+        if not self.is_over:
+            self._write()
+            self.is_over = True
+            self._sent.pay(self._ledger, self._spent)
+            self._watching.moved(self, None)
+            self._wake()
+
+    def _write(self) -> None:
+        """Writes what has arrived, and pins its last node: text ahead of the readers stays (S9)."""
+        pieces, self._arrived = self._arrived, []
+        if not pieces or self.is_over:
+            return
+        self.thoughts += [piece.thought for piece in pieces if piece.thought]
+        before, words = self.tip, [piece for piece in pieces if piece.data]
+        if words:
+            way = self._texts.append(before, words, self.key, self._ledger.run)
+            self._ledger.arrive(way, [len(word.data) for word in words])
+            self.size += len(words)
+            self._bytes += sum(len(word.data) for word in words)
+            self._move(way[-1])
+        last = pieces[-1]
+        self.ran_out = last.finish == "length"
+        if last.finish == "stop" and last.ended_by is None:
+            self._texts.write(self.tip, b"", None, self.key, self._ledger.run)
+        self._wake()
+
+    def _move(self, tip: Node) -> None:
+        self._watching.moved(self, tip)
+        before, self.tip = self.tip, tip
+        self._texts.tree.unpin(before)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)

@@ -1,0 +1,318 @@
+"""Ledger of a run: its tokens and its costs. A result checks it against its tokens (law 6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+from lmql_lite.cache.entry import Node
+from lmql_lite.engine import events
+from lmql_lite.engine.budget import Bill, Budget, Purse
+from lmql_lite.engine.calls import Calls
+from lmql_lite.engine.events import Choosable
+from lmql_lite.engine.result import Usage
+from lmql_lite.engine.state import Step
+from lmql_lite.models.base import BEFORE_REQUEST, Capabilities, PassCounts, ServerUsage
+from lmql_lite.tokens import Fate, Source, Token
+
+DRAFTED_ANYWAY = 64
+"""Number of tokens that are drafted before a run looks at how many came true."""
+UNLIMITED = Budget()
+
+
+class Drafted:
+    """Nodes of a run that were scored before the run reached them, if it ever does."""
+
+    def __init__(self) -> None:
+        self.last: tuple[Node, ...] = ()
+        """The last draft."""
+        self.events: list[events.Event] = []
+        """Events of drafts that are not emitted yet."""
+        self._all: set[Node] = set()
+        self._missed: set[Node] = set()
+
+    def fork(self) -> Drafted:
+        fork = copy(self)
+        fork.events = []
+        return fork
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._all
+
+    def add(self, nodes: tuple[Node, ...]) -> None:
+        self._missed.update(node for node in nodes if node not in self._all)
+        self._all.update(nodes)
+
+    def reach(self, node: Node) -> None:
+        """The run has come to the node."""
+        self._missed.discard(node)
+
+    def reach_all(self, steps: Iterable[Step]) -> None:
+        if self._missed:
+            self._missed.difference_update(step.node for step in steps)
+
+    @property
+    def pay(self) -> bool:
+        """True if it is worth drafting what the query's own Python will answer."""
+        return len(self._all) < DRAFTED_ANYWAY or 4 * len(self._missed) <= 3 * len(self._all)
+
+    @property
+    def missed(self) -> int:
+        return len(self._missed)
+
+    def came_true(self) -> int:
+        """Number of tokens of the last draft that the run has reached."""
+        return len(self.last) - sum(node in self._missed for node in self.last)
+
+
+@dataclass(slots=True)
+class Meter:
+    """Forward passes of a run, in all of its branches, and what a model in this process adds to it."""
+
+    forward_passes: int = 0
+    close_calls: int | None = None
+    passes: PassCounts = field(default_factory=PassCounts)
+
+
+class Ledger:
+    """`run` tells this run's own questions from facts that were known before.
+
+    `purse` is shared by all runs that spend from one budget; without it, it is alone.
+    """
+
+    def __init__(
+        self, run: int, budget: Budget = UNLIMITED, purse: Purse | None = None, calls: Calls | None = None
+    ) -> None:
+        self.run = run
+        self.budget = budget
+        self.calls = calls
+        """Log of the calls of models; None if nobody reads it."""
+        self.purse = purse or Purse()
+        self.requests = 0
+        self._told = 0
+        """Tokens of answers as far as the server has said how many they were."""
+        self.meter = Meter()
+        self.by_server = False
+        """The server reports the costs, in its own tokens."""
+        self._arrived: list[Node] = []
+        """Of each token that a server sent for this run, where its first byte leads."""
+        self._reached: list[Node] = []
+        """The ends of what it sent: while they are in hand, the nodes that lead to them are the same."""
+        self.events: list[events.Event] = []
+        """Events of the branch, in order."""
+        self.drafted = Drafted()
+        self._kept: Counter[str] = Counter()
+        self._prompt = 0
+        self._wasted = 0
+        self._bills: list[Bill] = []
+
+    def fork(self) -> Ledger:
+        """The ledger of another branch of the run, with the same tokens so far."""
+        fork = copy(self)
+        fork.events, fork.drafted = [], self.drafted.fork()
+        fork._kept = Counter(self._kept)
+        return fork
+
+    @property
+    def has_read(self) -> bool:
+        """True if text of the model is on the path, from wherever it came."""
+        return any(self._kept.values())
+
+    def take_over(self, other: Ledger) -> None:
+        """Adds the costs of a run that this one replaces."""
+        self.requests += other.requests
+        self._told += other._told
+        self._bills += other._bills
+
+    def prune(self, steps: Iterable[Step]) -> list[Token]:
+        """Adds tokens of branches that were given up and that are in no result; returns them as pruned."""
+        pruned = [replace(step.token, fate="pruned") for step in steps if step.token.hole is not None]
+        self._wasted += len(pruned)
+        return pruned
+
+    def source(self, node: Node, run: int) -> Source:
+        """The source of a token after `node` that `run` asked for (S31)."""
+        if run != self.run:
+            return "cache"
+        return "draft" if node in self.drafted else "model"
+
+    def add(self, step: Step, choosable: Choosable | None = None) -> None:
+        """A token joins the path."""
+        self.events.append(events.TokenMoved(step.token, step.node, step.parent, choosable=choosable))
+        self.drafted.reach(step.node)
+        if step.token.hole is None:
+            self._prompt += 1
+        else:
+            self._kept[step.token.source] += 1
+            if self.drafted.events:
+                self.events += self.drafted.events
+                self.drafted.events = []
+
+    def add_prompt(self, steps: Sequence[Step], moves: list[events.TokenMoved]) -> None:
+        """Tokens of the program's own text join the path. `moves` are the events of the first ones; the others are
+        added to it."""
+        moves += [events.TokenMoved(step.token, step.node, step.parent) for step in steps[len(moves) :]]
+        self.events += moves
+        self.drafted.reach_all(steps)
+        self._prompt += len(steps)
+
+    def drop(self, step: Step, fate: Fate) -> None:
+        """A token that was kept so far leaves the path."""
+        self.events.append(events.TokenMoved(replace(step.token, fate=fate), step.node, step.parent))
+        if step.token.hole is None:
+            self._prompt -= 1
+        else:
+            self._kept[step.token.source] -= 1
+            self._wasted += 1
+
+    def remove(self, step: Step, *, is_said_again: bool) -> None:
+        """A token leaves the path with the query that said it (S26)."""
+        self.drop(step, "removed")
+        if is_said_again and step.token.hole is not None:
+            self._wasted -= 1
+
+    def reject(self, steps: Iterable[Step]) -> list[Step]:
+        """Takes steps off the books that are not on the way any more; gives those of a hole, as rejected."""
+        rejected = []
+        for step in steps:
+            self.drop(step, "rejected")
+            if step.token.hole is not None:
+                rejected.append(replace(step, token=replace(step.token, fate="rejected")))
+        return rejected
+
+    def request(self, most_prompt_tokens: int, most_tokens: int) -> OpenRequest | None:
+        """A server is about to be asked for so many tokens at most, or for as many as can be paid.
+
+        None where other requests have reserved what it needs: it is tried again when one of those is over. Raises
+        BudgetError where a token of it would be more than the runs may spend.
+
+        A token has at least one byte: where the server does not say how many there were, its bytes are the bound.
+        """
+        room = self.purse.room(self.budget, most_prompt_tokens)
+        if room == 0:
+            return None
+        return OpenRequest(self, Bill(most_prompt_tokens, most_tokens if room is None else min(most_tokens, room)))
+
+    def count_request(self) -> None:
+        """Counts a request that is sent now. Raises BudgetError where it is one too many."""
+        self.budget.check(self.purse.requests + 1, 0, 0)
+        self._add_requests(1)
+
+    def _add_requests(self, many: int) -> None:
+        self.requests += many
+        self.purse.requests += many
+
+    async def probed(self, probe: Callable[[], Awaitable[Capabilities]]) -> Capabilities:
+        """The result of a probe, each request of which is counted before it is sent."""
+        before = self.requests
+        with self.counting(self.count_request):
+            found = await probe()
+        if found.spent is not None:
+            self._add_requests(max(found.spent.requests - (self.requests - before), 0))
+            self.pay(Bill(0, 0, found.spent))
+        return found
+
+    @contextmanager
+    def counting(self, count: Callable[[], None]) -> Iterator[None]:
+        """Calls `count` before each request of a Completer within."""
+        token = BEFORE_REQUEST.set(count)
+        try:
+            yield
+        finally:
+            BEFORE_REQUEST.reset(token)
+
+    def pay(self, bill: Bill) -> None:
+        """Adds the cost of a request."""
+        self._bills.append(bill)
+        before = self._completion
+        self._told += bill.completion_tokens or 0
+        self.purse.spend(bill.at_most[0], self._completion - before)
+
+    def arrive(self, way: Sequence[Node], sizes: Iterable[int]) -> None:
+        """Adds tokens that a server sent, of these sizes in bytes, which lead by these nodes."""
+        self._reached.append(way[-1])
+        first, before = 0, self._completion
+        for size in sizes:
+            self._arrived.append(way[first])
+            first += size
+        self.purse.spend(0, self._completion - before)
+
+    @property
+    def _completion(self) -> int:
+        return max(self._told, len(self._arrived))
+
+    def used(self, path: Iterable[int]) -> None:
+        """The run ends on this path: tokens of a server of which no part lies on it were paid for and not used."""
+        self._wasted = len(set(self._arrived).difference(path)) if self._arrived else 0
+
+    def usage(self) -> Usage:
+        if self.by_server:
+            return Usage(
+                requests=self.requests,
+                forward_passes=None,
+                prompt_tokens=_sum(bill.prompt_tokens for bill in self._bills),
+                completion_tokens=_sum(bill.completion_tokens for bill in self._bills),
+                tokens_from_cache=self._kept["cache"],
+                tokens_from_model=self._kept["model"],
+                tokens_forced=self._kept["forced"],
+                wasted_tokens=self._wasted,
+                received_tokens=len(self._arrived),
+                provider_cached_tokens=_sum(bill.cached_tokens for bill in self._bills),
+                reasoning_tokens=_sum(bill.reasoning_tokens for bill in self._bills),
+                cost=self.budget.cost_of(self._bills),
+            )
+        passes = self.meter.passes
+        return Usage(
+            requests=self.requests,
+            forward_passes=self.meter.forward_passes,
+            prompt_tokens=self._prompt,
+            completion_tokens=sum(self._kept.values()) + self._wasted,
+            tokens_from_cache=self._kept["cache"],
+            tokens_from_model=self._kept["model"],
+            tokens_forced=self._kept["forced"],
+            draft_accepted=self._kept["draft"],
+            draft_rejected=self.drafted.missed,
+            wasted_tokens=self._wasted,
+            tokens_fed=passes.fed or None,
+            kv_from_memory=passes.reused.get("memory"),
+            kv_from_disk=passes.reused.get("disk"),
+            kv_from_redis=passes.reused.get("redis"),
+            close_calls=self.meter.close_calls,
+        )
+
+
+class OpenRequest:
+    """A request to a server from before it is sent until it is paid. Its tokens are reserved meanwhile."""
+
+    def __init__(self, ledger: Ledger, bill: Bill) -> None:
+        self.bill = bill
+        self._ledger = ledger
+        self._sent = 0
+        ledger.count_request()
+        ledger.purse.reserve(bill)
+
+    def count(self) -> None:
+        """Called before each request that is sent for it: those behind the first are counted now."""
+        self._sent += 1
+        if self._sent > 1:
+            self._ledger.count_request()
+
+    def pay(self, ledger: Ledger, spent: ServerUsage | None) -> None:
+        """`ledger` pays, of the run that follows it now."""
+        self._ledger.purse.release(self.bill)
+        if spent is not None:
+            ledger._add_requests(max(spent.requests - max(self._sent, 1), 0))
+        ledger.pay(replace(self.bill, spent=spent))
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

@@ -1,0 +1,95 @@
+"""Runs of a query that are about to begin, with their model and their cache."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.engine import events
+from lmql_lite.engine.decode.decoding import numbered
+from lmql_lite.engine.decode.sample import Running
+from lmql_lite.engine.generate.capability_cache import CapabilityCache
+from lmql_lite.engine.generate.local import LocalModel
+from lmql_lite.engine.generate.remote import RemoteModel
+from lmql_lite.engine.generate.remote_scheduler import ServerChanged
+from lmql_lite.engine.recording import RecordedRun, Recording
+from lmql_lite.engine.run import Run
+from lmql_lite.engine.settings import Settings
+from lmql_lite.errors import ModelError
+from lmql_lite.program.ops import Program
+
+ONCE = re.compile(r"\b(input|tools)\b")
+"""Words of queries that are not executed a second time: what they asked the user, or did, cannot be undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Runs that are about to begin: `run` is the only one, or all together. `trees` are their cache, None where every
+    hole asks anew; what they learn on a `fresh` tree replaces what is known. `reads_only`: nothing of it is kept."""
+
+    runs: list[Run]
+    run: Running
+    settings: Settings
+    model: LocalModel | RemoteModel
+    trees: ModelTrees | None
+    fresh: TokenTree | None
+    reads_only: bool
+    capabilities: CapabilityCache
+    number: int = 0
+    """Number of the first branch: more than 0 where these runs ask anew what others had read."""
+
+    @property
+    def has_read(self) -> bool:
+        """True if a run has text of the model."""
+        return any(run.ledger.has_read for run in self.runs)
+
+    def given_up(self, error: ModelError, program: Program) -> list[events.Pruned]:
+        """Events of the end of these runs, whose place others take because the server has changed; none where these
+        have no text of the model.
+
+        Raises the error where it is another one, or where the query cannot be executed once more without harm.
+        """
+        if not isinstance(error.__cause__, ServerChanged) or (self.has_read and ONCE.search(program.span.text)):
+            raise error
+        return [events.Pruned(each) for each in range(self.number, self.next_number)]
+
+    @property
+    def next_number(self) -> int:
+        """Number of the first branch of runs that take the place of these."""
+        return self.number + len(self.runs) if self.has_read else self.number
+
+    def numbered(self, batch: events.Batch) -> events.Batch:
+        """Events with the numbers of their branches."""
+        if not self.number:
+            return batch
+        return [numbered(event, getattr(event, "state", 0) + self.number) for event in batch]
+
+    def new_notices(self, shown: dict[str, None]) -> list[events.Notice]:
+        """Notices of the cache, and of a model that reuses blocks, that are not shown yet."""
+        blocks = self.model.blocks if isinstance(self.model, LocalModel) else None
+        every = (*(self.trees.notices if self.trees else ()), *(blocks.notices if blocks is not None else ()))
+        if self.number and isinstance(self.model, RemoteModel):
+            place = self.model.completer.place
+            every = (f"{place} has changed since the cache was written: everything is asked anew", *every)
+        new = [notice for notice in every if notice not in shown]
+        shown.update(dict.fromkeys(new))
+        return [events.Notice(notice) for notice in new]
+
+    def recorded(self, recording: Recording) -> RecordedRun | None:
+        """These runs under a recording."""
+        if self.trees is None:
+            return None
+        vocabulary = self.model.scorer.tokenizer.vocabulary if isinstance(self.model, LocalModel) else None
+        return recording.run(self.trees.tree(self.model.fingerprint), self.model.fingerprint, vocabulary)
+
+    async def keep(self) -> None:
+        """Writes what the runs learned."""
+        trees, model = self.trees, self.model
+        assert trees is not None, "there is a cache"
+        if self.fresh is not None:
+            trees.tree(model.fingerprint).replace_with(self.fresh)
+        await trees.save(model.fingerprint, model.name, model.vocabulary_size)
+        if isinstance(model, RemoteModel):
+            await self.capabilities.keep(trees, model.completer)

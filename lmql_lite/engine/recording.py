@@ -1,0 +1,164 @@
+"""Recording: a `.tokens` file in the place of every cache, while a test runs (D73)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from lmql_lite.cache.file_contents import ModelEntries, read_file
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.node_table import ROOT
+from lmql_lite.cache.token_text import BYTES, Vocabulary, difference, spelled
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.engine import events
+from lmql_lite.engine.settings import Settings
+from lmql_lite.errors import CacheError
+
+RecordMode = Literal["none", "new", "all"]
+"""`none` asks no model; `new` asks for what the file lacks; `all` asks for everything, and the answers replace the
+file."""
+SHOWN = 40
+"""Characters of a text that are shown at a change."""
+AHEAD = 24
+"""Tokens that are shown after one."""
+
+
+class Recording:
+    """File that the runs of one test read and write. `name` is the file as it is shown, `remedy` the hint where it is
+    missing or stale.
+
+    A run without a seed has seed 0: a drawn one would ask for other tokens every time.
+    """
+
+    def __init__(self, path: Path, mode: RecordMode, *, name: str, remedy: str) -> None:
+        self.path = path
+        self.name = name
+        self.mode = mode
+        self.remedy = remedy
+        self.kept = 0
+        """Tokens of holes that the file knew."""
+        self.asked = 0
+        """Tokens of holes that the model was asked for."""
+        self.changes: list[str] = []
+        """Places where a run left what is recorded, one for each run that did."""
+        self._was_there = path.exists()
+        self._before: dict[str, ModelEntries] = {}
+        self._trees: ModelTrees | None = None
+
+    @property
+    def replays(self) -> bool:
+        return self.mode == "none"
+
+    def over(self, settings: Settings) -> Settings:
+        """Settings of a run whose cache is this recording."""
+        seed = settings.given.get("seed", 0)
+        return settings.changed({"cache": True, "cache_mode": "replay" if self.replays else "rw", "seed": seed})
+
+    async def trees(self) -> ModelTrees:
+        """Raises CacheError for a file that is missing, or none of ours."""
+        if self._trees is None:
+            opened = self._read() if self.replays else await self._opened()
+            self._trees = self._trees or opened  # of runs that opened it at once the first one's counts
+        return self._trees
+
+    def run(self, tree: TokenTree, fingerprint: str, vocabulary: Vocabulary | None) -> RecordedRun:
+        """A run that begins, on the tree of a model; its vocabulary is None behind an API."""
+        return RecordedRun(self, tree, self._before.get(fingerprint), vocabulary or BYTES)
+
+    def stale(self, error: CacheError) -> CacheError:
+        """The error of a replay, with the file and the remedy."""
+        return CacheError(f"{self.name} is stale: {error.message}", hint=self.remedy)
+
+    async def close(self, *, keep: bool = True) -> None:
+        """Closes the file. Unless it is to `keep`, a file that would replace another one does not."""
+        if self._trees is not None and not self.replays:
+            await self._trees.close()
+            self._trees = None
+            if self._place != self.path:
+                if keep:
+                    os.replace(self._place, self.path)
+                else:
+                    self._place.unlink()
+            elif not self._was_there and not self.path.stat().st_size:
+                self.path.unlink()
+
+    def _read(self) -> ModelTrees:
+        if not self._was_there:
+            raise CacheError(f"there is no recording {self.name}", hint=self.remedy)
+        return ModelTrees.read(self.path)
+
+    @property
+    def _place(self) -> Path:
+        """The file that is written: of answers that replace the file one beside it."""
+        return self.path.with_name(f".{self.path.name}.new") if self.mode == "all" else self.path
+
+    async def _opened(self) -> ModelTrees:
+        self._place.parent.mkdir(parents=True, exist_ok=True)
+        if self._was_there:
+            self._before = read_file(os.fspath(self.path)).by_model
+        if self.mode == "all":
+            with suppress(FileNotFoundError):
+                self._place.unlink()
+        trees = await ModelTrees.open(self._place)
+        await trees.follow()
+        return trees
+
+
+class RecordedRun:
+    """One run under a recording. `before`: entries of its model that the file had."""
+
+    def __init__(
+        self, recording: Recording, tree: TokenTree, before: ModelEntries | None, vocabulary: Vocabulary
+    ) -> None:
+        self._recording = recording
+        self._tree = tree
+        self._before = before
+        self._vocabulary = vocabulary
+        self._compares = before is not None and recording.mode == "new"
+
+    def see(self, batch: Iterable[events.Event]) -> None:
+        """Counts the tokens of a batch, and finds the place where the run leaves what is recorded."""
+        for event in batch:
+            match event:
+                case events.TokenMoved(token, _, parent) if token.hole is not None and token.fate == "kept":
+                    self._recording.kept += token.source == "cache"
+                    if token.source in ("model", "draft"):
+                        self._recording.asked += 1
+                        if self._compares:
+                            self._compares = False
+                            self._recording.changes.append(self._change(self._tree.path(parent)))
+
+    def _change(self, path: tuple[int, ...]) -> str:
+        assert self._before is not None, "there is something to compare with"
+        found = difference(self._before.tree.children, path)
+        place = f"after {_tail(found.before, self._vocabulary)}" if found.before else "at the beginning"
+        if found.asked is None:
+            return f"{place}: not recorded under these conditions, or this seed"
+        at = len(found.before)
+        recorded = _shown(_onward(self._before, path[:at]), self._vocabulary)
+        return f"{place}: recorded {recorded}, now {_shown(path[at : at + AHEAD], self._vocabulary)}"
+
+
+def _onward(entries: ModelEntries, path: tuple[int, ...]) -> tuple[int, ...]:
+    """Tokens by which what is stored goes on, the oldest ones."""
+    node = ROOT
+    for token in path:
+        node = dict(entries.tree.children(node))[token]
+    found: list[int] = []
+    while len(found) < AHEAD and (children := list(entries.tree.children(node))):
+        token, node = min(children, key=lambda child: child[1])
+        found.append(token)
+    return tuple(found)
+
+
+def _tail(tokens: tuple[int, ...], vocabulary: Vocabulary) -> str:
+    text = spelled(tokens, vocabulary)
+    return text if len(text) <= SHOWN else f"…{text[-SHOWN:]}"
+
+
+def _shown(tokens: tuple[int, ...], vocabulary: Vocabulary) -> str:
+    text = spelled(tokens, vocabulary) if tokens else "nothing"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -1,0 +1,256 @@
+"""Result of a run: the text, the values, every token with its source, and the usage."""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from lmql_lite.constraints.matcher import Ending
+from lmql_lite.engine.budget import Cost
+from lmql_lite.engine.drawing import fragment, framed, grid, kept, ledger, table
+from lmql_lite.engine.plain import plain
+from lmql_lite.errors import did_you_mean
+from lmql_lite.tokens import Token
+
+Value = TypeVar("Value", default=Any)
+SHOWN = 60
+"""Characters of the text and of each value in a `repr`."""
+ROWS = 50
+"""Results of a list that a notebook shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The ledger. Counted, never estimated; None where a server did not report it (law 6).
+
+    `requests` counts calls to a Completer, `forward_passes` calls of a Scorer that this run took part in.
+    `completion_tokens` is every token that was decided for a hole, `wasted_tokens` those of them that do not stand in
+    the prompt. The `tokens_from_*`, `tokens_forced` and `draft_accepted` count what stands there:
+    `kept output = cache + model + draft accepted + forced`.
+
+    Of a server `prompt_tokens`, `completion_tokens` and `provider_cached_tokens` are what it says itself, and None
+    where a request was closed before it could (S32); `received_tokens` is what arrived, and `wasted_tokens` those of
+    them of which no part stands in the prompt. `reasoning_tokens` are those of the `completion_tokens` that were
+    thoughts. `cost` is set where the run has prices.
+
+    A model of torch counts `tokens_fed`, the tokens that its network computed for this run, and in `kv_from_*` those
+    whose keys and values were known, by where they were; None where it was not asked. `close_calls` are its choices
+    that the noise of its scores might have made otherwise (S5): with 0 of them, another run gives the same tokens. A
+    model without this noise has none; None is for models that do not state it.
+
+    >>> result = lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"), cache=False)
+    >>> result.usage.requests, result.usage.tokens_from_cache
+    (0, 0)
+    """
+
+    requests: int | None = 0
+    forward_passes: int | None = 0
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    tokens_from_cache: int | None = 0
+    tokens_from_model: int | None = 0
+    tokens_forced: int | None = 0
+    draft_accepted: int | None = 0
+    draft_rejected: int | None = 0
+    wasted_tokens: int | None = 0
+    received_tokens: int | None = None
+    provider_cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    tokens_fed: int | None = None
+    kv_from_memory: int | None = None
+    kv_from_disk: int | None = None
+    kv_from_redis: int | None = None
+    close_calls: int | None = None
+    cost: Cost | None = None
+
+    def as_dict(self) -> dict[str, int | None]:
+        """The counts by name, without the cost."""
+        return {name: getattr(self, name) for name in COUNTS}
+
+    def __repr__(self) -> str:
+        """The counts that are not 0, and the cost."""
+        counts = [f"{name}={count}" for name, count in self.as_dict().items() if count]
+        if self.cost is not None:
+            counts.append(f"cost={self.cost.amount:g}")
+        return f"Usage({', '.join(counts)})"
+
+    def _repr_html_(self) -> str:
+        return framed(ledger(self.as_dict()))
+
+
+def probabilities(logprobs: Sequence[float]) -> tuple[float, ...]:
+    """The softmax; equal shares where no option has any probability."""
+    best = max(logprobs)
+    if best == -math.inf:
+        return (1 / len(logprobs),) * len(logprobs)
+    shares = [math.exp(logprob - best) for logprob in logprobs]
+    total = math.fsum(shares)
+    return tuple(share / total for share in shares)
+
+
+COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
+"""Names of the counts of a Usage."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionScores:
+    """Scores of options as the text that comes next (S25).
+
+    `logprobs` are natural logarithms, summed over the option's `tokens`; `probabilities` their softmax. The first
+    tokens of an option may say the end of the prompt, too. `usage` is what the answer cost.
+
+    >>> scores = lq.score_sync("A list:\\n-", [" Sun", " Hat"], model=lq.ScriptedModel("A list:\\n- Sun"))
+    >>> scores.best
+    ' Sun'
+    """
+
+    options: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    tokens: tuple[tuple[Token, ...], ...] = field(repr=False)
+    usage: Usage = field(repr=False)
+
+    @property
+    def best(self) -> str:
+        """The most likely option, ties to the first."""
+        return self.options[self.logprobs.index(max(self.logprobs))]
+
+    def __repr__(self) -> str:
+        shares = [
+            f"{_cut(option)}: {share:.3g}" for option, share in zip(self.options, self.probabilities, strict=True)
+        ]
+        return f"OptionScores({', '.join(shares)})"
+
+    def _repr_html_(self) -> str:
+        shares = (f"{share:.4f}" for share in self.probabilities)
+        return framed(table(zip(self.options, shares, strict=True)))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Mapping[str, Any], Generic[Value]):
+    """A finished run: a mapping of the holes to their values, and everything else about it.
+
+    `prompt` is the whole text, program and model together; `variables` the last value of each hole, of its type where
+    it has one, and under `P(X)` the (value, probability) pairs of a hole X with a `distribution`; `value` what the
+    query returned (None without `return`). `endings` says how each hole ended last. `seed` repeats the run exactly.
+    `notices` are sentences that a user should read. `score` is the sum of the raw log-probabilities of the tokens that
+    were chosen: of several results the best one has the highest.
+
+    >>> result = lq.run_sync('"Say:[X]!" where X in [" hi", " ho"]', model=lq.ScriptedModel("Say: hi"))
+    >>> result["X"], result.prompt
+    (' hi', 'Say: hi!')
+    >>> dict(result)
+    {'X': ' hi'}
+    """
+
+    prompt: str
+    variables: Mapping[str, Any]
+    value: Value
+    tokens: tuple[Token, ...] = field(repr=False)
+    usage: Usage = field(repr=False)
+    endings: Mapping[str, Ending] = field(repr=False)
+    seed: int
+    model: str
+    notices: tuple[str, ...] = ()
+    score: float = 0.0
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a hole. Raises KeyError where there is none of that name."""
+        if isinstance(name, int):
+            raise KeyError("a run gives one Result, and with n > 1 a list of them: leave out the number in brackets")
+        if name not in self.variables:
+            known = f"there are {', '.join(self.variables)}" if self.variables else "the query has filled none"
+            raise KeyError(f"no hole {name!r} was filled; {did_you_mean(str(name), self.variables) or known}")
+        return self.variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it but the tokens, as values that JSON has."""
+        found = {each.name: plain(getattr(self, each.name)) for each in fields(self) if each.name != "tokens"}
+        return {**found, "usage": plain(asdict(self.usage))}
+
+    def to_json(self) -> str:
+        """`to_dict` as one line."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        """One line: the end of the text, the values and the number of tokens that were generated."""
+        text = self.prompt if len(self.prompt) <= SHOWN else f"...{self.prompt[-SHOWN:]}"
+        parts = [repr(text), *(f"{name}={_cut(value)}" for name, value in self.variables.items())]
+        if self.value is not None:
+            parts.append(f"value={_cut(self.value)}")
+        generated = sum(token.fate == "kept" and token.hole is not None for token in self.tokens)
+        return f"Result({', '.join(parts)}, generated={generated})"
+
+    def _repr_html_(self) -> str:
+        """Output, tree and ledger in a notebook, each token in the colour of where it came from."""
+        cost = self.usage.cost
+        found = {
+            "tokens": kept(self.tokens),
+            "usage": self.usage.as_dict(),
+            "cost": None if cost is None else {"amount": cost.amount, "told": cost.is_told},
+            "value": plain(self.value),
+            "vars": plain(self.variables),
+            "endings": dict(self.endings),
+        }
+        return fragment(found, self.prompt)
+
+    def check_ledger(self) -> None:
+        """Raises AssertionError unless the ledger adds up and the tokens spell the prompt (law 6)."""
+        kept = [token for token in self.tokens if token.fate == "kept"]
+        output = [token for token in kept if token.hole is not None]
+        usage = self.usage
+        counted = {
+            "cache": usage.tokens_from_cache,
+            "model": usage.tokens_from_model,
+            "draft": usage.draft_accepted,
+            "forced": usage.tokens_forced,
+        }
+        for source, count in counted.items():
+            found = sum(token.source == source for token in output)
+            assert found == count, f"{found} kept output tokens come from {source}, the ledger says {count}"
+        assert len(output) == sum(count or 0 for count in counted.values()), "kept output does not add up"
+        if usage.forward_passes is not None:  # a server counts its own, and does not say which they were
+            assert usage.prompt_tokens == len(kept) - len(output), "the program's own tokens do not add up"
+        text = b"".join(token.data for token in kept)
+        wanted = self.prompt.encode()
+        where = next((at for at, pair in enumerate(zip(text, wanted, strict=False)) if pair[0] != pair[1]), len(wanted))
+        around = slice(max(where - 20, 0), where + 20)
+        assert text == wanted, f"the tokens spell {text[around]!r} where the prompt says {wanted[around]!r}"
+
+
+class ResultList(list[Any]):
+    """Answers of several rows: results, lists of them, or exceptions. A list that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        results = [answer for answer in self if isinstance(answer, Result)]
+        holes = list(dict.fromkeys(name for result in results for name in result))
+        returns = any(result.value is not None for result in results)
+        columns = ["", *holes, *(["value"] if returns else [])]
+        rows = []
+        for number, answer in enumerate(self[:ROWS]):
+            if isinstance(answer, Result):
+                cells = [_cut(answer[name]) if name in answer else "" for name in holes]
+                rows.append([f"{number}", *cells, *([_cut(answer.value)] if returns else [])])
+            else:
+                rows.append([f"{number}", _cut(answer)])
+        more = f"<p>and {len(self) - ROWS:,} more</p>" if len(self) > ROWS else ""
+        return framed(grid(columns, rows) + more)
+
+
+def _cut(value: Any) -> str:
+    """`repr` of a value, shortened in the middle."""
+    shortened = reprlib.Repr()
+    shortened.maxstring = shortened.maxother = SHOWN
+    return shortened.repr(value)

@@ -1,0 +1,361 @@
+"""Scheduler of a model in this process: a question is answered from the tree, waits for the same question in flight, or
+is put to the model, together with all others of the tick. The only file that awaits a Scorer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+import numpy as np
+
+from lmql_lite.cache.entry import Answer, Node, ScoreEntry
+from lmql_lite.cache.sampling import NO_PENALTIES, Penalties
+from lmql_lite.cache.scores import Mask, Scores
+from lmql_lite.cache.token_text import difference
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.top_k import MISS, Miss, TopK, question
+from lmql_lite.engine.calls import overheard
+from lmql_lite.engine.events import Guessed
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.spelled_prompts import SpelledPrompts
+from lmql_lite.errors import CacheError, InputError, ModelError
+from lmql_lite.models.base import Scorer, ScoreRequest
+from lmql_lite.options import Sampling
+from lmql_lite.tokens import Source, Token
+
+LONGEST_DRAFT = 16
+"""Maximum number of tokens in a draft."""
+LONGEST_PAUSE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Scores wanted at some `positions` of a draft: position 0 is right after `node`, 1 after the draft's first token.
+
+    `nodes` are the nodes of these positions.
+    """
+
+    node: Node
+    draft: tuple[int, ...]
+    positions: tuple[int, ...]
+    nodes: tuple[Node, ...]
+    ledger: Ledger
+
+
+class TokenChoice(NamedTuple):
+    """A token, its raw log-probability, and its source. `is_close` tells if the model's noise might have chosen another
+    token; None where no scores were read, or the model states no noise."""
+
+    token: int
+    logprob: float
+    source: Source
+    is_close: bool | None = None
+
+
+class Scheduler:
+    """One model and its tree, for one event loop. All questions of one tick of the loop are one call of the model, and
+    no call waits for another one.
+
+    A question belongs to the scheduler, not to the run that asked: cancelling a run takes nothing from another run
+    that waits for the same answer (S32). An answer that the top k of a row do not contain is stored as the answer to
+    that very question, so that it survives the row (S1, S3). With `speculate` the model scores drafts of the tree in
+    the same pass; in `replay` it is never asked.
+    """
+
+    def __init__(self, scorer: Scorer, tree: TokenTree, *, speculate: bool = False, replay: bool = False) -> None:
+        self.scorer = scorer
+        self.tree = tree
+        self.prompts = SpelledPrompts()
+        self.speculates = speculate and not replay
+        self._replay = replay
+        # not isinstance: a look at a protocol takes longer than a token from the tree
+        self._epsilon: float | None = getattr(scorer, "epsilon", None)
+        self._marks: frozenset[int] = getattr(scorer, "marks", frozenset())
+        """A draft never goes into an item: nothing says that the run has it."""
+        self._drafts = Drafts()
+        self._asked: dict[Node, asyncio.Future[ScoreEntry]] = {}
+        self._questions: list[Question] = []
+        self._next: asyncio.Task[None] | None = None
+        """Task that sends the questions of this tick."""
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def choose(
+        self,
+        node: Node,
+        draft: tuple[int, ...],
+        mask: Mask,
+        sampling: Sampling,
+        ledger: Ledger,
+        penalties: Penalties = NO_PENALTIES,
+    ) -> TokenChoice | None:
+        """The token after `node` that `sampling` picks from those that the mask allows, None where it allows none.
+
+        `penalties` are those of the tokens before. `draft` are tokens likely to come next: their scores come from the
+        same pass and enter the tree. Raises ModelError where the model fails, and CacheError where a replay does not
+        know the answer.
+        """
+        known = self.known(node, mask, sampling, ledger, penalties)
+        if not isinstance(known, Miss):
+            return known
+        answer = self._recall(node, mask, sampling, penalties)
+        if answer is not None:
+            return TokenChoice(answer.token, answer.logprob, ledger.source(node, answer.run))
+        if self._replay:
+            raise self._unknown(node)
+        if node not in self._asked:
+            draft = self._speculated(node, draft, mask, ledger)
+            way = self._way(node, draft)
+            unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
+            self._ask(node, draft, unknown, ledger)
+        entry = await asyncio.shield(self._asked[node])
+        choice = self._choice(node, entry, mask, sampling, ledger, penalties)
+        assert not isinstance(choice, Miss), "scores that were just made are whole"
+        return choice
+
+    def known(
+        self, node: Node, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
+    ) -> TokenChoice | Miss | None:
+        """The choice if the scores of the node contain it, else a Miss."""
+        fact = self.tree.scores(node)
+        return MISS if fact is None else self._choice(node, fact, mask, sampling, ledger, penalties)
+
+    async def logprobs(
+        self, node: Node, options: Sequence[tuple[int, ...]], ledger: Ledger
+    ) -> list[tuple[Answer, ...]]:
+        """For each option the raw log-probabilities of its tokens, one after the other from `node` (S25).
+
+        All that is not known is one call of the model; options that share a beginning share its nodes. Raises as
+        `choose` does.
+        """
+        known: dict[tuple[Node, int], Answer] = {}
+        coming: dict[Node, asyncio.Future[ScoreEntry]] = {}
+        ways = [list(zip(self._way(node, option[:-1]), option, strict=False)) for option in options]
+        for way, option in zip(ways, options, strict=True):
+            told = [(step, self._logprob(*step)) for step in way]
+            known.update((step, answer) for step, answer in told if answer is not None)
+            unknown = [at for at, (_, answer) in enumerate(told) if answer is None]
+            if unknown and self._replay:
+                raise self._unknown(way[unknown[0]][0])
+            self._ask(node, option[:-1], unknown, ledger)
+            coming.update((way[at][0], self._asked[way[at][0]]) for at in unknown)
+        entries = {place: await asyncio.shield(entry) for place, entry in coming.items()}
+        for way in ways:
+            known.update((step, self._told(*step, entries[step[0]])) for step in way if step not in known)
+        return [tuple(known[step] for step in way) for way in ways]
+
+    def _way(self, node: Node, tokens: tuple[int, ...]) -> list[Node]:
+        """The node and those that the tokens lead to."""
+        way = [node]
+        for token in tokens:
+            way.append(self.tree.extend(way[-1], token))
+        return way
+
+    # Answers from the tree ----------------------------------------------------------------------------------------
+
+    def _choice(
+        self, node: Node, entry: ScoreEntry, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
+    ) -> TokenChoice | Miss | None:
+        """The choice from known scores; where their top k alone would miss it, it is stored as an answer."""
+        token = self._pick(node, entry.scores, mask, sampling, penalties)
+        if token is None or isinstance(token, Miss):
+            return token
+        self._remember(node, entry, token, mask, sampling, penalties)
+        logprob = entry.scores.logprob(token)
+        assert logprob is not None, "what was picked is known"
+        is_close = None
+        if self._epsilon is not None:
+            path = self.tree.path_hash(node)
+            is_close = self._epsilon > 0 and entry.scores.is_close(self._epsilon, mask, sampling, path, penalties)
+        return TokenChoice(token, logprob, ledger.source(node, entry.run), is_close)
+
+    def _pick(
+        self, node: Node, scores: Scores | TopK, mask: Mask, sampling: Sampling, penalties: Penalties
+    ) -> int | Miss | None:
+        """The token that is a function of scores, penalties, mask, seed and path alone (law 1); None where the mask
+        allows nothing."""
+        if sampling.temperature <= 0:
+            token = scores.best(mask, penalties)
+        else:
+            token = scores.sample(mask, sampling, self.tree.path_hash(node), penalties)
+        # the only allowed token may stand outside the top k: then it is known, but not its log-probability
+        known = not isinstance(token, int) or scores.logprob(token) is not None
+        return token if known else MISS
+
+    def _recall(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties) -> Answer | None:
+        if sampling.temperature <= 0:
+            return self.tree.greedy_answer(node, question(mask, None, penalties))
+        return self.tree.sampled_answer(node, question(mask, sampling, penalties), sampling.seed, sampling.index)
+
+    def _remember(
+        self, node: Node, entry: ScoreEntry, token: int, mask: Mask, sampling: Sampling, penalties: Penalties
+    ) -> None:
+        """Stores an answer that the top k of this entry do not contain."""
+        scores = entry.scores
+        if isinstance(scores, TopK):
+            return
+        if sampling.temperature <= 0 and not penalties and scores.top_k().ids[0] == token:  # it says so at first sight
+            return
+        if isinstance(self._pick(node, scores.top_k(), mask, sampling, penalties), Miss):
+            answer = Answer(token, scores.logprob(token), entry.run)
+            if sampling.temperature <= 0:
+                self.tree.add_greedy_answer(node, question(mask, None, penalties), answer)
+            else:
+                asked = question(mask, sampling, penalties)
+                self.tree.add_sampled_answer(node, asked, sampling.seed, sampling.index, answer)
+
+    def _logprob(self, node: Node, token: int) -> Answer | None:
+        """The answer for one token: from the scores, or from a question in which no other was allowed."""
+        entry = self.tree.scores(node)
+        if entry is not None and isinstance(entry.scores, Scores):
+            return self._told(node, token, entry)
+        logprob = None if entry is None else entry.scores.logprob(token)
+        if entry is None or logprob is None:
+            return self.tree.greedy_answer(node, self._only(token))
+        return Answer(token, logprob, entry.run)
+
+    def _told(self, node: Node, token: int, entry: ScoreEntry) -> Answer:
+        assert isinstance(entry.scores, Scores), "scores that were just made are whole"
+        answer = Answer(token, entry.scores.logprob(token), entry.run)
+        if entry.scores.top_k().logprob(token) is None:
+            self.tree.add_greedy_answer(node, self._only(token), answer)
+        return answer
+
+    def _only(self, token: int) -> bytes:
+        """The question that allows this token alone."""
+        mask = np.zeros(len(self.scorer.tokenizer.vocabulary), dtype=np.bool_)
+        mask[token] = True
+        return question(mask, None)
+
+    def _unknown(self, node: Node) -> CacheError:
+        path, vocabulary = self.tree.path(node), self.scorer.tokenizer.vocabulary
+        found = difference(self.tree.stored_children, path)
+        why = found.describe(vocabulary)
+        if found.asked is None and self.tree.scores(node) is not None:
+            why = f"{found.place(vocabulary)}: what is stored answers other conditions or another seed"
+        return CacheError(
+            f"the replay does not know what {self.scorer.name} says {why}",
+            hint="run it once with cache_mode='rw' to record what is new",
+        )
+
+    # Questions to the model ---------------------------------------------------------------------------------------
+
+    def _speculated(self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger) -> tuple[int, ...]:
+        """The draft, and after it a draft from the tree, as long as pays."""
+        if not self.speculates:
+            return draft
+        drafted = ledger.drafted
+        if drafted.last:
+            self._drafts.learn(len(drafted.last), drafted.came_true())
+            drafted.last = ()
+        room = self.scorer.context_length - len(self.tree.path(node)) - len(draft)
+        most = min(self._drafts.length(), room)
+        if most <= 0:
+            return draft
+        way = self._way(node, draft)
+        guess = self.tree.draft(way[-1], most, skip=self._drafts.are_lucky)
+        size = len(self.scorer.tokenizer.vocabulary)
+        guess = tuple(
+            takewhile(lambda token: token < size and token not in self._marks, guess)
+        )  # the mark of a block is no token of a model
+        if not guess or not (draft or mask[guess[0]]):
+            return draft
+        nodes = self._way(way[-1], guess)
+        drafted.last = tuple(nodes[1:])
+        vocabulary = self.scorer.tokenizer.vocabulary
+        drafted.events += [
+            Guessed(Token(token, vocabulary[token] or b"", None, "draft", "kept", None), place, parent)
+            for token, parent, place in zip(guess, nodes, nodes[1:], strict=False)
+            if place not in drafted
+        ]
+        drafted.add(drafted.last)
+        return draft + guess
+
+    def _ask(self, node: Node, draft: tuple[int, ...], positions: Iterable[int], ledger: Ledger) -> None:
+        """Asks for the scores at these positions of the draft, unless they are in flight."""
+        loop = asyncio.get_running_loop()
+        way = self._way(node, draft)
+        wanted = tuple(at for at in positions if way[at] not in self._asked)
+        if not wanted:
+            return
+        nodes = tuple(way[at] for at in wanted)
+        self._asked.update((place, loop.create_future()) for place in nodes)
+        self._questions.append(Question(node, draft[: wanted[-1]], wanted, nodes, ledger))
+        if self._next is None:
+            self._next = loop.create_task(self._send())
+            self._under_way.add(self._next)
+            self._next.add_done_callback(self._under_way.discard)
+
+    async def _send(self) -> None:
+        """Puts the questions of one tick to the model, and waits for no earlier ones: the model collects."""
+        self._next = None
+        questions, self._questions = self._questions, []
+        requests = [
+            ScoreRequest(self.tree.path(wanted.node), wanted.draft, wanted.positions, wanted.ledger.meter.passes)
+            for wanted in questions
+        ]
+        for meter in {id(wanted.ledger.meter): wanted.ledger.meter for wanted in questions}.values():
+            meter.forward_passes += 1
+        heard = [wanted.ledger.calls for wanted in questions]
+        try:
+            answers = await (overheard(self.scorer, requests, heard) if any(heard) else self.scorer.score(requests))
+        except Exception as error:
+            self._fail(questions, error)
+            return
+        for wanted, rows in zip(questions, answers, strict=True):
+            for node, row in zip(wanted.nodes, rows, strict=True):
+                entry = self.tree.add_scores(node, Scores(row), wanted.ledger.run)
+                self._answer(node, entry)
+
+    def _answer(self, node: Node, entry: ScoreEntry) -> None:
+        answer = self._asked.pop(node, None)
+        if answer is not None and not answer.done():
+            answer.set_result(entry)
+
+    def _fail(self, questions: list[Question], error: Exception) -> None:
+        if not isinstance(error, ModelError | InputError):
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            failure = ModelError(f"the model {self.scorer.name} failed: {reason}")
+            failure.__cause__ = error
+            error = failure
+        for wanted in questions:
+            for node in wanted.nodes:
+                answer = self._asked.pop(node, None)
+                if answer is not None and not answer.done():
+                    answer.set_exception(error)
+                    answer.exception()  # a draft's answer may have no reader: that is no lost exception
+
+
+class Drafts:
+    """Length of the next draft: about as many tokens as came true lately. Where none do, drafts all but stop.
+
+    It decides what is asked together, never what is answered.
+    """
+
+    def __init__(self) -> None:
+        self._right = 4.0
+        """Tokens of a draft that came true, lately and on average."""
+        self._pause = 1
+        self._wait = 0
+
+    def length(self) -> int:
+        """Tokens of a draft now; 0 for a while after drafts that did not come true."""
+        if self._wait:
+            self._wait -= 1
+            return 0
+        return min(round(2 * self._right) + 1, LONGEST_DRAFT)
+
+    @property
+    def are_lucky(self) -> bool:
+        return self._right >= 1
+
+    def learn(self, guessed: int, right: int) -> None:
+        """Takes in the last draft, of which `right` tokens came true. One that did so whole might have been longer."""
+        self._right = (self._right + (2 * right if right == guessed else right)) / 2
+        if right:
+            self._pause = 1
+        elif self._right < 1:
+            self._wait = self._pause = min(2 * self._pause, LONGEST_PAUSE)

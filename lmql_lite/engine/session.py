@@ -1,0 +1,418 @@
+"""Session: models, one token tree per model, and schedulers, shared by its runs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from lmql_lite.cache.kv.block_policy import EXACT, BlockPolicy
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.redis_log import is_redis_url
+from lmql_lite.cache.sampling import seeds
+from lmql_lite.cache.token_cache import TokenCache
+from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.engine import events
+from lmql_lite.engine.budget import Budget, Purse
+from lmql_lite.engine.calls import Calls
+from lmql_lite.engine.decode.sample import SeveralRuns
+from lmql_lite.engine.environment import environment_of, evaluate
+from lmql_lite.engine.frame import NestedCall
+from lmql_lite.engine.generate.capability_cache import CapabilityCache
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.local import LocalGenerator, LocalModel
+from lmql_lite.engine.generate.remote import RemoteGenerator, RemoteModel
+from lmql_lite.engine.generate.remote_scheduler import RemoteScheduler
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.opened import Opened
+from lmql_lite.engine.recording import Recording
+from lmql_lite.engine.result import Result
+from lmql_lite.engine.run import Run
+from lmql_lite.engine.scheduler import Scheduler
+from lmql_lite.engine.settings import Settings, header
+from lmql_lite.errors import BudgetError, CacheError, InputError, ModelError
+from lmql_lite.models.base import Capabilities, Completer, Model, ReusesBlocks, Scorer
+from lmql_lite.models.registry import load
+from lmql_lite.options import Sampling
+from lmql_lite.program.ops import Program
+
+Answer = TypeVar("Answer", covariant=True)
+DEMO = "demo"
+UNNAMED = (
+    "no model was named, so this ran on demo, a toy; name one with model=, --model, LQ_MODEL, lq.configure() or in "
+    "pyproject.toml"
+)
+
+Schedulers = dict[tuple[LocalModel | RemoteModel, bool, bool], Scheduler | RemoteScheduler]
+"""Those of one cache: by model, by whether it only replays, and by whether it speculates."""
+FileOptions = tuple[str, int, bool, bool]
+"""The real path of a file, the options of its `TokenCache`, and whether it is only read: others have trees of their
+own."""
+
+
+class SessionQuery(Protocol[Answer]):
+    """A query that a session runs: a compiled one, or a function with `@query`."""
+
+    def run(self, *arguments: Any, **named: Any) -> Coroutine[Any, Any, Answer]: ...
+
+    def map(self, *arguments: Any, **named: Any) -> Coroutine[Any, Any, Any]: ...
+
+
+class Session:
+    """Runs of one session share its models and, for each model, one token tree.
+
+    Threads and event loops may share a session; questions in flight are shared within one loop (S28).
+
+    >>> session, model = lq.Session(), lq.ScriptedModel("Say: hi")
+    >>> runs = [lq.run_sync('"Say:[X]"', model=model, session=session) for _ in range(2)]
+    >>> runs[1].usage.forward_passes
+    0
+    """
+
+    recording: ClassVar[Recording | None] = None
+    """Cache of all runs of the process while a test runs, in the place of what they name (D73)."""
+
+    def __init__(self, model: str | Model | None = None) -> None:
+        self.default = model
+        """Model of runs that name none; None leaves it to LQ_MODEL, and else to demo with a notice."""
+        self._models: dict[str, Model] = {}
+        self._memory = ModelTrees()
+        self._local: dict[str, LocalModel] = {}
+        """By fingerprint: one is as good as the other."""
+        self._remote: dict[Completer, RemoteModel] = {}
+        self._reused: WeakKeyDictionary[Model, dict[BlockPolicy, Scorer]] = WeakKeyDictionary()
+        self._capabilities = CapabilityCache()
+        self._files: dict[FileOptions, ModelTrees] = {}
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[ModelTrees, Schedulers]]
+        self._loops = WeakKeyDictionary()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.close()
+
+    async def run(self, query: SessionQuery[Answer], *arguments: Any, **named: Any) -> Answer:
+        """`query.run(...)` in this session: `await session.run(query, {"place": "Rome"}, seed=7)`."""
+        return await query.run(*arguments, session=self, **named)
+
+    async def map(self, query: SessionQuery[Answer], rows: Any, **named: Any) -> list[Answer]:
+        """`query.map(rows, ...)` in this session."""
+        return await query.map(rows, session=self, **named)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Lets go of models, trees and files, so that their memory is free when no run uses them any more.
+
+        Every run writes its cache file itself. A later run loads again what it needs.
+        """
+        self._memory = ModelTrees()
+        for held in (self._models, self._local, self._remote, self._files, self._loops):
+            held.clear()
+
+    @property
+    def names_no_model(self) -> bool:
+        """True if runs that name no model have no other than demo."""
+        return self.default is None and not os.environ.get("LQ_MODEL")
+
+    @property
+    def written_files(self) -> tuple[str, ...]:
+        """Real paths of the cache files to which its runs have written."""
+        return tuple(path for path, _, _, reads_only in self._files if not reads_only)
+
+    def model(self, model: str | Model | None) -> Model:
+        """A model by its id, loaded once; a model object is taken as it is. Raises ModelError."""
+        wanted = (self.default or os.environ.get("LQ_MODEL") or DEMO) if model is None else model
+        if not isinstance(wanted, str):
+            if isinstance(wanted, type) or not (hasattr(wanted, "fingerprint") or isinstance(wanted, Completer)):
+                hint = 'give its name, such as model="demo", or a model object such as lq.model("demo")'
+                raise ModelError(f"{wanted!r} is no model", hint=hint)
+            return wanted
+        if wanted not in self._models:
+            self._models[wanted] = load(wanted)
+        return self._models[wanted]
+
+    async def stream(
+        self,
+        program: Program,
+        inputs: Mapping[str, Any],
+        settings: Settings,
+        model: str | Model | None = None,
+        calls: Calls | None = None,
+        purse: Purse | None = None,
+        before: str = "",
+    ) -> AsyncGenerator[events.Batch, None]:
+        """The events of one run, in batches. Raises the errors of the package, and the query's own exceptions as they
+        are. `calls` collects the calls of models; runs with one `purse` have their limits together. The run goes on
+        after the text `before`.
+
+        The entries of a run are stored before its last event (S34), which has the notices of the cache.
+        """
+        purse = purse or Purse()
+        is_unnamed = model is None and program.model is None and self.names_no_model and bool(program.holes)
+        first = (UNNAMED,) if is_unnamed else ()
+        opened = await self._open(program, inputs, settings, model, calls, purse, before)
+        first = (*first, *opened.settings.notices)
+        run = opened.run
+        is_kept, shown, started = opened.reads_only, dict[str, None](), run.begin()
+        recorded = None if self.recording is None else opened.recorded(self.recording)
+        try:
+            yield [started, *map(events.Notice, first)]
+            emitted = repeated = 0
+            while not run.is_over:
+                try:
+                    await run.advance()
+                except ModelError as error:
+                    given_up = opened.given_up(error, program)
+                    await run.close(error)
+                    settings = settings.changed({"seed": opened.runs[0].seed})
+                    opened = await self._open(program, inputs, settings, model, calls, purse, before, opened)
+                    emitted = repeated = 0 if given_up else emitted
+                    run = opened.run
+                    recorded = None if self.recording is None else opened.recorded(self.recording)
+                    run.begin()
+                    if given_up:
+                        yield [*given_up]
+                    continue
+                batch = opened.numbered(run.take_events())
+                batch, repeated = batch[repeated:], max(repeated - len(batch), 0)
+                emitted += len(batch)
+                if batch:
+                    if recorded is not None:
+                        recorded.see(batch)
+                    yield [*opened.new_notices(shown), *batch]
+            last = run.finished()
+            if not is_kept:
+                is_kept = True
+                await opened.keep()
+            for notice in opened.new_notices(shown):
+                yield [notice]
+            yield [last.noting((*first, *shown))]
+        except BaseException as error:
+            await run.close(error)
+            if isinstance(error, CacheError) and self.recording is not None:
+                raise self.recording.stale(error) from None
+            raise
+        else:
+            await run.close(None)
+        finally:
+            if not is_kept:  # answers before an error have been paid for too
+                await opened.keep()
+
+    async def _open(
+        self,
+        program: Program,
+        inputs: Mapping[str, Any],
+        settings: Settings,
+        model: str | Model | None,
+        calls: Calls | None,
+        purse: Purse,
+        before: str,
+        replaced: Opened | None = None,
+    ) -> Opened:
+        """The runs of a query, one for each result that is drawn. They go on after the text `before`, and spend from
+        one budget. They take over the costs of those that they replace."""
+        environment = environment_of(program, inputs)
+        settings = settings.over(await header(program, environment))
+        if self.recording is not None:
+            settings = self.recording.over(settings)
+        if calls is not None:
+            calls.options = settings.given
+        if model is None and program.model is not None:
+            model = await evaluate(program.model.value, environment)
+        trees = None if settings.is_isolated else await self._trees(settings)
+        found = self.model(model)
+        if settings.has_beams and isinstance(found, Completer):
+            raise InputError(
+                f"{settings.decoder_name} weighs every token that may come next, and {found.name} is behind an API",
+                hint=f"write sample(n={settings.results}) for as many results, or use a model in this process",
+            )
+        known = None if settings.cache_mode == "refresh" else trees
+        ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, purse, calls)
+        for run in replaced.runs if replaced else ():
+            ledger.take_over(run.ledger)
+        replays = settings.cache_mode == "replay"
+        if settings.blocks != EXACT:
+            found = self._reusing(found, BlockPolicy.parse(settings.blocks))
+        entry = await self._entry(found, known, ledger, replays=replays)
+        fresh = None
+        if trees is not None and settings.cache_mode == "refresh":  # on a tree of its own nothing is known
+            fresh = TokenTree(trees.max_bytes)
+            fresh.record()
+        runs = list[Run]()
+        elsewhere = partial(self._elsewhere, found, calls, purse)
+        for seed in seeds(settings.sampling().seed, 1 if settings.has_beams else settings.results):
+            if runs:
+                environment = environment_of(program, inputs)
+                await header(program, environment)
+                ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, purse, calls)
+            sampling = replace(settings.sampling(), seed=seed)
+            generator = self._generator(entry, settings, trees, fresh, ledger, sampling)
+            runs.append(Run(program, environment, settings, sampling, generator, elsewhere, before))
+        reads_only = trees is None or settings.cache_mode in ("ro", "replay")
+        together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
+        number = replaced.next_number if replaced else 0
+        return Opened(runs, together, settings, entry, trees, fresh, reads_only, self._capabilities, number)
+
+    def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
+        """The model that reuses blocks by this policy. Raises ModelError where it cannot."""
+        known = self._reused.setdefault(model, {})
+        if policy not in known:
+            if not isinstance(model, ReusesBlocks):
+                raise ModelError(
+                    f"{model.name} cannot move blocks of a prompt, as blocks={policy} asks",
+                    hint="leave blocks= out, or use a model in this process, such as local:NAME",
+                )
+            known[policy] = model.with_blocks(policy)
+        return known[policy]
+
+    async def _elsewhere(
+        self,
+        here: Model,
+        calls: Calls | None,
+        purse: Purse,
+        nested: NestedCall,
+        settings: Settings,
+        before: str,
+    ) -> Result | None:
+        """The result of a query with a model of its own, after this text; None if that is the model `here`."""
+        model, named = nested.model, nested.program.model
+        if model is None and named is not None:
+            environment = environment_of(nested.program, nested.inputs)
+            await header(nested.program, environment)
+            model = await evaluate(named.value, environment)
+        if model is None or self.model(model) is here:
+            return None
+        settings = settings.changed({"n": None, "decoder": "argmax" if settings.has_beams else settings.decoder})
+        stream = self.stream(nested.program, nested.inputs, settings, model, calls, purse, before)
+        async with aclosing(stream):
+            async for last, *_ in stream:
+                if isinstance(last, events.Finished):
+                    return last.result
+        raise AssertionError("a run ends with Finished or raises")
+
+    async def _trees(self, settings: Settings) -> ModelTrees:
+        """The trees of a run: in memory, or of a file, with all that others have written. Raises CacheError for a file
+        that is none."""
+        if self.recording is not None:
+            return await self.recording.trees()
+        cache, reads_only = settings.cache, settings.cache_mode in ("ro", "replay")
+        if not isinstance(cache, TokenCache) or cache.path is None:
+            if reads_only:
+                raise InputError(
+                    f"cache_mode={settings.cache_mode!r} reads a file, and none is named", hint='add cache="x.tokens"'
+                )
+            return cache.trees if isinstance(cache, TokenCache) else self._memory
+        is_server = is_redis_url(cache.path)
+        path = str(cache.path) if is_server else os.path.realpath(cache.path)
+        place = (path, cache.max_bytes, cache.durable, reads_only)
+        saved = self._files.get(place)
+        if saved is None:
+            if reads_only and not is_server and not os.path.exists(path):
+                raise CacheError(
+                    f"there is no file {os.fspath(cache.path)!r} to read",
+                    hint="run once with cache_mode='rw' to make it",
+                )
+            saved = await ModelTrees.open(cache.path, cache.max_bytes, durable=cache.durable, reads_only=reads_only)
+            saved = self._files.setdefault(place, saved)  # of runs that opened it at once the first one's counts
+        await saved.follow()
+        return saved
+
+    def _generator(
+        self,
+        model: LocalModel | RemoteModel,
+        settings: Settings,
+        trees: ModelTrees | None,
+        fresh: TokenTree | None,
+        ledger: Ledger,
+        sampling: Sampling,
+    ) -> Generator:
+        isolated, speculate, replay = trees is None, settings.speculate, settings.cache_mode == "replay"
+        scheduler: Scheduler | RemoteScheduler
+        if trees is None:
+            scheduler = model.scheduler(TokenTree(), speculate=False, replay=False)
+        elif fresh is not None:
+            scheduler = model.scheduler(fresh, speculate=speculate, replay=False)
+        else:
+            loop = self._loops.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+            schedulers, key = loop.setdefault(trees, {}), (model, replay, speculate)
+            if key not in schedulers:
+                tree = trees.tree(model.fingerprint)
+                schedulers[key] = model.scheduler(tree, speculate=speculate, replay=replay)
+            scheduler = schedulers[key]
+        if isinstance(model, LocalModel):
+            assert isinstance(scheduler, Scheduler), "it is the model's own"
+            if sampling.effort is not None:
+                raise InputError(
+                    f"effort is for models behind an API, and {model.scorer.name} is in this process",
+                    hint="leave effort= out",
+                )
+            return LocalGenerator(model, scheduler, ledger, sampling, isolated=isolated)
+        assert isinstance(scheduler, RemoteScheduler), "it is the model's own"
+        return RemoteGenerator(
+            model,
+            scheduler,
+            ledger,
+            isolated=isolated,
+            speculate=speculate,
+            tells=settings.tells,
+            hole_requests=settings.hole_requests,
+        )
+
+    async def _entry(
+        self, model: Model, trees: ModelTrees | None, ledger: Ledger, *, replays: bool
+    ) -> LocalModel | RemoteModel:
+        """A model with what its runs share. `ledger` pays for the probe; one that replays does not need it."""
+        if here := self._local.get(getattr(model, "fingerprint", "")):  # quicker than a look at a protocol
+            return here
+        if isinstance(model, Completer):
+            earlier = self._capabilities.known(trees, model) if trees else None
+            if replays and earlier is None and self.recording is not None:
+                raise self.recording.stale(CacheError(f"it knows nothing of {model.place}"))
+            found = earlier if replays else None
+            capabilities = found or await ledger.probed(partial(model.probe, earlier))
+            known = self._remote.get(model)
+            if known is None or known.fingerprint != capabilities.fingerprint:
+                known = self._remote[model] = RemoteModel(model, capabilities)
+            return known
+        return self._local.setdefault(model.fingerprint, LocalModel(model))
+
+    async def capabilities(self, model: Completer, settings: Settings) -> Capabilities | None:
+        """Capabilities of a server as far as they cost nothing; None where a run would have to pay for them."""
+        trees = None if settings.is_isolated else await self._trees(settings)
+        try:
+            return await Ledger(0, Budget(max_requests=0)).probed(
+                partial(model.probe, self._capabilities.known(trees, model) if trees else None)
+            )
+        except BudgetError:
+            return None
+
+
+@functools.cache
+def default_session() -> Session:
+    """The session of all runs that name none (S28)."""
+    return Session()
+
+
+def configure(*, model: str | Model | None = None, base_url: str | None = None) -> None:
+    """Names the model of all later runs of this process that name none, neither in a call nor in a header, and that
+    have no session of their own.
+
+    A model object is taken as it is; an id is loaded at once, with `base_url` as the address of its server. Without a
+    model it is what LQ_MODEL says again. Raises ModelError.
+
+    >>> lq.configure(model=lq.ScriptedModel("Say: hi"))
+    >>> lq.run_sync('"Say:[X]"')["X"]
+    ' hi'
+    >>> lq.configure()
+    """
+    if isinstance(model, str):
+        model = load(model, base_url=base_url)
+    elif base_url is not None:
+        raise ModelError("base_url= is the address of a model that is named by its id", hint='model="openai/NAME"')
+    default_session().default = model

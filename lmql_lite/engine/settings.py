@@ -1,0 +1,245 @@
+"""Settings of one run: the caller's options, then those of the query's header, then the defaults."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from lmql_lite.cache.kv.block_policy import EXACT, BlockPolicy
+from lmql_lite.cache.token_cache import TokenCache
+from lmql_lite.engine.budget import STEP_BUDGET, Budget
+from lmql_lite.engine.environment import Environment, evaluate, execute
+from lmql_lite.errors import BudgetError, CacheError, InputError, Span
+from lmql_lite.options import (
+    AT_HOLE,
+    DECODERS,
+    OPTIONS,
+    STEERED,
+    Problem,
+    Sampling,
+    clash,
+    decoder_named,
+    hole_clash,
+    option_problem,
+    value_problem,
+)
+from lmql_lite.program.ops import Program
+
+MAX_TOKENS = 1024
+MAX_BACKTRACKS = 64
+MAX_HOLE_REQUESTS = 32
+BEAM_WIDTH = 4
+TRACES = (".json", ".lqrun", ".html")
+OF_A_QUERY = tuple(name for name, row in OPTIONS.items() if row.scope == "query")
+
+
+class Settings:
+    """Options that were given, by name; the attributes add the defaults. Made by `checked`, and never changed."""
+
+    def __init__(self, given: Mapping[str, Any], notices: tuple[str, ...] = ()) -> None:
+        self.given = given
+        self.notices = notices
+        """Sentences about options that were left out."""
+        self.decoder: str | None = given.get("decoder")
+        self.decoder_name = self.decoder or ("sample" if given.get("temperature") else "argmax")
+        self.has_beams = DECODERS[self.decoder_name].branches
+        """True if branches compete; else each result is a run of its own."""
+        self.results: int = given.get("n") or (BEAM_WIDTH if self.has_beams else 1)
+        """Number of results asked for."""
+        self.cache: bool | TokenCache | None = given.get("cache")
+        """True shares one tree among all runs, False asks the model every time (S7), a `TokenCache` names a file."""
+        self.cache_mode: str | None = given.get("cache_mode")
+        """"refresh" asks the model for everything once and replaces what was known (S4)."""
+        self.is_isolated = self.cache is False or self.cache_mode == "off"
+        """True if every hole asks the model anew."""
+        self.speculate = given.get("speculate") is not False
+        self.trace: str | None = given.get("trace")
+        """Name of the file for the trace; a caller alone gives it."""
+        self.prefill: tuple[tuple[str, str], ...] = given.get("prefill", ())
+        """Names and given texts of the first holes, in the order in which they open. The last one is continued; a last
+        one without a name stands for no hole."""
+        self.limit: int = given.get("max_tokens", MAX_TOKENS)
+        """Most tokens of a hole."""
+        self.backtracks: int = given.get("max_backtracks", MAX_BACKTRACKS)
+        self.tells = given.get("tell_answers") is not False
+        """True if the model of a chat may be told what it may answer."""
+        self.hole_requests: int = given.get("max_hole_requests", MAX_HOLE_REQUESTS)
+        """Most requests of a hole to a server."""
+        self.steps: int = given.get("step_budget", STEP_BUDGET)
+        """Most ops and tokens of a run together."""
+        self.blocks: str = given.get("blocks", EXACT)
+        """Policy by which marked blocks of a prompt are reused."""
+
+    def over(self, header: Settings) -> Settings:
+        """These settings, and the header's where these say nothing.
+
+        Temperature and n of the header belong to its decoder: another one that does not draw, or has one result, goes
+        without. Raises InputError where the two contradict each other.
+        """
+        below = dict(header.given)
+        if self.decoder is not None:
+            row = DECODERS[self.decoder]
+            if not row.draws:
+                below.pop("temperature", None)
+                if not row.branches:
+                    below.pop("n", None)
+        both = Settings({**below, **self.given}, (*header.notices, *self.notices))
+        _raise(clash(both.decoder_name, both.given.get("temperature"), both.given.get("n")))
+        return both
+
+    def changed(self, options: Mapping[str, Any]) -> Settings:
+        """These settings with other options; None takes one away."""
+        both = {**self.given, **options}
+        return Settings({name: value for name, value in both.items() if value is not None}, self.notices)
+
+    def of_query(self, own: Settings, seed: int) -> Settings:
+        """These, a caller's, for the holes of a query that it calls.
+
+        The query's own bounds of holes count, and its own decoder; the number of branches and everything about the
+        whole run stay the caller's.
+        """
+        given = {name: own.given[name] for name in OF_A_QUERY if name in own.given}
+        if own.decoder in ("argmax", "sample"):
+            given |= {name: own.given.get(name) for name in ("decoder", *AT_HOLE) if name != "n"}
+        return self.changed({**given, "seed": seed})
+
+    @property
+    def budget(self) -> Budget:
+        """Bounds of requests, tokens and cost with a server. Raises InputError for a cost without prices."""
+        given = self.given
+        if "max_cost" in given and "prices" not in given:
+            raise InputError(
+                "max_cost needs prices: no server reports them",
+                hint="prices=(0.15, 0.60) are those of a million tokens of prompts and of answers",
+            )
+        return Budget(
+            given.get("max_requests"), given.get("max_total_tokens"), given.get("max_cost"), given.get("prices")
+        )
+
+    def sampling(self) -> Sampling:
+        """The choice of tokens. A seed is drawn if none was given, so that every result can be repeated."""
+        seed = self.given.get("seed")
+        temperature = 1.0 if DECODERS[self.decoder_name].draws else 0.0
+        given = {name: self.given[name] for name in _SAMPLING if name in self.given}
+        return Sampling(**{"temperature": temperature, **given, "seed": secrets.randbits(32) if seed is None else seed})
+
+    def at_hole(
+        self, hole: str, decoder: str, span: Span, values: Mapping[str, Any], spans: Mapping[str, Span], run: Sampling
+    ) -> Sampling:
+        """The choice of tokens in a hole with a decoder of its own: its options, and else those of the run.
+
+        `values` are its options, `span` and `spans` the places of it and them. Its draws have the run's seed: noise
+        depends on the place in the text as well. Raises InputError.
+        """
+        decoder = decoder_named(decoder)
+        for name, value in values.items():
+            problem = option_problem(name, decoder, at_hole=True)
+            _raise(problem or (None if value is None else value_problem(name, value)), spans.get(name))
+        _raise(hole_clash(hole, decoder, values.get("temperature"), values.get("n")), span)
+        given = {name: values[name] for name in _SAMPLING if values.get(name) is not None}
+        if not DECODERS[decoder].draws:
+            given["temperature"] = 0.0
+        elif run.temperature <= 0:
+            given.setdefault("temperature", 1.0)
+        return replace(run, **given)
+
+
+_SAMPLING = tuple(field.name for field in fields(Sampling) if field.name in AT_HOLE)
+
+
+async def header(program: Program, environment: Environment) -> Settings:
+    """Settings of a query's header, after its prologue has run. Raises InputError, at the place of a wrong option."""
+    for let in program.prologue:
+        try:
+            await execute(let.code, environment)
+        except BudgetError as error:  # of a loop without end
+            error.span = error.span or let.span
+            raise
+    values = {option.name: await evaluate(option.value, environment) for option in program.options}
+    return checked({"decoder": program.decoder, **values}, {option.name: option.span for option in program.options})
+
+
+def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) -> Settings:
+    """Settings of the options that a user wrote. Raises InputError, at the option's place where it has one."""
+    spans, given = spans or {}, {name: value for name, value in values.items() if value is not None}
+    left_out = [name for name in given if name in STEERED]
+    notices = tuple(f"the option {name} is left out: {STEERED[name]}" for name in left_out)
+    given = {name: value for name, value in given.items() if name not in left_out}
+    trace = _trace(given.pop("trace")) if "trace" in given else None
+    decoder = given.get("decoder")
+    for name, value in given.items():
+        _raise(value_problem(name, value), spans.get(name))
+    for name in values.keys() - {"decoder", "trace", "prefill"}:
+        _raise(option_problem(name, decoder), spans.get(name))
+    if decoder is not None:
+        given["decoder"] = decoder = decoder_named(decoder)
+        place = spans.get("temperature") if given.get("temperature") else spans.get("n")
+        _raise(clash(decoder, given.get("temperature"), given.get("n")), place)
+    if "blocks" in given:
+        given["blocks"] = _blocks(given["blocks"], spans.get("blocks"))
+    if "prefill" in given:
+        given["prefill"] = _prefill(given["prefill"])
+    if "cache" in given:
+        given["cache"] = _cache(given["cache"], spans.get("cache"))
+    mode = given.get("cache_mode")
+    if mode in ("ro", "refresh", "replay") and given.get("cache") is False:
+        raise InputError(
+            f"cache_mode={mode!r} needs a cache, and cache=False disables it",
+            span=spans.get("cache_mode"),
+            hint='name the file: cache="x.tokens"',
+        )
+    return Settings(given if trace is None else {**given, "trace": trace}, notices)
+
+
+def _raise(problem: Problem | None, span: Span | None = None) -> None:
+    if problem is not None:
+        raise InputError(problem.sentence, span=span, hint=problem.hint)
+
+
+def _blocks(value: object, span: Span | None) -> str:
+    """A policy for blocks, written in full."""
+    try:
+        return str(BlockPolicy.parse(value if isinstance(value, str) else repr(value)))
+    except CacheError as error:
+        raise InputError(error.message, span=span, hint=error.hint) from None
+
+
+def _prefill(value: object) -> tuple[tuple[str, str], ...]:
+    """The pairs. Raises InputError for all else."""
+    pairs: list[tuple[str, str]] = []
+    for pair in value if isinstance(value, list | tuple) else [value]:
+        match pair:
+            case [str(hole), str(text)]:
+                pairs.append((hole, text))
+            case _:
+                hint = 'for example prefill=[("ANSWER", " Par")]'
+                raise InputError(f"prefill is {OPTIONS['prefill'].noun}; this is {value!r}", hint=hint)
+    return tuple(pairs)
+
+
+def _cache(value: object, span: Span | None) -> bool | TokenCache:
+    """A cache as it was written; the name of a file is a `TokenCache` with its defaults."""
+    if isinstance(value, bool | TokenCache):
+        return value
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(
+            f"cache is {OPTIONS['cache'].noun}; this is {value!r}", span=span, hint='for example cache="x.tokens"'
+        )
+    try:
+        return TokenCache(value)
+    except InputError as error:
+        raise InputError(error.message, span=span, hint=error.hint) from None
+
+
+def _trace(value: object) -> str:
+    """The name of the file."""
+    name = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
+    if not isinstance(name, str) or os.path.splitext(name)[1].lower() not in TRACES:
+        raise InputError(
+            f"trace is the name of a file that ends in {', '.join(TRACES[:-1])} or {TRACES[-1]}; this is {value!r}",
+            hint="run.json has all calls of the model, run.lqrun can be replayed, run.html is a report to look at",
+        )
+    return name

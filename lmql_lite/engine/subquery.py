@@ -1,0 +1,127 @@
+"""Queries in holes of other queries (S26): recognised, called on the text as it is, and answered.
+
+`[X: q(a)]`, `[X: q]`, `[q(X, a)]` and `where q(X, a)` all mean: run q's body here, with its own variables; X is what
+it returns. Only the run knows what `q` is, since `kind(3)` may as well be a type and `fits(X)` a predicate; therefore
+an op keeps function and arguments apart (`Callee`): a query is never called as the Python function that it also is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lmql_lite.cache.sampling import mix
+from lmql_lite.engine.branch import Branch
+from lmql_lite.engine.environment import environment_of, sayable
+from lmql_lite.engine.filling import bind, check
+from lmql_lite.engine.frame import MOST_DEEP, Callable, Caller, Elsewhere, Frame, NestedCall, answered
+from lmql_lite.engine.settings import header
+from lmql_lite.errors import QueryError
+from lmql_lite.program.clauses import asked
+from lmql_lite.program.ops import STEP, Callee, Hole, Return
+
+
+async def called(branch: Branch, hole: Hole) -> tuple[Hole, NestedCall | None]:
+    """The hole without the callee that is a query, and that query's call; None if no callee is one.
+
+    Raises QueryError where two queries would fill it, and for a call in the hole that is no query.
+    """
+    branch.own()  # a query may be one of this query's own, and see its variables
+    found: tuple[Callee, Callable] | None = None
+    for callee in hole.callees:
+        function = await branch.python(callee.function, hole.span)
+        if isinstance(function, Callable) and not isinstance(function, type):
+            if found is not None:
+                hint = "keep one of them; the other can stand in a hole of its own"
+                raise QueryError(f"two queries cannot fill [{hole.name}] at once", span=callee.span, hint=hint)
+            found = (callee, function)
+        elif callee.form == "hole":
+            problem = f"what [{hole.name}] calls is no query: {_shown(function)}"
+            hint = "a function judges a value as `where f(X)`; one that the model may call stands in tools=[...]"
+            raise QueryError(problem, span=callee.span, hint=hint)
+    if found is None:
+        return hole, None
+    callee, function = found
+    by_place, by_name = await branch.python(callee.arguments, hole.span) if callee.arguments else ((), {})
+    try:
+        call = function.nested(by_place, by_name)
+    except TypeError as error:
+        raise QueryError(f"this call of a query does not fit: {error}", span=callee.span) from error
+    return _without(hole, callee), call
+
+
+def _without(hole: Hole, callee: Callee) -> Hole:
+    """The hole for the query that fills it: the query is neither its type nor a predicate."""
+    if callee.form == "type":  # its clauses are those of a hole without type
+        return asked(replace(hole, type=None), hole.type.clauses if hole.type else ())
+    if callee.form == "hole":
+        return hole
+    predicates = tuple(each for each in hole.predicates if each.span != callee.span)
+    type = hole.type and replace(
+        hole.type, clauses=tuple(c for c in hole.type.clauses if c.expression.span != callee.span)
+    )
+    return replace(hole, predicates=predicates, type=type)
+
+
+def _shown(value: Any) -> str:
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) else type(value).__name__
+
+
+async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewhere | None) -> None:
+    """Fills the hole by a query, which goes on with the text as it is; `elsewhere` runs one with a model of its own."""
+    if len(branch.frames) >= MOST_DEEP:
+        raise QueryError(
+            f"queries call each other more than {MOST_DEEP} deep, here {nested.name} for [{op.name}]",
+            span=op.span,
+            hint="a query that calls itself needs a case in which it does not",
+        )
+    branch.own()
+    environment = environment_of(nested.program, nested.inputs)
+    environment["context"] = branch.context
+    environment[STEP] = branch.frame.environment[STEP]
+    seed = mix(branch.frame.sampling.seed, branch.calls)
+    branch.calls += 1
+    settings = branch.frame.settings.of_query(await header(nested.program, environment), seed)
+    branch.state = branch.generator.begin_call(branch.state)
+    caller = Caller(op, nested, branch.term(op), branch.state)
+    if elsewhere is not None:
+        other = await elsewhere(nested, settings, branch.state.text)
+        if other is not None:
+            text = other.prompt[len(branch.state.text) :]
+            await _answer(branch, caller, other.value if nested.returns else text)
+            return
+    own = {id(value) for frame in branch.frames for value in frame.environment.values()}
+    shared = tuple(value for value in nested.scope.values() if id(value) not in own)
+    frame = Frame(nested.program, environment, settings, settings.sampling(), shared, caller)
+    frame.held_back = [] if nested.returns or branch.is_guarded else None
+    branch.frames.append(frame)
+    branch.go(branch.state, 0)
+
+
+async def give_back(branch: Branch, op: Return, value: Any) -> None:
+    """Returns from the innermost query to the hole that called it."""
+    frame = branch.frames.pop()
+    caller = frame.caller
+    assert caller is not None, "a hole has called it"
+    if op.value is not None:
+        await _answer(branch, caller, value)
+        return
+    text = branch.state.text[len(caller.before.text) :]  # it stays, and is the value
+    branch.state = branch.state._replace(pc=caller.before.pc)
+    for event in frame.held_back or ():
+        branch.say(event)
+    await check(branch, caller.op, caller.objects(text, branch.generator.count), text, text, "the query")
+    await bind(branch, caller.op.name, text, text, "forced", "")
+
+
+async def _answer(branch: Branch, caller: Caller, value: Any) -> None:
+    """The value of a query replaces its text."""
+    if caller.nested.typed is not None:
+        value = caller.nested.typed(value)
+    name, text = caller.op.name, sayable(str(value), caller.op.span)
+    branch.generator.leave()
+    branch.state = answered(caller.before, branch.state, text, name, branch.ledger)
+    broken = caller.objects(text, branch.generator.count)
+    await check(branch, caller.op, broken, value, text, "the query")
+    await bind(branch, name, value, text, "forced", text)

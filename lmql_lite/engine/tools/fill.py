@@ -1,0 +1,345 @@
+"""Filling a hole with tools: the fillings of its pieces one after the other, and the calls between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.constraints.hole_matcher import HoleMatcher
+from lmql_lite.constraints.matcher import Ending, Matcher
+from lmql_lite.constraints.terms import And, Length, Matches, Stop, StopPattern, Term, conjunction
+from lmql_lite.engine import events
+from lmql_lite.engine.generate.generator import Generator, HoleFill, Lookahead, matcher_of
+from lmql_lite.engine.state import State, Step, ended
+from lmql_lite.engine.tools.toolbox import CLOSING, MARK, Toolbox
+from lmql_lite.errors import ConstraintError
+from lmql_lite.options import Sampling
+from lmql_lite.program.ops import Hole
+
+OPENING = CLOSING.encode()
+"""Begins a call."""
+LEAST_CALL = 64
+"""Maximum number of tokens of a call that is begun, also where the hole may have fewer."""
+
+
+class ToolFill(HoleFill[Any, Any]):
+    """The filling of one hole, whose matcher is a `ToolText`: its pieces are filled one after the other."""
+
+    def __init__(
+        self, op: Hole, term: Term, toolbox: Toolbox, sampling: Sampling, limit: int, generator: Generator
+    ) -> None:
+        super().__init__(op, generator.path, generator.ledger, sampling, limit)
+        self._toolbox = toolbox
+        self._term = term
+        self._generator = generator
+        parts = term.terms if isinstance(term, And) else (term,)
+        ends = [part for part in parts if isinstance(part, Stop | StopPattern)]
+        result = Stop(MARK.strip().encode(), inclusive=True)
+        self._lookahead = Lookahead((conjunction((*ends, result)),), goes_on=True, is_whole=False)
+        """The part of free text that a server may know: it need not go on where a result has to be inserted."""
+        self._piece: HoleFill[Any, Any]
+        """The filling of the current piece."""
+        self._began: ToolText
+        """The text at its beginning."""
+        self._text: ToolText
+        """The text where the next token is chosen."""
+
+    def open(self, state: State, matcher: Matcher) -> State:
+        """Raises ConstraintError for a hole whose value is no plain text."""
+        if not isinstance(matcher, HoleMatcher):
+            raise ConstraintError(
+                f"[{self.op.name}] has tools, and its value is no free text",
+                span=self.op.span,
+                hint="let the tools have a hole of their own, without a type",
+            )
+        calls = self._toolbox.calls(held=not self._generator.spells_freely)
+        return self._next(state, ToolText(FreeText(matcher, calls)), self.op, self._lookahead)
+
+    def forced(self, state: State) -> bytes:
+        return self._piece.forced(_inside(state))
+
+    def force(self, state: State, data: bytes) -> State:
+        return _outside(self._piece.force(_inside(state), data), _text_of(state))
+
+    def settle(self, state: State) -> State:
+        self._text = _text_of(state)
+        return self._piece.settle(_inside(state))
+
+    def candidates(self, state: State) -> Any:
+        return self._piece.candidates(state)
+
+    def choose(self, candidates: Any) -> Awaitable[Any]:
+        return self._piece.choose(candidates)
+
+    @property
+    def thinks(self) -> bool:
+        return self._piece.thinks
+
+    def commit(self, candidates: Any, choice: Any) -> State:
+        return _outside(self._piece.commit(candidates, choice), self._text)
+
+    async def go_back(self) -> State | None:
+        """Within the current piece: what was called stays called."""
+        state = await self._piece.go_back()
+        return state and _outside(state, self._began)
+
+    def close(self, state: State) -> State:
+        return self._piece.close(_inside(state))
+
+    def give_up(self, state: State) -> list[Step]:
+        return self._piece.give_up(state)
+
+    def fork(self, generator: Generator) -> ToolFill:
+        fork = copy(self)
+        fork._generator, fork._piece = generator, self._piece.fork(generator)
+        fork.path, fork.ledger = generator.path, generator.ledger
+        return fork
+
+    async def call_tools(self, state: State) -> State:
+        """The state after the calls that are complete, with their results."""
+        while (text := _text_of(state)).is_inside and text.piece.ending is not None:
+            free, piece = text.free, text.piece
+            if isinstance(piece, FreeText):
+                state = await self._called(state, text, piece)
+            elif free is not None and free.call is not None:
+                arguments = piece.value.decode().removesuffix(MARK)
+                state = await self._answered(state, text, free, free.call["begun"].decode(), arguments)
+        return state
+
+    @property
+    def _most_of_a_call(self) -> int:
+        """A call that is begun is completed, whatever came before it."""
+        return max(self.limit, LEAST_CALL)
+
+    def _next(self, state: State, text: ToolText, op: Hole, lookahead: Lookahead) -> State:
+        """The beginning of the next piece of `text`."""
+        left = self._most_of_a_call if text.free else self.limit - text.used
+        self._piece = self._generator.fill(op, self._term, state, self.sampling, left, lambda: lookahead)
+        state = _outside(self._piece.open(state, text.piece), text)
+        self._began = _text_of(state)
+        return state
+
+    def _closed(self, state: State) -> State:
+        """The state after a piece: the hole goes on, and counts the tokens of forced text that is still pending."""
+        state = self._piece.close(state)
+        held, pending = (ended(pieces, self.op.name, is_ended=False) for pieces in (state.held, state.pending))
+        return state._replace(held=held, pending=pending)
+
+    async def _called(self, state: State, text: ToolText, free: FreeText) -> State:
+        """The state after free text, where a call begins or is complete."""
+        assert free.call is not None, "a call ends this piece"
+        used = text.used + state.used
+        state = self._closed(state._replace(matcher=free))
+        text = replace(text, before=text.before + free.value, free=free, used=used)
+        if free.call["begun"] is None:
+            name, arguments = free.call["name"].decode(), free.call["arguments"].decode()
+            return await self._answered(state, text, free, name, arguments)
+        arguments = Matches(self._toolbox.tools[free.call["begun"].decode()].arguments)
+        pattern = conjunction((arguments, *_left(self._term, text.before)))
+        matcher = self._generator.engine.matcher(pattern, b"", self._most_of_a_call, self.op.name, self.op.span)
+        op = replace(self.op, continues_segment=True, predicates=(), type=None, following=b"")
+        return self._next(state, replace(text, piece=matcher), op, Lookahead((pattern,), goes_on=True, is_whole=False))
+
+    async def _answered(self, state: State, text: ToolText, free: FreeText, name: str, arguments: str) -> State:
+        """The state after a complete call and its result, where free text goes on."""
+        call, used = b"", 0
+        if not isinstance(text.piece, FreeText):
+            call, used = text.piece.value, state.used
+            state = self._closed(_inside(state))
+        # no guessing meanwhile, as for other Python that is awaited: what a tool answers is seldom what was expected
+        output = await self._toolbox.output(name, arguments, made=text.calls)
+        self.ledger.events.append(events.ToolCalled(name, arguments, output.removesuffix("`")))
+        inserted = call + output.encode()
+        try:
+            piece = free.after_call(inserted, used)
+        except ValueError:
+            raise ConstraintError(
+                f"the condition of [{self.op.name}] does not allow what {name} was called for: {inserted.decode()!r}",
+                span=self.op.condition.span,
+                hint="conditions are on the whole text of the hole, calls and results included: leave room for them, "
+                "or let the tools have a hole of their own",
+            ) from None
+        text = ToolText(piece, text.before + inserted, None, text.used + used, text.calls + 1)
+        return self._next(state.say(output), text, replace(self.op, continues_segment=False), self._lookahead)
+
+
+def _left(term: Term, said: bytes) -> tuple[Term, ...]:
+    """The characters that may follow in a hole, but the last one, which closes a call; () where they have no bound."""
+    parts = term.terms if isinstance(term, And) else (term,)
+    bounds = [part.at_most for part in parts if isinstance(part, Length) and part.unit == "characters"]
+    most = min((bound for bound in bounds if bound is not None), default=None)
+    return () if most is None else (Length(0, most - len(said.decode()) - len(CLOSING)),)
+
+
+def _text_of(state: State) -> ToolText:
+    assert isinstance(state.matcher, ToolText), "a hole with tools is open"
+    return state.matcher
+
+
+def _inside(state: State) -> State:
+    """The state as the filling of the piece sees it."""
+    return state._replace(matcher=_text_of(state).piece)
+
+
+def _outside(state: State, text: ToolText) -> State:
+    """The state as the hole sees it, whose text before the piece is that of `text`."""
+    return state._replace(matcher=replace(text, piece=matcher_of(state)))
+
+
+@dataclass(frozen=True, slots=True)
+class FreeText:
+    """A piece between calls: it ends where the hole does, or where a call begins.
+
+    `own` is the matcher of the hole's condition, which has read all text of the hole: this piece begins at `start`.
+    `begins` finds a call, `call` is the one that was found, and `beyond` what a token said behind that (S14).
+    """
+
+    own: HoleMatcher
+    begins: re.Pattern[bytes]
+    start: int = 0
+    call: re.Match[bytes] | None = None
+    beyond: bytes = b""
+
+    @property
+    def text(self) -> bytes:
+        return self.own.text[self.start :] + self.beyond
+
+    @property
+    def ending(self) -> Ending | None:
+        return "stop" if self.call else self.own.ending
+
+    @property
+    def value(self) -> bytes:
+        return self.own.value[self.start :]
+
+    @property
+    def certain(self) -> int:
+        return max(self.own.certain - self.start, 0)
+
+    @property
+    def may_end(self) -> bool:
+        return self.own.may_end
+
+    def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
+        """The tokens that the condition allows, but those that begin a call for which it leaves no room."""
+        mask, vocabulary = self.own.allowed(held, tokens_left), self.own.masks.vocabulary
+        said = self.own.text[max(self.own.text.rfind(OPENING), self.start) :]
+        tokens = vocabulary.containing(b"(")
+        if OPENING not in said:
+            tokens = np.intersect1d(tokens, vocabulary.containing(OPENING))
+        crowded = [token for token in tokens[mask[tokens]].tolist() if not self._has_room(said, held, token)]
+        if crowded:
+            mask = mask.copy()
+            mask[crowded] = False
+        return mask
+
+    def _has_room(self, said: bytes, held: bytes, token: int) -> bool:
+        """False if the token begins a call, and not even the shortest one fits. `said` is the end of the text."""
+        data = self.own.masks.vocabulary.tokens[token] or b""
+        call = self.begins.search(said + data[len(held) :]) if data.startswith(held) else None
+        if call is None or call["begun"] is None:
+            return True
+        begun = data[len(held) :][: call.end() - len(said)]
+        if self.own.longest_valid(begun) < len(begun):
+            return False
+        after = self.own.advance(begun)
+        shortest = MARK + CLOSING
+        return after.ending is not None or after.longest_valid(shortest.encode()) == len(shortest)
+
+    def advance(self, data: bytes, tokens: int = 1) -> FreeText:
+        after = self.own.advance(data, tokens)
+        call = self.begins.search(after.text, self.start)
+        if call is None or (after.ending is not None and call.end() > after.length):
+            return replace(self, own=after)
+        said = call.end() - len(self.own.text)
+        before = self.own.advance(data[:said], tokens)
+        if before.ending is not None:  # the hole is over where a call would begin
+            return replace(self, own=after)
+        return replace(self, own=before, call=call, beyond=data[said:])
+
+    def end(self, ending: Ending) -> FreeText:
+        return replace(self, own=self.own.end(ending))
+
+    def forced(self) -> bytes:
+        return self.own.forced()
+
+    def longest_valid(self, data: bytes) -> int:
+        return self.own.longest_valid(data)
+
+    def after_call(self, text: bytes, tokens: int) -> FreeText:
+        """The next piece, behind the rest of the call and its result, in which no stop is looked for.
+
+        Raises ValueError where they cannot stand in the hole.
+        """
+        own = self.own
+        for byte in text:
+            own = own.advance(bytes([byte]), tokens)
+            if own.ending == "end-of-text":
+                raise ValueError(f"{text!r} is not allowed")
+            if own.ending == "stop":
+                own = replace(own, ending=None, length=len(own.text))
+            tokens = 0
+        if not own.masks.automaton.lives(own.state, own.count):
+            raise ValueError(f"nothing can follow {text!r}")
+        return FreeText(own, self.begins, len(own.text))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolText:
+    """The whole text of the hole: pieces that are complete, and the `piece` under way.
+
+    `free` is the free text before the call, where that piece is one. `used` tokens were said in complete pieces, in
+    which there are `calls`.
+    """
+
+    piece: Matcher
+    before: bytes = b""
+    free: FreeText | None = None
+    used: int = 0
+    calls: int = 0
+
+    @property
+    def text(self) -> bytes:
+        return self.before + self.piece.text
+
+    @property
+    def ending(self) -> Ending | None:
+        return None if self.is_inside else self.piece.ending
+
+    @property
+    def is_inside(self) -> bool:
+        """True if a call is begun, so that the hole goes on after this piece."""
+        return self.free is not None or (isinstance(self.piece, FreeText) and self.piece.call is not None)
+
+    @property
+    def value(self) -> bytes:
+        return self.before + self.piece.value
+
+    @property
+    def certain(self) -> int:
+        return len(self.before) + self.piece.certain
+
+    @property
+    def may_end(self) -> bool:
+        return not self.is_inside and self.piece.may_end
+
+    def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
+        return self.piece.allowed(held, tokens_left)
+
+    def advance(self, data: bytes, tokens: int = 1) -> ToolText:
+        return replace(self, piece=self.piece.advance(data, tokens))
+
+    def end(self, ending: Ending) -> ToolText:
+        return replace(self, piece=self.piece.end(ending))
+
+    def forced(self) -> bytes:
+        return self.piece.forced()
+
+    def longest_valid(self, data: bytes) -> int:
+        return self.piece.longest_valid(data)

@@ -1,0 +1,232 @@
+"""Form of an answer of a chat where no grammar holds it: an object that a JSON Schema describes, or a sentence in the
+prompt that tells what may be answered (D61). Every answer is checked on arrival all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+
+from lmql_lite.constraints.language import Edges, Language
+from lmql_lite.models.base import JsonSchema, Prompt, PromptTurn, StreamPiece
+
+TOLD = "Say nothing but the answer. It has to be {allowed}."
+"""The sentence that is added to the last turn of the user."""
+MOST_TEXTS = 100
+"""Maximum number of texts that are listed. More are described by a pattern."""
+LONGEST_PATTERN = 400
+ROOM = 24
+"""Tokens that the object around an answer may take."""
+_KEY = "answer"
+_FENCE = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
+_SPECIAL = frozenset("\\^$.|?*+()[]{}/-")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """Answers are `begin` and one of `texts`, or and a text that the regular expression `pattern` matches.
+
+    `is_told`: the sentence says so in the prompt, in place of a schema. It says it also where some are `excluded`.
+    """
+
+    begin: str = ""
+    texts: tuple[str, ...] = ()
+    pattern: str = ""
+    is_told: bool = False
+    excluded: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, language: Language, *, is_told: bool) -> AnswerForm | None:
+        """Form of a language; None if it is too large to be told, or leaves no choice."""
+        begin = ""
+        while len(edges := language.rules[0].edges) == 1 and not language.rules[0].accepts:
+            low, high, _ = edges[0]
+            after = language.after(chr(low))
+            if low != high or not chr(low).isspace() or after is None:
+                break
+            begin, language = begin + chr(low), after
+        texts = language.texts(MOST_TEXTS)
+        if texts is not None:
+            return cls(begin, texts, is_told=is_told) if len(texts) > 1 else None
+        pattern = _pattern(language) or _shape(language)
+        return None if pattern is None else cls(begin, pattern=pattern, is_told=is_told)
+
+    def without(self, text: str, language: Language) -> AnswerForm:
+        """The same without an answer that was rejected; `language` has the others."""
+        other = AnswerForm.of(language, is_told=self.is_told)
+        if other is not None and other.texts:
+            return other
+        return replace(self, excluded=(*self.excluded, text.removeprefix(self.begin)))
+
+    @property
+    def schema(self) -> JsonSchema | None:
+        """Schema of the object with the answer; None where the sentence stands in its place."""
+        if self.is_told:
+            return None
+        shown = self._shown
+        kind = {"enum": list(shown)} if shown else {"pattern": f"^(?:{self.pattern})$"}
+        answer = {_KEY: {"type": "string", **kind}}
+        whole = {"type": "object", "properties": answer, "required": [_KEY], "additionalProperties": False}
+        return JsonSchema(json.dumps(whole, ensure_ascii=False))
+
+    @property
+    def sentence(self) -> str:
+        """The sentence in the prompt; "" if a schema says it all."""
+        if not self.is_told and not self.excluded:
+            return ""
+        allowed = f"one of {_listed(tuple(self._shown))}" if self.texts else f"a text that matches ^{self.pattern}$"
+        return TOLD.format(allowed=allowed + (f", but not {_listed(self.excluded)}" if self.excluded else ""))
+
+    def told(self, prompt: Prompt) -> Prompt:
+        """The prompt with the sentence at the end of the user's last turn."""
+        if not self.sentence:
+            return prompt
+        *before, last = prompt
+        if last.role != "user":
+            return (*prompt, PromptTurn("user", self.sentence))
+        return (*before, replace(last, text=f"{last.text.rstrip()}\n\n{self.sentence}"))
+
+    def read(self, answer: str) -> str:
+        """The text that an answer stands for: one of the allowed ones where it differs from it in case, quotes or
+        punctuation at its end only, or goes on after it; else what it says."""
+        if fenced := _FENCE.fullmatch(answer):
+            answer = fenced[1]
+        with suppress(ValueError):
+            found = json.loads(answer, parse_int=str, parse_float=str)
+            if isinstance(found, dict) and isinstance(found.get(_KEY), str):
+                answer = found[_KEY]
+        if self.texts:
+            shown = self._shown
+            if answer in self.texts or answer in shown:
+                return self.begin + shown.get(answer, answer)
+            alike = [text for name, text in shown.items() if _plain(name) == _plain(answer)]
+            return self.begin + alike[0] if len(alike) == 1 else answer
+        for text in dict.fromkeys((answer, answer.strip(), answer.strip(" \t\r\n.!\"'`"))):
+            if re.fullmatch(self.pattern, text):
+                return self.begin + text
+        begun = re.match(rf"(?:{self.pattern})(?=\s)", answer.strip())
+        return self.begin + begun[0] if begun else answer
+
+    @property
+    def _shown(self) -> dict[str, str]:
+        """Texts by what is shown of them: without blanks around them, where they then differ."""
+        stripped = {text.strip(): text for text in self.texts}
+        return stripped if len(stripped) == len(self.texts) and "" not in stripped else {t: t for t in self.texts}
+
+
+async def unwrapped(pieces: AsyncGenerator[StreamPiece, None], form: AnswerForm) -> AsyncGenerator[StreamPiece, None]:
+    """The text that the answer stands for, as one piece."""
+    answer = b""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            answer += piece.data
+            if piece.finish is not None:
+                text = form.read(answer.decode("utf-8", "replace")).encode()
+                yield StreamPiece(text, spent=piece.spent)
+                yield replace(piece, data=b"")
+            elif piece.thought or piece.spent:
+                yield StreamPiece(b"", thought=piece.thought, spent=piece.spent)
+
+
+def _plain(text: str) -> str:
+    return text.strip(" \t\r\n.!\"'`").casefold()
+
+
+def _listed(texts: tuple[str, ...]) -> str:
+    return ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+
+
+def _pattern(language: Language) -> str | None:
+    """Regular expression of a language, by elimination of its states; None if it gets too long.
+
+    Characters beyond ASCII are left out where there are others in the same place.
+    """
+    rules = language.rules
+    end = len(rules)
+    ways: dict[tuple[int, int], str] = {}
+
+    def add(begin: int, after: int, text: str) -> None:
+        ways[begin, after] = _either(ways[begin, after], text) if (begin, after) in ways else text
+
+    for number, rule in enumerate(rules):
+        targets: dict[int, list[tuple[int, int]]] = {}
+        for low, high, after in rule.edges:
+            targets.setdefault(after, []).append((low, high))
+        for after, ranges in targets.items():
+            add(number, after, _class(tuple((low, high, 0) for low, high in ranges)))
+        if rule.accepts:
+            add(number, end, "")
+    start, left = -1, set(range(end))
+    ways[start, 0] = ""
+    while left:
+        into = {at: [pair for pair in ways if pair[1] == at and pair[0] != at] for at in left}
+        out = {at: [pair for pair in ways if pair[0] == at and pair[1] != at] for at in left}
+        at = min(left, key=lambda at: (len(into[at]) * len(out[at]), at))
+        loop = ways.pop((at, at), None)
+        repeated = "" if loop is None else f"{_atom(loop)}*"
+        passing = [(one, other, ways[one] + repeated + ways[other]) for one in into[at] for other in out[at]]
+        for pair in (*into[at], *out[at]):
+            ways.pop(pair, None)
+        for (begin, _), (_, after), text in passing:
+            if len(text) > LONGEST_PATTERN:
+                return None
+            add(begin, after, text)
+        left.discard(at)
+    found = ways.get((start, end))
+    return found if found is not None and len(found) <= LONGEST_PATTERN else None
+
+
+def _shape(language: Language) -> str | None:
+    """Pattern of texts of one length, each place for itself, as of dates; None if there are other lengths."""
+    places, numbers = "", {0}
+    while not all(language.rules[number].accepts for number in numbers):
+        edges = sorted(edge for number in numbers for edge in language.rules[number].edges)
+        if any(language.rules[number].accepts for number in numbers) or len(places) > LONGEST_PATTERN:
+            return None
+        places += _class(tuple(dict.fromkeys((low, high, 0) for low, high, _ in edges)))
+        numbers = {after for _, _, after in edges}
+    return places if not any(language.rules[number].edges for number in numbers) else None
+
+
+def _either(one: str, other: str) -> str:
+    if not one or not other:
+        return f"{_atom(one or other)}?"
+    return f"(?:{one}|{other})"
+
+
+def _atom(text: str) -> str:
+    is_one = len(text) == 1 or re.fullmatch(r"\\.|\[(?:[^\]\\]|\\.)*\]|\(\?:[^()]*\)", text)
+    return text if is_one else f"(?:{text})"
+
+
+def _class(edges: Edges) -> str:
+    ranges = _merged(edges)
+    ranges = [(low, min(high, 0x7E)) for low, high in ranges if low <= 0x7E] or ranges
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return _character(ranges[0][0])
+    parts = [_character(low) if low == high else f"{_character(low)}-{_character(high)}" for low, high in ranges]
+    return f"[{''.join(parts)}]"
+
+
+def _merged(edges: Edges) -> list[tuple[int, int]]:
+    """Ranges of edges, in order, those that touch or overlap as one."""
+    found: list[tuple[int, int]] = []
+    for low, high, _ in edges:
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(high, found[-1][1])
+        else:
+            found.append((low, high))
+    return found
+
+
+def _character(code: int) -> str:
+    character = chr(code)
+    named = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}.get(character)
+    if named is not None:
+        return named
+    if character in _SPECIAL:
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\u{code:04x}" if code <= 0xFFFF else character

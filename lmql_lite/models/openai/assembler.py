@@ -1,0 +1,177 @@
+"""Pieces of an answer from what arrives: the bytes of each token, up to a stop string, without a model's thoughts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from lmql_lite.models.base import ServerUsage, StreamPiece
+from lmql_lite.models.openai.stream_decoder import Delta, ServerToken
+
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+class ThoughtFilter:
+    """Splits the thoughts off that a server leaves at the beginning of an answer, between `<think>` and `</think>`."""
+
+    def __init__(self) -> None:
+        self._held: list[Delta] = []
+        """Deltas that may be the beginning of `<think>`."""
+        self._text = ""
+        self._stage: Literal["begin", "thoughts", "blanks", "answer"] = "begin"
+
+    def split(self, delta: Delta) -> list[Delta]:
+        """The delta, or its parts, with the thoughts as such; nothing if more has to be known."""
+        is_last = delta.finish is not None or delta.done
+        if self._stage == "begin":
+            return self._begin(delta, is_last)
+        if self._stage == "thoughts":
+            return [self._think(delta, is_last)]
+        if self._stage == "blanks" and delta.text:
+            text = delta.text.lstrip()
+            self._stage = "answer" if text else "blanks"
+            return [delta if text == delta.text else delta._replace(text=text, tokens=())]
+        return [delta]
+
+    def _begin(self, delta: Delta, is_last: bool) -> list[Delta]:
+        self._held.append(delta)
+        self._text += delta.text
+        begun = self._text.lstrip()
+        if begun.startswith(_OPEN):
+            self._stage, self._text = "thoughts", ""
+            held, self._held = self._held, []
+            merged = delta._replace(text=begun.removeprefix(_OPEN), tokens=())
+            return [*(one._replace(text="", tokens=()) for one in held[:-1]), self._think(merged, is_last)]
+        if _OPEN.startswith(begun) and not is_last:
+            return []
+        self._stage = "answer"
+        held, self._held = self._held, []
+        return held
+
+    def _think(self, delta: Delta, is_last: bool) -> Delta:
+        thought, closed, text = (self._text + delta.text).partition(_CLOSE)
+        if closed:
+            text = text.lstrip()
+            self._stage = "answer" if text else "blanks"
+        elif not is_last:
+            begun = next((size for size in range(len(_CLOSE) - 1, 0, -1) if thought.endswith(_CLOSE[:size])), 0)
+            thought, self._text = thought[: len(thought) - begun], thought[len(thought) - begun :]
+        return delta._replace(text=text, tokens=(), thought=thought + delta.thought)
+
+
+class Assembler:
+    """Builder of pieces from deltas. `raw`: the log-probabilities are the model's own, so pieces may carry them."""
+
+    def __init__(self, stops: Sequence[str], *, raw: bool, before: bytes = b"") -> None:
+        """Empty state. `before` is earlier output of the same answer, in which a stop string may have begun."""
+        self.is_stopped = False
+        """True after a stop string: text after it is no part of the answer."""
+        self.ended_by: str | None = None
+        self.size = 0
+        """Number of bytes so far."""
+        self.finish: str | None = None
+        self.spent: ServerUsage | None = None
+        self.has_thoughts = False
+        self.is_done = False
+        self._half = ""
+        """First half of a character beyond U+FFFF, spelled as two in JSON."""
+        self._stop: str | None = None
+        self._stops = [(stop.encode(), stop) for stop in stops]
+        self._raw = raw
+        self._text = bytearray()
+        """Received bytes that are in no piece yet."""
+        self._tokens: deque[ServerToken] = deque()
+        self._keep = max((len(data) for data, _ in self._stops), default=1) - 1
+        self._tail = before[-self._keep :] if self._keep else b""
+        """Last bytes of the pieces, in which a stop string may have begun."""
+
+    def take(self, delta: Delta) -> list[StreamPiece]:
+        """Pieces that are certain now."""
+        # "" stands for no word yet, or for a word that the server does not have
+        self.finish = delta.finish or (delta.finish if self.finish is None else self.finish)
+        self._stop = delta.stop or self._stop
+        self.spent = delta.spent or self.spent
+        self.has_thoughts |= bool(delta.thought)
+        self.is_done |= delta.done
+        if delta.text:
+            self._text += self._encoded(delta.text)
+        self._tokens += delta.tokens
+        thoughts = [StreamPiece(b"", thought=delta.thought)] if delta.thought else []
+        return thoughts + self._until_stop(self._matched())
+
+    def rest(self) -> list[StreamPiece]:
+        """Remaining pieces at the end. Servers may leave out the text of the stop string that ended the answer."""
+        half, self._half = self._half, ""
+        self._text += _utf8(half)
+        first = self._tokens[0] if self._tokens else ServerToken(None)
+        pieces = self._until_stop([self._piece(bytes(self._text), first)] if self._text else [])
+        if self._stop is not None and not self.is_stopped:
+            pieces += self._until_stop([StreamPiece(self._stop.encode())])
+        return pieces
+
+    def last(self, finish: Literal["stop", "length"], spent: ServerUsage | None) -> StreamPiece:
+        return StreamPiece(b"", finish="stop" if self.is_stopped else finish, ended_by=self.ended_by, spent=spent)
+
+    def _encoded(self, text: str) -> bytes:
+        """UTF-8 of a text. Half of a character waits for the other half; without it, it becomes U+FFFD."""
+        text, self._half = self._half + text, ""
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return _utf8(text)
+
+    def _matched(self) -> list[StreamPiece]:
+        text, tokens, found = self._text, self._tokens, list[StreamPiece]()
+        while tokens and text:
+            token = tokens[0]
+            if token.data == b"":
+                # its bytes are withheld, or it has none: the bytes of the next token are not certain
+                tokens.popleft()
+                if tokens and tokens[0].data:
+                    tokens[0] = ServerToken(tokens[0].data)
+            elif token.data is not None and text.startswith(token.data):
+                tokens.popleft()
+                del text[: len(token.data)]
+                found.append(self._piece(token.data, token))
+            elif token.data is not None and token.data.startswith(text):
+                return found  # the rest of the token is withheld
+            else:
+                only = token if len(tokens) == 1 else ServerToken(None)
+                tokens.clear()
+                found.append(self._piece(bytes(text), only._replace(alternatives=())))
+                text.clear()
+        if text and not tokens:
+            found.append(self._piece(bytes(text), ServerToken(None)))
+            text.clear()
+        return found
+
+    def _piece(self, data: bytes, token: ServerToken) -> StreamPiece:
+        if not self._raw:
+            return StreamPiece(data, token.id)
+        return StreamPiece(data, token.id, token.logprob, token.alternatives)
+
+    def _until_stop(self, pieces: Sequence[StreamPiece]) -> list[StreamPiece]:
+        """Pieces up to the end of a stop string; nothing after one."""
+        kept: list[StreamPiece] = []
+        for piece in pieces:
+            if self.is_stopped:
+                break
+            seen = self._tail + piece.data
+            found = [(at + len(data), at, stop) for data, stop in self._stops if (at := seen.find(data)) >= 0]
+            if found:
+                end, _, self.ended_by = min(found)
+                self.is_stopped = True
+                piece = replace(piece, data=piece.data[: end - len(self._tail)])
+            self._tail = seen[-self._keep :] if self._keep else b""
+            self.size += len(piece.data)
+            if piece.data:
+                kept.append(piece)
+        return kept
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()

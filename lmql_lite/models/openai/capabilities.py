@@ -1,0 +1,406 @@
+"""Capabilities of a server: free routes tell most, one token the rest, and refusals what is left out from then on.
+
+Nothing is taken from a model's name. Servers refuse fields that they do not know, and the models of one server differ
+in what they accept. A refusal costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lmql_lite.errors import BrokenOff, ModelError, did_you_mean
+from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema, Prompt, PromptTurn, ServerUsage
+from lmql_lite.models.openai.client import Connection
+from lmql_lite.models.openai.dialects import (
+    LEAST_OUTPUT,
+    LIMITS,
+    PUSHED,
+    WIDTHS,
+    Body,
+    Dialect,
+    Kind,
+    is_about_length,
+    refused_field,
+    shorter,
+    without,
+)
+from lmql_lite.models.openai.refusals import ServerRefusal, is_passing
+from lmql_lite.models.openai.stream_decoder import Delta, Vocabulary, read
+from lmql_lite.options import Sampling
+
+_TEXT_PROBE: Prompt = (PromptTurn(None, "1 2 3"),)
+_CHAT_PROBE: Prompt = (PromptTurn("user", "Hi"),)
+_SCHEMA_PROBE = JsonSchema(
+    '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": false}'
+)
+_TEXT_WIDTH = 5
+"""Alternatives that the oldest route reports at most."""
+_DRAWN = Sampling(temperature=1.0)
+"""Sampling of the probes: every model takes it, even those that take no other temperature."""
+_UNSTABLE_FIELDS = {
+    "created", "permission", "permissions", "modified_at", "expires_at", "size_vram", "is_sleeping", "total_slots",
+    "owned_by", "status", "object",
+}  # fmt: skip
+"""Fields of a model's description that change although the model stays the same."""
+_SGLANG_FIELDS = (
+    "version", "model_path", "tokenizer_path", "dtype", "quantization", "kv_cache_dtype", "context_length",
+    "chat_template", "lora_paths", "revision", "weight_version", "enable_deterministic_inference",
+)  # fmt: skip
+"""Stable fields of SGLang's information; the others count requests and measure speed."""
+_LLAMA_FIELDS = ("build_info", "model_path", "model_alias", "chat_template", "bos_token", "eos_token", "modalities")
+
+
+# Negotiation ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Accepted request, as finally sent, and the events of its response. `requests` is the number sent for it."""
+
+    body: Body
+    requests: int
+    events: AsyncGenerator[dict[str, Any], None]
+    is_shortened: bool
+    """The request asks for fewer tokens than its caller, because the server's context has no room for more."""
+
+    @property
+    def width(self) -> int:
+        """Number of alternatives that the request asks for."""
+        found = (self.body.get(name) for name in WIDTHS)
+        return next((width for width in found if isinstance(width, int) and not isinstance(width, bool)), 0)
+
+
+class Sender:
+    """Sends requests in a form that the server accepts. It remembers refused fields, separately for plain text and for
+    turns, which are different routes.
+    """
+
+    def __init__(self, connection: Connection, name: str, vocabulary: Vocabulary) -> None:
+        self.connection = connection
+        self._name = name
+        self._vocabulary = vocabulary
+        self._refused: dict[bool, set[str]] = {False: set(), True: set()}
+        self._widths: dict[bool, int] = {}
+        """Maximum number of alternatives per route, where the server refused more."""
+
+    def narrowed(self, capabilities: Capabilities) -> Capabilities:
+        """Capabilities without those that the server refused."""
+        refused, chat = self._refused[capabilities.chat_only], capabilities.chat_only
+        width = 0 if refused.intersection((*WIDTHS, "include")) else self._widths.get(chat, capabilities.alternatives)
+        return replace(
+            capabilities,
+            alternatives=min(width, capabilities.alternatives),
+            takes_seeds=capabilities.takes_seeds and "seed" not in refused,
+        )
+
+    @asynccontextmanager
+    async def send(self, dialect: Dialect, chat: bool, body: Body) -> AsyncIterator[Exchange]:
+        """Posts the request; leaving the block closes it. Raises ServerRefusal if the server accepts no form of it."""
+        url = dialect.route(chat, self.connection.address.root)
+        body = self._as_learned(chat, body)
+        sent, is_shortened = 0, False
+        while True:
+            async with AsyncExitStack() as stack:
+                try:
+                    response = await stack.enter_async_context(self.connection.ask(url, body))
+                except ServerRefusal as refusal:
+                    sent = refusal.requests = sent + refusal.requests
+                    less = shorter(body, refusal.status, refusal.reason)
+                    is_shortened |= less is not None
+                    body = less or self._otherwise(chat, body, refusal)
+                else:
+                    yield Exchange(body, sent + response.requests, response.events, is_shortened)
+                    return
+
+    def read(self, event: dict[str, Any]) -> Delta:
+        """Content of an event. Raises ModelError, or BrokenOff where asking again may help, for an error in it."""
+        error = event.get("error") or (event if "error" in (event.get("object"), event.get("type")) else None)
+        if event.get("type") == "response.failed":
+            error = event.get("response", {}).get("error")
+        if error:
+            reason = error.get("message", error) if isinstance(error, dict) else error
+            code = error.get("code") if isinstance(error, dict) else None
+            message = f"the server of {self._name} failed in the middle: {self.connection.address.clean(str(reason))}"
+            if not isinstance(code, int):
+                raise BrokenOff(message)
+            if not is_passing(code):
+                raise ModelError(message)
+            self.connection.slow_down(code)
+            raise BrokenOff(message)
+        delta = read(event, self._vocabulary)
+        if delta.refused is not None:
+            raise ModelError(f"{self._name} {self.connection.address.clean(delta.refused)}")
+        return delta
+
+    def narrow(self, width: int) -> None:
+        """Asks for at most so many alternatives of plain text from now on."""
+        self._widths[False] = width
+
+    def _as_learned(self, chat: bool, body: Body) -> Body:
+        for name in [name for name in body if name in self._refused[chat]]:
+            body = without(body, name)
+        width = self._widths.get(chat)
+        for name in WIDTHS:
+            value = body.get(name)
+            if width is not None and isinstance(value, int) and not isinstance(value, bool) and value > width:
+                body = body | {name: width}
+        return body
+
+    def _otherwise(self, chat: bool, body: Body, refusal: ServerRefusal) -> Body:
+        """Request to send instead, as far as the refusal names a field. Raises the refusal if it names none."""
+        name = refused_field(body, refusal.reason, refusal.param) if refusal.status in (400, 422, 501) else None
+        refused = self._refused[chat]
+        is_limit = name in LIMITS and (is_about_length(refusal.reason) or not chat or refused.intersection(LIMITS))
+        if name is None or is_limit:
+            raise refusal
+        is_unknown = re.search(r"unsupported|not supported|unrecognized|unknown", refusal.reason, re.I) is not None
+        changed = without(body, name, narrows=not is_unknown)
+        if name in WIDTHS and name in changed:
+            self._widths[chat] = int(changed[name])
+        elif name in WIDTHS:
+            refused.update(WIDTHS)
+        elif name not in PUSHED:  # the server may refuse one grammar and accept the next
+            refused.add(name)
+        return changed
+
+
+# Probe ---------------------------------------------------------------------------------------------------------------
+
+
+async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool) -> tuple[Dialect, Capabilities]:
+    """Dialect and capabilities of a server, by free requests and, if these do not tell, by one token.
+
+    `revision` vouches for the model in place of what the server reports (S4). `by_ids`: prompts are sent as token ids,
+    where the server takes them; these need not be the tokens that it would cut the text into. Raises ModelError for no
+    answer, another kind of server, a wrong key or a wrong model.
+    """
+    connection = sender.connection
+    dialect, reported = await _look_around(connection, name)
+    hears = connection.address.is_official or connection.address.is_azure  # as gateways report that resell them
+    dialect = replace(dialect, hears=hears)
+    if dialect.is_serial:
+        connection.narrow(1)
+
+    def fingerprint(served: str | None) -> str:
+        address = {"address": connection.address.shown, "kind": dialect.kind, "served": served, **reported}
+        facts = {"name": name} | (address if revision is None else {"revision": revision})
+        facts |= {"prompts": "ids"} if by_ids and dialect.takes_ids else {}
+        text = json.dumps(facts, sort_keys=True, default=str)
+        return f"openai:{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+    can = replace(dialect.can, fingerprint=fingerprint(None))
+    if dialect.is_known:
+        return dialect, can
+    if not dialect.hears:  # models of OpenAI and Azure are mostly those of chats
+        try:
+            served, can = await _ask_for_a_token(sender, name, dialect, can, _TEXT_PROBE)
+            return dialect, replace(can, fingerprint=fingerprint(served))
+        except ServerRefusal as refusal:
+            if not _is_about_chat(refusal):
+                raise
+            refused = ServerUsage(0, 0, 0, refusal.requests, 0)  # a refusal costs nothing, but its requests count
+    else:
+        refused = ServerUsage(0, 0, 0, 0, 0)
+    as_text = can
+    can = replace(can, chat_only=True)
+    if revision is not None and dialect.kind == "openai":
+        # the served name is not needed, and the first request shows the rest
+        return dialect, replace(can, probe_costs=True, spent=refused)
+    try:
+        served, can = await _ask_for_a_token(sender, name, dialect, can, _CHAT_PROBE)
+    except ServerRefusal as refusal:
+        refused = replace(refused, requests=refused.requests + refusal.requests)
+        if dialect.hears and "not a chat model" in refusal.reason:
+            served, can = await _ask_for_a_token(sender, name, dialect, as_text, _TEXT_PROBE)
+            return dialect, replace(can, fingerprint=fingerprint(served), spent=refused.plus(can.spent))
+        if _is_about_responses(refusal):
+            dialect = replace(dialect, kind="responses")
+            can = replace(dialect.can, fingerprint=can.fingerprint)
+        elif not _is_about_thoughts(refusal):
+            raise
+        served, can = await _ask_for_a_token(sender, name, dialect, can, _CHAT_PROBE, LEAST_OUTPUT)
+    return dialect, replace(can, fingerprint=fingerprint(served), spent=refused.plus(can.spent))
+
+
+async def _ask_for_a_token(
+    sender: Sender, name: str, dialect: Dialect, can: Capabilities, prompt: Prompt, tokens: int = 1
+) -> tuple[str, Capabilities]:
+    """Served model, and capabilities by one token, requested with every option: refused or ignored ones are missing."""
+    pushed = _SCHEMA_PROBE if can.chat_only else None
+    request = CompletionRequest(tokens, pushed=pushed, sampling=_DRAWN, alternatives=can.alternatives)
+    if not can.chat_only:
+        sender.narrow(_TEXT_WIDTH)
+    body = dialect.body(name, prompt, request, tokenizer=None)
+    served, spent, alternatives, has_text = None, None, 0, False
+    async with sender.send(dialect, can.chat_only, body) as exchange:
+        async for event in exchange.events:
+            delta = sender.read(event)
+            spent, served = delta.spent or spent, delta.served or served
+            has_text |= bool(delta.text)
+            alternatives = max([alternatives, *(len(token.alternatives) for token in delta.tokens)])
+    return str(served), replace(
+        can,
+        probe_costs=True,
+        takes_schemas=any(field in exchange.body for field in PUSHED),
+        takes_seeds="seed" in exchange.body,
+        # an answer that ended at once had no alternatives to report
+        alternatives=exchange.width if alternatives or not has_text else 0,
+        spent=replace(spent or ServerUsage(), requests=exchange.requests),
+    )
+
+
+def _is_about_chat(refusal: ServerRefusal) -> bool:
+    """True if the server has no route for plain text, at least not for this model."""
+    if refusal.status in (404, 405, 501) or refusal.code == "OperationNotSupported":  # Azure's word for it
+        return True
+    words = re.search(r"\bchat\b|completion operation", refusal.reason)
+    return refusal.status in (400, 403, 422) and words is not None
+
+
+def _is_about_responses(refusal: ServerRefusal) -> bool:
+    """True if the model is served by the Responses API alone."""
+    return refusal.status in (400, 404) and re.search(r"v1/responses|responses api", refusal.reason, re.I) is not None
+
+
+def _is_about_thoughts(refusal: ServerRefusal) -> bool:
+    """True if a reasoning model refuses a limit that leaves no room for an answer."""
+    return (
+        refusal.status == 400
+        and re.search(r"could not finish the message|output limit", refusal.reason, re.I) is not None
+    )
+
+
+# Free routes ---------------------------------------------------------------------------------------------------------
+
+
+async def _look_around(connection: Connection, name: str) -> tuple[Dialect, dict[str, Any]]:
+    """Dialect of a server, and what it reports about itself and the model: a missing route is an answer, too."""
+    root = connection.address.root
+    listed = await entries(connection)
+    found: dict[str, Any] = {}
+    if not (connection.address.is_official or connection.address.is_azure):
+        routes = {"sglang": "get_model_info", "llama": "props", "version": "version", "ollama": "api/version"}
+        answers = await asyncio.gather(*(_fetch(connection, f"{root}/{route}") for route in routes.values()))
+        found = dict(zip(routes, answers, strict=True))
+    kind: Kind = "openai" if not found else _kind(found, listed)
+    if kind == "unknown":
+        kind = await _kind_by_description(connection)
+    entry = _entry(name, kind, listed, lists_all=connection.address.is_official or kind != "openai")
+    reported: dict[str, Any] = {key: value for key, value in entry.items() if key not in _UNSTABLE_FIELDS}
+    context = entry.get("max_model_len")
+    dialect = Dialect(kind)
+    match kind:
+        case "vllm":
+            reported["version"] = found["version"].get("version")
+            dialect = Dialect(kind, _numbers(reported["version"]))
+        case "sglang":
+            names = ("get_model_info", "model_info", "get_server_info", "server_info")
+            info: dict[str, Any] = {}
+            for one in await asyncio.gather(*(_fetch(connection, f"{root}/{route}") for route in names)):
+                info |= one
+            reported |= {key: info[key] for key in _SGLANG_FIELDS if key in info}
+            seeded = bool(info.get("enable_deterministic_inference"))
+            dialect = Dialect(kind, _numbers(info.get("version")), seeded=seeded)
+        case "llama.cpp":
+            reported |= {key: found["llama"][key] for key in _LLAMA_FIELDS if key in found["llama"]}
+            context = (found["llama"].get("default_generation_settings") or {}).get("n_ctx", context)
+            dialect = Dialect(kind, prefills=await _prefills(connection))
+            connection.keep_none_open()  # it closes each connection after a stream, although it reports otherwise
+        case "ollama":
+            models = (await _fetch(connection, f"{root}/api/tags")).get("models") or ()
+            tag: Mapping[str, Any] = next((one for one in models if one.get("name") in (name, f"{name}:latest")), {})
+            reported |= {"version": found["ollama"].get("version"), "digest": tag.get("digest")}
+            dialect = Dialect(kind, _numbers(reported["version"]))
+    return replace(dialect, context=context if isinstance(context, int) and context > 0 else None), reported
+
+
+async def _fetch(connection: Connection, url: str, body: Mapping[str, object] | None = None) -> Mapping[str, Any]:
+    """JSON object of a free route; empty if there is none."""
+    try:
+        found = await connection.fetch(url, body)
+    except ModelError:
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+async def entries(connection: Connection) -> list[Mapping[str, Any]]:
+    """Descriptions of the served models; none if the server does not list them."""
+    address = connection.address
+    try:
+        models = await connection.fetch(f"{address.url}/models")
+    except ServerRefusal as refusal:
+        is_misplaced = refusal.status == 404 and not address.url.endswith("/v1")
+        if is_misplaced and "data" in await _fetch(connection, f"{address.url}/v1/models"):
+            raise ModelError(
+                f"{address.shown} is not the address of this server's API",
+                hint=f"did you mean base_url='{address.shown}/v1'?",
+            ) from None
+        if refusal.status in (401, 403) or refusal.status >= 500:
+            raise
+        return []
+    listed = models.get("data") if isinstance(models, Mapping) else None
+    if not isinstance(listed, list):
+        raise address.no_api(f"lists its models as {' '.join(str(models).split())[:60]!r}")
+    return [entry for entry in listed if isinstance(entry, Mapping) and isinstance(entry.get("id"), str)]
+
+
+def _kind(found: Mapping[str, Mapping[str, Any]], entries: list[Mapping[str, Any]]) -> Kind:
+    owners = {str(entry.get("owned_by")) for entry in entries}
+    if "model_path" in found["sglang"]:
+        return "sglang"
+    if "default_generation_settings" in found["llama"] or "build_info" in found["llama"]:
+        return "llama.cpp"
+    if "vllm" in owners and "version" in found["version"]:
+        return "vllm"
+    if "version" in found["ollama"]:
+        return "ollama"
+    if owners & {"openai", "openai-internal", "system"}:
+        return "openai"
+    return "vllm" if "vllm" in owners else "unknown"
+
+
+async def _kind_by_description(connection: Connection) -> Kind:
+    """Kind of a server by other routes: newer SGLang moved its information, llama-cpp-python names itself elsewhere."""
+    root = connection.address.root
+    if "model_path" in await _fetch(connection, f"{root}/model_info"):
+        return "sglang"
+    title = (await _fetch(connection, f"{root}/openapi.json")).get("info", {}).get("title", "")
+    return "llama-cpp-python" if "llama.cpp Python" in title else "unknown"
+
+
+def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]], *, lists_all: bool) -> Mapping[str, Any]:
+    """Description of the model. Raises ModelError if the server, which `lists_all`, does not have it."""
+    names = {name, f"{name}:latest"} if kind == "ollama" else {name}
+    entry = next((entry for entry in entries if entry["id"] in names), None)
+    if entry is not None:
+        return entry
+    if not entries or kind == "unknown" or not lists_all:  # a gateway serves more than it lists, Azure deployments
+        return {}
+    if kind in ("llama.cpp", "llama-cpp-python", "sglang"):  # they serve one model, under any name
+        return entries[0] if len(entries) == 1 else {}
+    known = [str(entry["id"]) for entry in entries]
+    listed = ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+    raise ModelError(
+        f"the server has no model called {name!r}", hint=did_you_mean(name, known) or f"it serves {listed}"
+    )
+
+
+async def _prefills(connection: Connection) -> bool:
+    """True if the server continues a begun turn: llama.cpp shows the prompt that it would make of a chat."""
+    turns = (PromptTurn("user", "a?"), PromptTurn("assistant", "bcd"))
+    begun = Dialect("llama.cpp", prefills=True).prompted("", turns)
+    shown = await _fetch(connection, f"{connection.address.root}/apply-template", begun)
+    return str(shown.get("prompt")).endswith("bcd")
+
+
+def _numbers(version: object) -> tuple[int, ...]:
+    """`0.11.0rc2.dev7+g1234` -> (0, 11, 0)."""
+    match = re.match(r"\d+(?:\.\d+)*", str(version or ""))
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -1,0 +1,356 @@
+"""Models behind the OpenAI protocol: `openai/NAME`, at OpenAI or at any compatible server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from lmql_lite.constraints.language import Language
+from lmql_lite.errors import BrokenOff, ModelError
+from lmql_lite.models.base import (
+    Capabilities,
+    CompletionRequest,
+    ModelObject,
+    Prompt,
+    PromptTurn,
+    Scored,
+    ServerUsage,
+    StreamPiece,
+)
+from lmql_lite.models.openai.address import Address
+from lmql_lite.models.openai.assembler import Assembler, ThoughtFilter
+from lmql_lite.models.openai.capabilities import Exchange, Sender, entries, probe
+from lmql_lite.models.openai.client import CONCURRENCY, Connection
+from lmql_lite.models.openai.dialects import Body, Dialect, is_about_length
+from lmql_lite.models.openai.refusals import ServerRefusal
+from lmql_lite.models.openai.stream_decoder import usage_of
+from lmql_lite.tokens import Tokenizer
+
+Whole = tuple[dict[str, Any], ServerUsage]
+"""Response in one piece, and its usage."""
+Row = Sequence[tuple[object, float | None]]
+"""Tokens of a scored text: identity and log-probability of each; the first one has none."""
+_WHOLE_CHARACTER = 4
+"""Number of tokens that hold at least one character, however it is spelled."""
+_UNENDING = 16
+"""Pieces that an answer may have for each token asked for, before it is taken to have no end: a token is one at most,
+but gateways send letter by letter."""
+_WHY_NO_SCORES = {
+    "llama-cpp-python": "reports them one position off",
+    "llama.cpp": "reports no log-probabilities of a prompt",
+    "ollama": "reports no log-probabilities of a prompt",
+}
+
+
+class OpenAIModel(ModelObject):
+    """A Completer (S35). Threads and event loops may share it."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        revision: str | None = None,
+        tokenizer: Tokenizer | None = None,
+        timeout: float | None = None,
+        concurrency: int = CONCURRENCY,
+        headers: Mapping[str, str] | None = None,
+        default_query: Mapping[str, str] | None = None,
+    ) -> None:
+        """Sends no request yet. Raises ModelError for an invalid address and for a missing key.
+
+        `base_url` and `api_key` default to OPENAI_BASE_URL and OPENAI_API_KEY. `revision` vouches for the model behind
+        the address: the fingerprint is then the revision and the model's name (S4). With the model's own `tokenizer`,
+        the bytes of all tokens are known if the server reports ids, and prompts of plain text are sent as ids if it
+        takes them; the spelling of a special token is then ordinary text (S12). `timeout` is the permitted silence in
+        seconds. `concurrency` is the maximum number of simultaneous requests. `headers` and `default_query` go with
+        every request.
+        """
+        if timeout is not None and not timeout > 0:
+            raise ModelError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        if concurrency < 1:
+            raise ModelError(f"concurrency must be a number of requests of at least 1, not {concurrency!r}")
+        self.name = f"openai/{model}"
+        self.tokenizer = tokenizer
+        self._model = model
+        self._revision = revision
+        address = Address.of(base_url, api_key, query=default_query, headers=headers)
+        self._connection = Connection(address, timeout=timeout, concurrency=concurrency)
+        self._dialect = Dialect("unknown")
+        self._capabilities: Capabilities | None = None
+        self._served: str | None = None
+        """Name of the model in the last answer."""
+        self._sender = Sender(self._connection, self.name, tokenizer.vocabulary if tokenizer is not None else ())
+
+    def __repr__(self) -> str:
+        return f"OpenAIModel({self._model!r}, base_url={self._connection.address.shown!r})"
+
+    @property
+    def requests(self) -> int:
+        """Number of billable requests, retries included."""
+        return self._connection.requests
+
+    @property
+    def sequences(self) -> int:
+        """Maximum number of simultaneous requests."""
+        return self._connection.concurrency
+
+    @property
+    def place(self) -> str:
+        """See `Completer.place`."""
+        version = "" if self._revision is None else f", {self._revision}"
+        return f"{self.name} at {self._connection.address.shown}{version}"
+
+    async def probe(self, known: Capabilities | None = None) -> Capabilities:
+        """See `Completer.probe`. The cost of the probe is reported once, to the caller that waited for it."""
+        if self._capabilities is None and known is not None and known.probe_costs:
+            return known
+        if self._capabilities is None:
+            async with self._connection.alone():
+                if self._capabilities is None:
+                    by_ids = self.tokenizer is not None
+                    try:
+                        with self._connection.address.scrubbing():
+                            self._dialect, found = await probe(self._sender, self._model, self._revision, by_ids=by_ids)
+                    except ServerRefusal as refusal:
+                        raise self._explained(refusal) from None
+                    self._capabilities = replace(found, spent=None)
+                    return found
+        return self._sender.narrowed(self._capabilities)
+
+    async def models(self) -> tuple[str, ...]:
+        """Ids of the models that the server lists. Raises ModelError if it lists none."""
+        try:
+            with self._connection.address.scrubbing():
+                listed = [str(entry["id"]) for entry in await entries(self._connection)]
+        except ServerRefusal as refusal:
+            raise refusal.as_error() from None
+        if not listed:
+            raise ModelError(
+                f"{self._connection.address.shown} does not list its models", hint="its own page may name them"
+            )
+        return tuple(listed)
+
+    async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
+        """See `Completer.stream`. Raises BrokenOff if the answer ends in the middle."""
+        await self.probe()
+        pieces = self._without_banned(prompt, request) if request.banned else self._pieces(prompt, request)
+        with self._connection.address.scrubbing():
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
+
+    async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
+        """See `Completer.score`. All options are one request, or one each in a chat.
+
+        A server tokenises prompt and option in one piece, so a token may span their border. The prompt is therefore
+        scored alone, too. The tokens that all texts share with it are the prompt, the rest of each text is its option.
+        """
+        await self.probe()
+        chat, kind = prompt[-1].role is not None, self._dialect.kind
+        if not self._dialect.can.scores or (chat and kind != "vllm"):
+            raise ModelError(
+                f"{self.name} cannot score options: "
+                f"its server {_WHY_NO_SCORES.get(kind, 'does not score the text of a prompt')}",
+                hint="use vLLM, SGLang or a local: model",
+            )
+        if not any(turn.text for turn in prompt):
+            raise ModelError(f"{self.name} cannot score options after an empty prompt", hint="begin with some text")
+        prompts = [prompt, *(_extended(prompt, option) for option in options)]
+        try:
+            with self._connection.address.scrubbing():
+                answers = await _all(self._whole(chat, body) for body in self._score_bodies(prompts))
+            rows = [row for answer, _ in answers for row in self._rows(answer)]
+        except ServerRefusal as refusal:
+            raise self._explained(refusal) from None
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+            raise ModelError(f"the scores that the server of {self.name} returned cannot be read") from None
+        base, *others = rows
+        begin = min((_shared_tokens(base, row) for row in others), default=0)
+        logprobs = [[score for _, score in row[begin:] if score is not None] for row in others]
+        if any(len(scores) < len(row) - begin for scores, row in zip(logprobs, others, strict=True)):
+            raise ModelError(f"{self.name} has no score of the first token", hint="begin the prompt with some text")
+        return Scored(tuple(map(sum, logprobs)), reduce(ServerUsage.plus, (spent for _, spent in answers)))
+
+    def _score_bodies(self, prompts: Sequence[Prompt]) -> list[Body]:
+        """Request bodies: one for all texts, in a chat one for each. With a tokenizer, texts are sent as ids (S12)."""
+        common: Body = {"model": self._model, "max_tokens": 1, "temperature": 0.0}
+        vllm: Body = {"prompt_logprobs": 0}
+        common |= vllm if self._dialect.kind == "vllm" else {"echo": True, "logprobs": 1}
+        bodies = [self._dialect.prompted(self._model, prompt, self.tokenizer) for prompt in prompts]
+        if prompts[0][-1].role is None:
+            return [common | {"prompt": [body["prompt"] for body in bodies]}]
+        return [common | body for body in bodies]
+
+    def _rows(self, answer: Mapping[str, Any]) -> list[Row]:
+        """Rows of the texts in an answer. Raises KeyError and the like for an answer without scores."""
+        choices = sorted(answer["choices"], key=lambda choice: int(choice.get("index", 0)))
+        if self._dialect.kind == "vllm":
+            lists = [choice.get("prompt_logprobs") or answer["prompt_logprobs"] for choice in choices]
+            return [[_scored_token(entry) for entry in entries] for entries in lists]
+        found = [choice["logprobs"] for choice in choices]
+        # the last token is the one that the server had to generate
+        return [list(zip(one["tokens"], one["token_logprobs"], strict=True))[:-1] for one in found]
+
+    async def _whole(self, chat: bool, body: Body) -> Whole:
+        async with self._sender.send(self._dialect, chat, body) as exchange, aclosing(exchange.events) as events:
+            answer: dict[str, Any] = await anext(events, {})
+            return answer, replace(usage_of(answer.get("usage")) or ServerUsage(), requests=exchange.requests)
+
+    async def _pieces(
+        self, prompt: Prompt, request: CompletionRequest, *, before: bytes = b""
+    ) -> AsyncGenerator[StreamPiece, None]:
+        """Pieces of one request. `before` is earlier output of the same answer; a stop string may have begun in it."""
+        chat = prompt[-1].role is not None
+        thoughts = ThoughtFilter() if chat and not (prompt[-1].role == "assistant" and prompt[-1].text) else None
+        assembler = Assembler(request.stops, raw=self._dialect.is_raw(request), before=before)
+        body = self._dialect.body(self._model, prompt, request, tokenizer=self.tokenizer)
+        most = request.max_tokens if "max_output_tokens" in body else None  # it may be less than a server takes
+        try:
+            async with self._sender.send(self._dialect, chat, body) as exchange:
+                watches = bool(request.stops) and "stop" not in exchange.body
+                # usage so far is reported with each piece, in case the caller leaves the answer
+                sent = ServerUsage(requests=exchange.requests) if exchange.requests > 1 else None
+                count, is_over = 0, False
+                async for event in exchange.events:
+                    whole = self._sender.read(event)
+                    if whole.served:
+                        self._check_served(whole.served)
+                    for delta in (whole,) if thoughts is None else thoughts.split(whole):
+                        is_over |= assembler.is_stopped and bool(delta.text)
+                        for piece in assembler.take(delta):
+                            count += 1
+                            if assembler.spent is not None:
+                                sent = replace(assembler.spent, requests=exchange.requests)
+                            yield replace(piece, spent=sent) if sent else piece
+                            sent = None
+                            if count == most:
+                                assembler.finish, is_over = assembler.finish or "length", True
+                                break
+                    if count > _UNENDING * request.max_tokens + _UNENDING:
+                        raise ModelError(
+                            f"the server of {self.name} goes on beyond max_tokens={request.max_tokens}, without an end",
+                            hint="see its own log",
+                        )
+                    if is_over or (watches and assembler.is_stopped):
+                        break
+        except ServerRefusal as refusal:
+            raise self._explained(refusal, greedy=request.sampling.temperature == 0) from None
+        for piece in assembler.rest():
+            yield piece
+        yield self._last(assembler, request, exchange)
+
+    def _check_served(self, served: str) -> None:
+        """Raises ModelError if another model answers than before. Snapshots of one model may take turns."""
+        before, self._served = self._served, served
+        is_snapshot = before is not None and before.startswith(self._model) and served.startswith(self._model)
+        if before is None or before == served or is_snapshot or self._revision is not None:
+            return
+        self._capabilities = self._served = None  # the next run finds out anew what this is
+        raise ModelError(
+            f"{self._connection.address.shown} answers as model {served!r}, and answered as {before!r} before",
+            hint="run it again: what was answered before is in the cache; revision= vouches that they are the same",
+        )
+
+    def _last(self, end: Assembler, request: CompletionRequest, exchange: Exchange) -> StreamPiece:
+        """Final piece, with the reason for the end. Raises if the answer has no proper end."""
+        spent = replace(end.spent or ServerUsage(), requests=exchange.requests)
+        if end.is_stopped:
+            return end.last("stop", spent)
+        if not end.finish and end.is_done and not end.size:
+            raise ModelError(f"the server of {self.name} returned no answer", hint="see its own log")
+        if end.finish is None or (
+            not end.finish and not end.is_done
+        ):  # llama-cpp-python ends an answer like this when another request arrives
+            raise BrokenOff(f"the answer of {self.name} broke off in the middle", hint="see the server's own log")
+        if end.finish in ("abort", "error"):
+            raise BrokenOff(f"the server of {self.name} aborted the answer", hint="see its own log")
+        used = spent.completion_tokens
+        is_early = exchange.is_shortened or (used is not None and used < request.max_tokens - 1)
+        if end.finish == "length" and is_early and end.size:
+            raise BrokenOff(f"{self.name} ended its answer before {request.max_tokens} tokens: its context may be full")
+        if end.finish == "length" and end.has_thoughts and not end.size:
+            raise ModelError(
+                f"{self.name} spent all {request.max_tokens} tokens on reasoning before its answer",
+                hint="raise max_tokens, or use a model that answers without reasoning",
+            )
+        ran_out = end.finish == "length" or (end.finish != "stop" and used is not None and used >= request.max_tokens)
+        return end.last("length" if ran_out else "stop", spent)
+
+    async def _without_banned(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
+        """Pieces of two requests: the first token is requested alone, because a bias would apply to a whole answer."""
+        if prompt[-1].role is not None and not self._dialect.can.continues_turns and request.max_tokens > 1:
+            raise ModelError(f"the server of {self.name} cannot ban the first token of an answer only")
+        begun, spent, tokens = b"", ServerUsage(requests=0), 0
+        for tokens in dict.fromkeys((1, min(_WHOLE_CHARACTER, request.max_tokens))):
+            async with aclosing(self._pieces(prompt, replace(request, max_tokens=tokens))) as pieces:
+                async for piece in pieces:
+                    begun += piece.data
+                    if piece.finish is None:
+                        yield replace(piece, spent=piece.spent and spent.plus(piece.spent))
+                    last = piece
+            spent = spent.plus(last.spent)
+            if begun or last.finish != "length":
+                break
+        if last.finish != "length" or tokens == request.max_tokens:
+            yield replace(last, spent=spent)
+            return
+        text = begun.decode("utf-8", "replace")
+        pushed = request.pushed.after(text) if isinstance(request.pushed, Language) else None
+        later = replace(request, max_tokens=request.max_tokens - tokens, pushed=pushed, banned=())
+        sent: ServerUsage | None = ServerUsage()
+        async with aclosing(self._pieces(_extended(prompt, text), later, before=begun)) as pieces:
+            async for piece in pieces:
+                used, sent = piece.spent or sent, None
+                yield replace(piece, spent=spent.plus(used)) if used else piece
+
+    def _explained(self, refusal: ServerRefusal, *, greedy: bool = False) -> ModelError:
+        reason = refusal.reason
+        if refusal.status == 404 and reason:
+            hint = refusal.hint or f"{self._connection.address.shown}/models lists the models that it has"
+            return ModelError(f"the server has no model called {self._model!r}: {reason}", hint=hint)
+        if refusal.status in (400, 413, 422) and is_about_length(reason):
+            return ModelError(
+                f"the text is longer than the context of {self.name}: {reason}",
+                hint="shorten the prompt, or use a model with a longer context",
+            )
+        if greedy and refusal.status == 400 and "temperature" in reason:
+            return ModelError(
+                f"{self.name} does not support greedy decoding: {reason}", hint="use sample(temperature=1)"
+            )
+        return refusal.as_error()
+
+
+def _shared_tokens(one: Row, other: Row) -> int:
+    """Number of leading tokens that two texts share."""
+    places = range(min(len(one), len(other)))
+    return next((place for place in places if one[place][0] != other[place][0]), len(places))
+
+
+def _scored_token(entry: Mapping[str, Any] | None) -> tuple[object, float | None]:
+    if entry is None:
+        return None, None
+    number, found = next(iter(entry.items()))
+    return number, float(found["logprob"])
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, Whole]]) -> list[Whole]:
+    """Results of concurrent work. The first error is raised after all of it has ended: nothing keeps running."""
+    found = await asyncio.gather(*work, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if not isinstance(one, BaseException)]
+
+
+def _extended(prompt: Prompt, text: str) -> Prompt:
+    """Prompt with more of the model's own text at its end."""
+    *before, last = prompt
+    if last.role in ("system", "user"):
+        return (*prompt, PromptTurn("assistant", text))
+    return (*before, PromptTurn(last.role, last.text + text))

@@ -1,0 +1,211 @@
+"""Failures of a server as errors: error responses, and what stands in the way of a response. One sentence each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from lmql_lite.errors import AuthenticationError, ModelError, RateLimitError
+from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, Address
+from lmql_lite.models.openai.pacing import wanted_pause
+from lmql_lite.redaction import redacted
+
+_RETRIED = {408, 409, 425, 429}
+"""Statuses that may pass, as the official client has them; of 5xx all but those for what a server does not have."""
+_FOR_GOOD = {501, 505}
+_NO_ROUTE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
+
+
+def is_passing(status: int) -> bool:
+    """True for a status that another try may not meet."""
+    return status in _RETRIED or (status >= 500 and status not in _FOR_GOOD)
+
+
+class ServerRefusal(ModelError):
+    """Refusal by the server, with an HTTP status; nothing was paid.
+
+    `reason` is the server's message, `code` its word for it, `param` the field that it names, `requests` the number of
+    requests sent so far.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        reason: str,
+        code: str | None,
+        param: str | None,
+        requests: int,
+        hint: str | None,
+        retry_after: float | None = None,
+        is_quota: bool = False,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.reason = reason
+        self.code = code
+        self.param = param
+        self.requests = requests
+        self.retry_after = retry_after
+        self.is_quota = is_quota
+
+    def as_error(self) -> ModelError:
+        """The error that a caller gets: of a kind of its own where the key, or a rate limit, is the reason."""
+        if self.status in (401, 403):
+            return AuthenticationError(self.message, hint=self.hint)
+        if self.status == 429 and not self.is_quota:
+            return RateLimitError(self.message, hint=self.hint, retry_after=self.retry_after)
+        return self
+
+
+class ErrorResponse(Exception):
+    """Error response: a status, or an error in the place of the first event, with `body` as JSON or text."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: object, path: str) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.path = path
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """Fields of the error, from any of the forms that errors take."""
+        body = self.body[0] if isinstance(self.body, list) and self.body else self.body
+        if isinstance(body, dict) and isinstance(body.get("error"), dict):
+            body = body["error"]
+        return body if isinstance(body, dict) else {}
+
+    def detail(self, name: str) -> str | None:
+        found = self.details.get(name)
+        return found if isinstance(found, str) else None
+
+    @property
+    def message(self) -> str:
+        """The server's own words."""
+        if self.details:
+            names = ("message", "error", "detail", "msg")
+            words = next((self.details[name] for name in names if self.details.get(name)), self.details)
+            return words if isinstance(words, str) else json.dumps(words, default=str)
+        text = self.body if isinstance(self.body, str) else ""
+        return "" if text.lstrip().startswith("<") else text
+
+    @property
+    def is_quota(self) -> bool:
+        """True for an exhausted quota, which does not return by waiting."""
+        return "insufficient_quota" in str(self.body)
+
+    @property
+    def is_temporary(self) -> bool:
+        """True if the request may succeed later. The server's own `x-should-retry` decides where it is sent."""
+        word = self.headers.get("x-should-retry", "").lower()
+        if word in ("true", "false"):
+            return word == "true"
+        return is_passing(self.status) and not self.is_quota
+
+    @property
+    def has_no_route(self) -> bool:
+        """True if the server does not know the route, False if an API reports a missing model or feature."""
+        if self.status not in _NO_ROUTE:
+            return False
+        return not isinstance(self.body, dict) or self.message.lower() == HTTPStatus(self.status).phrase.lower()
+
+
+def refusal(address: Address, error: ErrorResponse, tries: int) -> ServerRefusal:
+    """Error for an error response, the last of this many."""
+    status, where = error.status, address.shown
+    reason = address.clean(error.message)
+    because = f": {reason}" if reason else f" with status {status}"
+    message, hint = f"{where} refuses the request{because}", None
+    if status == 401:
+        does = "needs an API key" if address.key == NO_KEY else "rejects the API key"
+        message, hint = f"{where} {does}{because}", NAME_A_KEY
+    elif status == 403:
+        message, hint = f"{where} rejects this key{because}", "use a key that has access to this model"
+    elif error.has_no_route:
+        is_page = str(error.headers.get("content-type", "")).startswith("text/html")
+        path = address.clean(error.path)
+        no_api = address.no_api("answers with a web page" if is_page else f"answers {path} with status {status}")
+        message, hint, reason = no_api.message, no_api.hint, ""
+    elif status == 429 and error.is_quota:
+        message, hint = (
+            f"the quota of this key at {where} is used up{because}",
+            "raise the quota, or use another key",
+        )
+    elif status == 429:
+        message = f"{where} rejected the request {_times(tries)} because of its rate limit{because}"
+        hint = "wait, or send fewer requests at once: lmql_lite.model(..., concurrency=4)"
+    elif status >= 500:
+        message, hint = f"{where} failed {_times(tries)}{because}", "see its own log"
+    param, code = error.detail("param"), error.detail("code")
+    return ServerRefusal(
+        message,
+        status=status,
+        reason=reason,
+        code=code,
+        param=param,
+        requests=tries,
+        hint=hint,
+        retry_after=wanted_pause(error.headers),
+        is_quota=error.is_quota,
+    )
+
+
+def unreachable(address: Address, error: Exception, timeout: float, tries: int) -> ModelError:
+    """Error for a request that has no response, the last of this many."""
+    where, kind, text = address.shown, type(error).__name__, str(error)
+    if "CERTIFICATE" in text:
+        return ModelError(
+            f"the certificate of {where} is not trusted", hint="set SSL_CERT_FILE to a file of trusted certificates"
+        )
+    if "SSL" in text or "SSL" in kind:
+        return ModelError(f"{where} does not speak https", hint=f"did you mean {where.replace('https', 'http', 1)}?")
+    if (proxy := _proxy(address.url)) and kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
+        return ModelError(
+            f"the proxy {proxy} does not lead to {where}",
+            hint="NO_PROXY=HOST leaves the proxy out for a host; HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name it",
+        )
+    if kind in ("ConnectError", "ConnectTimeout"):
+        return ModelError(f"no server answers at {where}", hint="is it running, and is this its address and port?")
+    if "Timeout" in kind:
+        return ModelError(f"{where} sent nothing for {timeout:g} s", hint="raise lmql_lite.model(..., timeout=...)")
+    if is_reset(error):
+        how = f", {_times(tries)} in a row" if tries > 1 else ""
+        return ModelError(
+            f"{where} closes the connection without an answer{how}",
+            hint="see its own log; is it an OpenAI-compatible API?",
+        )
+    return address.no_api("does not answer as HTTP servers do")
+
+
+def in_band(event: Mapping[str, Any] | None, headers: Mapping[str, str], path: str) -> ErrorResponse | None:
+    """Refusal in the place of the first event: OpenRouter sends those of other servers with status 200."""
+    error = (event or {}).get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    if not isinstance(code, int) or isinstance(code, bool) or not 400 <= code < 600:
+        return None
+    return ErrorResponse(code, headers, event, path)
+
+
+def _proxy(url: str) -> str | None:
+    """Proxy that the environment names for an address."""
+    parts, proxies = urlsplit(url), getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    return redacted(found) if found and not proxy_bypass(parts.hostname or "") else None
+
+
+def is_reset(error: Exception) -> bool:
+    """True if the connection closed before the first byte of an answer, as happens after a long idle time."""
+    kind = type(error).__name__
+    return kind in ("ReadError", "WriteError", "EndOfStream") or (
+        kind == "RemoteProtocolError" and "disconnected" in str(error)
+    )
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

@@ -1,0 +1,278 @@
+"""Forward pass over any number of rows of any lengths, through the attention interface of transformers.
+
+The new tokens of all rows are one sequence for the network: linear layers see them together, without padding. Attention
+runs row by row, each over the keys and values of its own sequence. A row may go on from a place inside another row of
+the same pass, so that drafts, options and branches are a tree.
+
+An exact pass sums over whole pages in a fixed order, and has rows in multiples of a step (`exact_step.py`), padding
+included: then scores of a place are the same bits whatever else is in the pass and however the text before it was fed
+(S5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from lmql_lite.models.kv_rows import PAGE, KVSequence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+_NAME = "lmql_lite_rows"
+_FEW = 64
+"""At most this many tokens of a row share the keys of a group of heads without a copy of them for each head."""
+
+
+@dataclass(eq=False, slots=True)
+class PassRow:
+    """New tokens of a sequence: the last of `ids`, from place `first` on. `kv` has room for them.
+
+    `filled` is the place from which on the last buffer is filled in this pass; tokens between it and `first` are copied
+    from `known`. `parent` is a row of this pass that this one goes on from; `start` is the first place on the way to
+    this row that this pass computes.
+    """
+
+    ids: tuple[int, ...]
+    first: int
+    known: KVSequence
+    kv: KVSequence
+    filled: int
+    parent: PassRow | None
+    start: int
+    offset: int = 0
+    masks: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.ids) - self.first
+
+
+def forward(
+    network: Any, rows: Sequence[PassRow], wanted: Sequence[int], *, step: int, picks_places: bool
+) -> torch.Tensor:
+    """One pass: the logits at the wanted indices of the pass. Fills the rows' keys and values.
+
+    `step` is that of exact passes (`exact_step`), or 0.
+    """
+    import torch
+
+    offset, tokens, places = 0, list[int](), list[int]()
+    for row in rows:
+        row.offset = offset
+        tokens += row.ids[row.first :]
+        places += range(row.first, len(row.ids))
+        offset += row.count
+    padding = -offset % step if step else 0
+    tokens += [tokens[-1]] * padding
+    places += [0] * padding
+    kept = list(wanted) + [wanted[-1]] * (-len(wanted) % step if step else 0)
+    device = network.device
+    kept_rows = torch.tensor(kept, device=device)
+    more = {"logits_to_keep": kept_rows} if picks_places else {}
+    with _attending(network):
+        logits: torch.Tensor = network(
+            input_ids=torch.tensor([tokens], device=device),
+            position_ids=torch.tensor([places], device=device),
+            past_key_values=_cache_class()(rows, step),
+            use_cache=True,
+            **more,
+        ).logits[0]
+    if not picks_places:
+        logits = logits[kept_rows]
+    return logits[: len(wanted)]
+
+
+@contextmanager
+def _attending(network: Any) -> Iterator[None]:
+    """The network's attention is ours for one pass; afterwards it is its own again."""
+    from transformers import AttentionInterface
+
+    interface: Any = AttentionInterface
+    if _NAME not in interface.valid_keys(interface()):
+        interface.register(_NAME, _attention)
+    before = network.config._attn_implementation
+    network.config._attn_implementation = _NAME
+    try:
+        yield
+    finally:
+        network.config._attn_implementation = before
+
+
+class LayerOfPass:
+    """Stands for the keys of a layer: leads the attention function to the rows of its pass."""
+
+    def __init__(self, rows: Sequence[PassRow], layer: int, step: int) -> None:
+        self.rows, self.layer, self.step = rows, layer, step
+
+
+@cache
+def _cache_class() -> Any:
+    """Class of the object that a network takes for its cache during one pass."""
+    from transformers import Cache
+
+    base: Any = Cache
+
+    class RowsCache(base):  # type: ignore[misc]
+        def __init__(self, rows: Sequence[PassRow], step: int) -> None:
+            super().__init__(layers=[])
+            self.rows, self.step = rows, step
+
+        def get_seq_length(self, *_: Any, **__: Any) -> int:
+            return 0
+
+        def get_mask_sizes(self, query_length: int, *_: Any, **__: Any) -> tuple[int, int]:
+            return query_length, 0
+
+        def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+            for row in self.rows:
+                fill(row, layer, keys[0], values[0], PAGE if self.step else 1)
+            return LayerOfPass(self.rows, layer, self.step), values
+
+    return RowsCache
+
+
+def fill(row: PassRow, layer: int, keys: torch.Tensor, values: torch.Tensor, align: int) -> None:
+    """Writes the new keys and values of a row, [heads, tokens of the pass, head size], to their places."""
+    buffer = row.kv.buffers[-1]
+    pair = buffer.room(layer, keys, values, row.kv.length - buffer.begin, align)
+    if row.filled < row.first:
+        for place, *known in row.known.spans(layer, row.filled):
+            for target, source in zip(pair, known, strict=True):
+                target[:, place - buffer.begin : place - buffer.begin + source.shape[1]] = source
+    begin, end = row.first - buffer.begin, row.kv.length - buffer.begin
+    for target, source in zip(pair, (keys, values), strict=True):
+        target[:, begin:end] = source[:, row.offset : row.offset + row.count]
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: Any,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Any = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of all rows of a pass, as transformers calls it. Shape of the result: (1, tokens, heads, size)."""
+    if not isinstance(key, LayerOfPass) or s_aux is not None or attention_mask is not None:
+        raise NotImplementedError("this attention is not that of keys and values in rows")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = query.new_zeros(query.shape[2], query.shape[1], value.shape[-1])
+    attend = _in_pages if key.step or softcap else _quickly
+    for row in key.rows:
+        cut = slice(row.offset, row.offset + row.count)
+        out[cut] = attend(query[0, :, cut], row, key.layer, scaling, sliding_window or 0, softcap, key.step)
+    return out[None], None
+
+
+def _quickly(
+    query: torch.Tensor, row: PassRow, layer: int, scaling: float, window: int, softcap: float | None, step: int
+) -> torch.Tensor:
+    """Attention of a row by the library's fused function, [tokens, heads, size]."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention as fused
+
+    heads, count, size = query.shape
+    begin = max(0, row.first - window + 1) if window else 0
+    _, keys, values = zip(*row.kv.spans(layer, begin), strict=True)
+    k, v = (torch.cat(parts, 1) if len(parts) > 1 else parts[0] for parts in (keys, values))
+    group = heads // k.shape[0]
+    if count == 1:
+        out = fused(query.reshape(1, -1, group, size), k[None], v[None], scale=scaling)
+        return out.reshape(heads, 1, -1).transpose(0, 1)
+    mask = None
+    if begin or row.first or (window and len(row.ids) > window):
+        mask = row.masks.get((begin, window))
+        if mask is None:
+            allowed = _allowed(row.first, count, begin, k.shape[1], window, query.device)
+            mask = torch.zeros(allowed.shape, dtype=query.dtype, device=query.device).masked_fill_(~allowed, -torch.inf)
+            row.masks[begin, window] = mask
+    if count <= _FEW and mask is not None:
+        together = query.reshape(1, -1, group * count, size)
+        out = fused(together, k[None], v[None], attn_mask=mask.repeat(group, 1), scale=scaling)
+        return out.reshape(heads, count, -1).transpose(0, 1)
+    if group > 1:
+        k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    out = fused(query[None], k[None], v[None], attn_mask=mask, is_causal=mask is None, scale=scaling)
+    return out[0].transpose(0, 1)
+
+
+def _in_pages(
+    query: torch.Tensor, row: PassRow, layer: int, scaling: float, window: int, softcap: float | None, step: int
+) -> torch.Tensor:
+    """Attention of a row written out, page by page in order, at most a page of queries at a time."""
+    import torch
+
+    parts = []
+    for at in range(0, query.shape[1], PAGE):
+        piece = query[:, at : at + PAGE]
+        parts.append(_block_in_pages(piece, row, row.first + at, layer, scaling, window, softcap, step))
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _block_in_pages(
+    query: torch.Tensor,
+    row: PassRow,
+    first: int,
+    layer: int,
+    scaling: float,
+    window: int,
+    softcap: float | None,
+    step: int,
+) -> torch.Tensor:
+    """Attention of consecutive queries of a row, the first of which stands at place `first`."""
+    import torch
+
+    heads, count, size = query.shape
+    pages = list(_pages(row.kv.cut(first + count), layer, bool(step)))
+    group = heads // pages[0][0].shape[0]
+    rows = query.reshape(-1, group, count, size).transpose(1, 2).reshape(-1, count * group, size)
+    if count * group < step:
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, step - count * group))
+    scores = torch.cat([torch.matmul(rows, keys.transpose(1, 2)) for keys, _ in pages], -1) * scaling
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    allowed = _allowed(first, count, 0, scores.shape[-1], window, query.device)
+    scores[:, : count * group].masked_fill_(~allowed.repeat_interleave(group, 0), -torch.inf)
+    scores = scores.float()
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    total, mixed, at = None, None, 0
+    for _, values in pages:
+        share = weights[..., at : at + values.shape[1]]
+        at += values.shape[1]
+        one, other = share.sum(-1, keepdim=True), torch.matmul(share.to(values.dtype), values).float()
+        total, mixed = (one, other) if total is None or mixed is None else (total + one, mixed + other)
+    assert mixed is not None and total is not None, "a row has tokens"
+    out = (mixed / total).to(query.dtype)[:, : count * group]
+    return out.reshape(-1, count, group, out.shape[-1]).transpose(0, 1).reshape(count, heads, -1)
+
+
+def _pages(kv: KVSequence, layer: int, exact: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values in pages: whole ones, the last one with what lies behind its end, or as they lie."""
+    if not exact:
+        yield from ((keys, values) for _, keys, values in kv.spans(layer))
+        return
+    ends = [*(buffer.begin for buffer in kv.buffers[1:]), kv.length]
+    for buffer, end in zip(kv.buffers, ends, strict=True):
+        keys, values = buffer.parts[layer]
+        for begin in range(0, end - buffer.begin, PAGE):
+            yield keys[:, begin : begin + PAGE], values[:, begin : begin + PAGE]
+
+
+def _allowed(first: int, count: int, begin: int, keys: int, window: int, device: Any) -> torch.Tensor:
+    """True where a query sees a key: queries stand at `first` and after, keys at `begin` and after."""
+    import torch
+
+    behind = torch.arange(first, first + count, device=device)[:, None] - torch.arange(
+        begin, begin + keys, device=device
+    )
+    return (behind >= 0) & (behind < window) if window else behind >= 0

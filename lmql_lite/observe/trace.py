@@ -1,0 +1,200 @@
+"""The file of a run that its caller names (`trace=`); its suffix says which one.
+
+`.lqrun`  the lines of its events (lines.py), each written as it comes, so that a crash leaves what came before.
+`.json`   a certificate: every call of a model with what was asked and answered, how long it took and what it cost.
+`.html`   a report to look at (report.py).
+
+The last two are made from the lines at the end, however the run ends, and replace an old file in one step. No file has
+the key of a model; the certificate has nothing that looks like one, also where a query writes it (redaction.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import secrets
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from lmql_lite.engine import events
+from lmql_lite.engine.calls import Call, Calls
+from lmql_lite.engine.plain import plain
+from lmql_lite.errors import InputError
+from lmql_lite.observe.codecs import public
+from lmql_lite.observe.lines import SCHEMA, Line, Lines, as_object, failed, result_object
+from lmql_lite.observe.report import report
+from lmql_lite.redaction import without_secrets
+
+
+class Trace:
+    """The trace of one run. Whatever it does with files may raise OSError."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.calls = Calls() if self.path.suffix.lower() == ".json" else None
+        """Collects the calls of models, where the file has them."""
+        self._began = datetime.now(UTC)
+        self._lines = Lines()
+        self._kept: list[Line] = []
+        self._before: list[int] = []
+        """Number of calls that had begun before each kept line."""
+        self._file: IO[str] | None = None
+
+    def begin(self) -> None:
+        """Finds out, before anything is asked, whether the file can be written."""
+        if self.path.suffix.lower() == ".lqrun":
+            self._file = open(self.path, "w", encoding="ascii", newline="\n")  # noqa: SIM115  it is closed by `end`
+            return
+        if self.path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def add(self, record: events.Record) -> None:
+        line = self._lines.line(record)
+        if self._file is None:
+            self._kept.append(line)
+            self._before.append(len(self.calls.made) if self.calls else 0)
+            return
+        self._file.write(line.text())
+        self._file.flush()
+
+    def end(self) -> None:
+        """Writes what is still to be written. Called once, after the last record."""
+        if self._file is not None:
+            self._file.close()
+        elif self.calls is None:
+            replace_text(self.path, report(self._kept))
+        else:
+            found = certificate(self._kept, self._before, self.calls, self._began)
+            replace_text(self.path, json.dumps(without_secrets(found), indent=1) + "\n")
+
+
+async def traced(stream: AsyncGenerator[events.Batch, None], trace: Trace) -> AsyncGenerator[events.Batch, None]:
+    """The events of a run; each is in the trace before its watcher sees it, and the file is there before the result is.
+
+    Raises InputError, before anything is asked, if the file cannot be written, and later if it no longer can.
+    """
+    with _writing(trace.path):
+        trace.begin()
+    is_over = False
+    try:
+        async with aclosing(stream):
+            async for batch in stream:
+                for event in batch:
+                    with _writing(trace.path):
+                        trace.add(event)
+                        if isinstance(event, events.Finished):
+                            is_over = True
+                            await asyncio.to_thread(trace.end)
+                    yield [event]
+    except BaseException as error:
+        if not is_over:
+            try:
+                trace.add(failed(error))
+                trace.end()
+            except OSError as problem:
+                error.add_note(f"its trace could not be written: {problem}")
+        raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "make its folder first" if isinstance(error, FileNotFoundError) else None
+        raise InputError(
+            f"the trace cannot be written to {os.fspath(path)!r}: {error.strerror or error}", hint=hint
+        ) from None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes the whole file, or nothing: a reader sees the old one until the new one is whole."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(aside, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+# Certificates --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Step:
+    """The run, or a hole of it."""
+
+    fields: dict[str, Any]
+    calls: list[Call] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
+
+    def as_object(self) -> dict[str, Any]:
+        steps = [each.as_object() for each in self.steps]
+        return {**self.fields, "calls": [_call(each) for each in self.calls], "steps": steps}
+
+
+def certificate(lines: Sequence[Line], before: Sequence[int], calls: Calls, began: datetime) -> dict[str, Any]:
+    """One JSON object: schema, began (UTC), ms, model, decoder, seed, parameters (options of caller and header), ended
+    (`done`, or `error` with the error), result (as in a `done` line), calls and steps.
+
+    A step is a hole (name, place, value, ending, at_ms, ms) with its own calls, and with the steps of a query that it
+    calls. A call has kind, model, at_ms, ms, asked, answered; spent and error where there are any. `scores` of a model
+    in this process asks requests (length of the prefix, the text at its end, new tokens, positions) and answers with
+    the best token at each position. `stream` and `score` of a server ask a prompt and a request, or options. While
+    several branches are under way a call serves many of them and stands with the run.
+
+    `before` is the number of calls that had begun before each line.
+    """
+    run = _Step({})
+    under_way, booked, is_alone = [run], 0, True
+    found: dict[str, Any] = {"schema": SCHEMA, "began": began.isoformat(timespec="milliseconds"), "ms": calls.now()}
+    for line, count in zip(lines, before, strict=True):
+        record = line.record
+        under_way[-1].calls += calls.made[booked:count]
+        booked = count
+        if isinstance(record, events.Forked) or getattr(record, "state", None):
+            is_alone, under_way = False, [run]
+        match record:
+            case events.Started():
+                found |= as_object(record)
+            case events.HoleOpened(name, span) if is_alone:
+                place = {"file": public(span.name), "line": span.line, "column": span.column}
+                step = _Step({"hole": name, **place, "at_ms": line.ms})
+                under_way[-1].steps.append(step)
+                under_way.append(step)
+            case events.HoleClosed(_, value, ending) if len(under_way) > 1:
+                fields = under_way.pop().fields
+                fields |= {"ms": line.ms - fields["at_ms"], "value": value, "ending": ending}
+            case events.Finished(result, results):
+                found |= {"ended": "done", "result": result_object(result)}
+                if results:
+                    found["results"] = [result_object(each) for each in results]
+            case events.Failed():
+                found |= {"ended": "error", "error": as_object(record)}
+    under_way[-1].calls += calls.made[booked:]
+    found.pop("type", None)
+    options = {name: _option(value) for name, value in calls.options.items() if name != "trace"}
+    return {**found, "parameters": options, **run.as_object()}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    """A call without fields that are empty."""
+    return {name: value for name, value in plain(call).items() if value not in (None, {})}
+
+
+def _option(value: Any) -> Any:
+    """An option of a run; of a cache only the file."""
+    path = getattr(value, "path", None)
+    return public(os.fspath(path)) if path is not None else plain(value)

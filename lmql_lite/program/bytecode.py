@@ -1,0 +1,114 @@
+"""Python inside a query, compiled: code objects that know the query's own file name and lines."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+from lmql_lite.errors import QueryError, Span
+
+
+def compile_expression(node: ast.expr, span: Span) -> CodeType:
+    """Code for `eval`; with `await` inside it gives a coroutine."""
+    return _compile(ast.Expression(node), span, "eval")
+
+
+def compile_call(name: str, place: ast.expr, span: Span, *given: ast.expr, is_async: bool = False) -> CodeType:
+    """A call of `name` as if it stood in that place, so that a traceback shows it; with `is_async` it is awaited."""
+    call: ast.expr = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(given), []), place)
+    return compile_expression(ast.copy_location(ast.Await(call), place) if is_async else call, span)
+
+
+def compile_statements(module: ast.Module, span: Span) -> CodeType:
+    """Code for `exec`; with a top-level `await` inside, evaluating it gives a coroutine."""
+    return _compile(module, span, "exec")
+
+
+def _compile(tree: ast.Expression | ast.Module, span: Span, mode: str) -> CodeType:
+    try:
+        # every query speaks for itself: no __future__ flags of this module
+        code: CodeType = compile(
+            ast.fix_missing_locations(tree),
+            span.name,
+            mode,
+            flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+            dont_inherit=True,
+        )
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else "this is nested too deeply or holds no valid text"
+        raise QueryError(reason, span=span) from None
+    return code
+
+
+class NotWritten(Exception):
+    """This value is Python's to tell, when the query runs."""
+
+
+class Columns(NamedTuple):
+    """Positions in a text by its UTF-8: the byte at which each line starts, and the code points before each byte."""
+
+    lines: list[int]
+    code_points: Sequence[int]
+
+
+@lru_cache(maxsize=16)
+def _columns(text: str) -> Columns:
+    data = text.encode("utf-8", "surrogatepass")
+    lines = [0, *accumulate(len(line) + 1 for line in data.split(b"\n"))]
+    if len(data) == len(text):
+        return Columns(lines, range(len(data) + 1))
+    return Columns(lines, [0, *accumulate(byte & 0xC0 != 0x80 for byte in data)])
+
+
+def span_of(node: ast.expr, around: Span) -> Span:
+    """The place of a Python expression. Its columns count UTF-8 bytes, spans count code points."""
+    if node.end_lineno is None or node.end_col_offset is None:
+        return around
+    lines, code_points = _columns(around.text)
+    start = code_points[lines[node.lineno - around.first_line] + node.col_offset]
+    end = code_points[lines[node.end_lineno - around.first_line] + node.end_col_offset]
+    return Span(around.name, around.text, start, end, around.first_line)
+
+
+def written(node: ast.expr, names: Mapping[str, object]) -> Any:
+    """The value of code that is written out: literals, `names`, what is in a module, `range` and what `re` makes of
+    literals. Raises NotWritten for all others, and what Python raises."""
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.Name(name) if name in names:
+            return names[name]
+        case ast.Attribute(ast.Name(module), name) if isinstance(names.get(module), ModuleType):
+            return getattr(names[module], name)
+        case ast.Call(function, arguments, keywords) if ast.unparse(function) in ("re.compile", "range"):
+            make = range if isinstance(function, ast.Name) else written(function, names)
+            named = {keyword.arg: written(keyword.value, names) for keyword in keywords if keyword.arg}
+            return make(*[written(argument, names) for argument in arguments], **named)
+        case ast.Subscript(value, index):
+            return written(value, names)[written(index, names)]
+        case ast.BinOp(left, ast.BitOr(), right):
+            return written(left, names) | written(right, names)
+        case ast.UnaryOp(ast.USub(), operand):
+            return -written(operand, names)
+        case ast.List(items):
+            return [written(item, names) for item in items]
+        case ast.Tuple(items):
+            return tuple([written(item, names) for item in items])
+        case ast.Set(items):
+            return {written(item, names) for item in items}
+        case ast.Dict(keys, values) if None not in keys:
+            pairs = zip(keys, values, strict=True)
+            return {written(key, names): written(value, names) for key, value in pairs if key}
+    raise NotWritten
+
+
+def constant(node: ast.expr) -> Any:
+    """A literal; None for all others."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None

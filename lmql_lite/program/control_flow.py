@@ -1,0 +1,343 @@
+"""Python's compound statements, `break`, `continue` and `return` to ops (S23).
+
+Jumps are aimed when the place that they lead to is written; the blocks that are open are counted.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from types import CodeType
+from typing import assert_never
+
+from lmql_lite.errors import QueryError, Span
+from lmql_lite.lang import nodes
+from lmql_lite.program.bytecode import compile_call, compile_expression, compile_statements
+from lmql_lite.program.ops import (
+    CALL,
+    CASE,
+    ERROR,
+    ITEM,
+    EndExcept,
+    EndFinally,
+    EndTry,
+    Enter,
+    EnterWith,
+    Except,
+    ExitWith,
+    Jump,
+    JumpIf,
+    Jumping,
+    Leave,
+    Let,
+    Next,
+    Op,
+    Reraise,
+    Return,
+    Try,
+)
+
+
+@dataclass(slots=True)
+class OpenLoop:
+    """Targets of `continue` and `break`. Breaks are aimed when the end of the loop is known."""
+
+    head: int
+    depth: int
+    """Blocks that are open where its test stands."""
+    around: int
+    """Blocks that are open around it."""
+    breaks: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class OpenFinally:
+    """A `finally`."""
+
+    depth: int
+    """Blocks that are open around it."""
+    start: int | None = None
+    """Its first op, once what it belongs to is written."""
+    end: int = -1
+    onward: set[int] = field(default_factory=set)
+
+
+class Assembly:
+    """The ops of a program as they are written down."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.depth = 0
+        self.loops: list[OpenLoop] = []
+        self._finals: list[OpenFinally] = []
+        """Those that are open, outermost first."""
+        self._ways: dict[int, list[OpenFinally]] = {}
+        """The `finally` blocks that an op passes on its way out, innermost first."""
+        self._slots = 0
+
+    def add(self, op: Op) -> int:
+        self.ops.append(op)
+        return len(self.ops) - 1
+
+    def slot(self) -> str:
+        """A name that no query can spell."""
+        self._slots += 1
+        return f"#{self._slots}"
+
+    def jump(self, span: Span) -> int:
+        return self.add(Jump(span, -1))
+
+    def land(self, *jumps: int) -> None:
+        """Lets the jumps at these ops come here."""
+        for at in jumps:
+            op = self.ops[at]
+            assert isinstance(op, Jumping)
+            self.ops[at] = replace(op, target=len(self.ops))
+
+    def leave_loop(self, span: Span) -> None:
+        """`break`."""
+        loop = self.loops[-1]
+        loop.breaks.append(self._leave(span, loop.around, -1))
+
+    def go_on(self, span: Span) -> None:
+        """`continue`."""
+        loop = self.loops[-1]
+        self._leave(span, loop.depth, loop.head)
+
+    def give_back(self, op: Return) -> None:
+        """`return`."""
+        self._note_way(self.add(op), 0)
+
+    def guarded(self, span: Span, body: Callable[[], object], final: Callable[[], object]) -> None:
+        """`try: body finally: final`, each of which writes its ops."""
+        place = OpenFinally(self.depth)
+        guard = self.add(Try(span, -1, always=True))
+        self.depth += 1
+        self._finals.append(place)
+        body()
+        self._finals.pop()
+        self.add(EndTry(span))
+        self.land(guard)
+        place.start = len(self.ops)
+        final()
+        place.end = self.add(EndFinally(span))
+        self.depth -= 1
+
+    def finished(self) -> list[Op]:
+        """The ops, with each `finally` that is on the way of another op noted in both."""
+        for at, finals in self._ways.items():
+            op = self.ops[at]
+            assert isinstance(op, Leave | Return)
+            self.ops[at] = replace(op, via=finals[0].start)
+            for inner, outer in pairwise(finals):
+                assert outer.start is not None
+                inner.onward.add(outer.start)
+            if isinstance(op, Leave):
+                finals[-1].onward.add(op.target)
+        for final in {id(final): final for finals in self._ways.values() for final in finals}.values():
+            end = self.ops[final.end]
+            assert isinstance(end, EndFinally)
+            self.ops[final.end] = replace(end, onward=tuple(sorted(final.onward)))
+        return self.ops
+
+    def _leave(self, span: Span, depth: int, target: int) -> int:
+        if depth == self.depth:
+            return self.add(Jump(span, target))
+        at = self.add(Leave(span, depth, target))
+        self._note_way(at, depth)
+        return at
+
+    def _note_way(self, at: int, depth: int) -> None:
+        passed = [final for final in reversed(self._finals) if final.depth >= depth]
+        if passed:
+            self._ways[at] = passed
+
+
+class ControlFlow(Assembly):
+    """Writer of the statements that hold others; `block` writes what is inside."""
+
+    def block(self, statements: tuple[nodes.Statement, ...]) -> None:
+        raise NotImplementedError
+
+    def control(self, statement: nodes.Compound | nodes.BreakNode | nodes.ContinueNode | nodes.ReturnNode) -> None:
+        match statement:
+            case nodes.IfNode():
+                self._if(statement)
+            case nodes.WhileNode():
+                self._while(statement)
+            case nodes.ForNode():
+                self._for(statement)
+            case nodes.WithNode(span, items):
+                self._with(span, items, statement)
+            case nodes.TryNode():
+                self._try(statement)
+            case nodes.MatchNode():
+                self._match(statement)
+            case nodes.BreakNode(span):
+                self.leave_loop(span)
+            case nodes.ContinueNode(span):
+                self.go_on(span)
+            case nodes.ReturnNode(span, value):
+                self.give_back(Return(span, _code(value) if value else None))
+            case _:
+                assert_never(statement)
+
+    def _if(self, branch: nodes.IfNode) -> None:
+        over_body = self._jump_if(branch.test, when=False)
+        self.block(branch.body)
+        if not branch.orelse:
+            self.land(over_body)
+            return
+        over_else = self.jump(branch.span)
+        self.land(over_body)
+        self.block(branch.orelse)
+        self.land(over_else)
+
+    # Loops -------------------------------------------------------------------------------------------------------
+
+    def _while(self, loop: nodes.WhileNode) -> None:
+        head = len(self.ops)
+        out = self._jump_if(loop.test, when=False)
+        self._loop(loop, OpenLoop(head, self.depth, self.depth), out)
+
+    def _for(self, loop: nodes.ForNode) -> None:
+        around, slot = self.depth, self.slot()
+        iterable, here = _code(loop.iterable), _here(loop.iterable)
+        self.add(Enter(loop.span, slot, iterable, here, loop.is_async))
+        self.depth += 1
+        assign = _assignment(loop.target, ITEM, loop.span)
+        head = self.add(Next(loop.span, slot, assign, -1, _here(loop.iterable, is_async=loop.is_async), loop.is_async))
+        self._loop(loop, OpenLoop(head, around + 1, around), head)
+
+    def _loop(self, loop: nodes.ForNode | nodes.WhileNode, place: OpenLoop, out: int) -> None:
+        """Body and `else` of a loop whose test, at `out`, leaves it; only `break` skips the `else`."""
+        self.loops.append(place)
+        self.block(loop.body)
+        self.go_on(loop.span)
+        self.loops.pop()
+        self.depth = place.around
+        self.land(out)
+        self.block(loop.orelse)
+        self.land(*place.breaks)
+
+    # Blocks ------------------------------------------------------------------------------------------------------
+
+    def _with(self, span: Span, items: tuple[nodes.ItemNode, ...], block: nodes.WithNode) -> None:
+        """`with a, b:` is `with a:` around `with b:`."""
+        if not items:
+            self.block(block.body)
+            return
+        item, *rest = items
+        slot, is_async = self.slot(), block.is_async
+        enter = self.add(
+            EnterWith(item.span, slot, _code(item.manager), -1, _here(item.manager, is_async=is_async), is_async)
+        )
+        self.depth += 1
+        if item.target:
+            self.add(Let(item.span, _assignment(item.target, ITEM, item.span)))
+        self._with(span, tuple(rest), block)
+        self.add(ExitWith(item.span))
+        self.depth -= 1
+        self.land(enter)
+
+    def _try(self, block: nodes.TryNode) -> None:
+        if block.final:
+            self.guarded(block.span, lambda: self._handled(block), lambda: self.block(block.final))
+        else:
+            self._handled(block)
+
+    def _handled(self, block: nodes.TryNode) -> None:
+        """A `try` without its `finally`."""
+        if block.of_groups:
+            raise QueryError(
+                "no prompt, `return` or loop's `break` can stand in a `try` with `except*`",
+                span=block.handlers[0].span,
+                hint="catch the group with `except`, or move the `try` into a function",
+            )
+        if not block.handlers:
+            self.block(block.body)
+            return
+        guard = self.add(Try(block.span, -1))
+        self.depth += 1
+        self.block(block.body)
+        self.add(EndTry(block.span))
+        self.depth -= 1
+        self.block(block.orelse)
+        outs = [self.jump(block.span)]
+        self.land(guard)
+        self.depth += 1
+        for handler in block.handlers:
+            outs.append(self._handler(handler))
+        if block.handlers[-1].type:
+            self.add(Reraise(block.span))
+        self.depth -= 1
+        self.land(*outs)
+
+    def _handler(self, handler: nodes.HandlerNode) -> int:
+        """Its end jumps to what comes after the statement."""
+        other = None
+        if handler.type:
+            other = self.add(Except(handler.type.span, _here(handler.type, handler.type), -1))
+        if handler.type and handler.name:
+            target = ast.copy_location(ast.Name(handler.name, ast.Store()), handler.type.tree.body)
+            self.add(Let(handler.span, _assignment(target, ERROR, handler.span)))
+            gone = Let(handler.span, _deletion(target, handler.span))
+            # as in Python, the name is gone behind the handler, however that is left
+            self.guarded(handler.span, lambda: self.block(handler.body), lambda: self.add(gone))
+        else:
+            self.block(handler.body)
+        end = self.add(EndExcept(handler.span, -1))
+        if other is not None:
+            self.land(other)
+        return end
+
+    def _match(self, block: nodes.MatchNode) -> None:
+        """Python itself finds the case, once, and binds its names; then it is jumped to."""
+        cases = [
+            ast.match_case(case.pattern, case.guard.tree.body if case.guard else None, [_chosen(number, case.pattern)])
+            for number, case in enumerate(block.cases)
+        ]
+        subject = block.subject.tree.body
+        match = ast.copy_location(ast.Match(subject, cases), subject)
+        module = ast.Module([_chosen(-1, subject), match], [])
+        self.add(Let(block.subject.span, compile_statements(module, block.span)))
+        outs = []
+        for number, case in enumerate(block.cases):
+            holds = ast.Compare(ast.Name(CASE, ast.Load()), [ast.Eq()], [ast.Constant(number)])
+            code = compile_expression(ast.copy_location(holds, case.pattern), case.span)
+            other = self.add(JumpIf(case.span, code, False, -1))
+            self.block(case.body)
+            outs.append(self.jump(case.span))
+            self.land(other)
+        self.land(*outs)
+
+    def _jump_if(self, test: nodes.Expression, *, when: bool) -> int:
+        return self.add(JumpIf(test.span, _code(test), when, -1))
+
+
+def _code(expression: nodes.Expression) -> CodeType:
+    return compile_expression(expression.tree.body, expression.span)
+
+
+def _here(place: nodes.Expression, *given: nodes.Expression, is_async: bool = False) -> CodeType:
+    return compile_call(CALL, place.tree.body, place.span, *(each.tree.body for each in given), is_async=is_async)
+
+
+def _assignment(target: ast.expr, name: str, span: Span) -> CodeType:
+    """`target = name`."""
+    value = ast.copy_location(ast.Name(name, ast.Load()), target)
+    return compile_statements(ast.Module([ast.copy_location(ast.Assign([target], value), target)], []), span)
+
+
+def _deletion(target: ast.Name, span: Span) -> CodeType:
+    """`name = None; del name`: it may be gone already."""
+    none = ast.copy_location(ast.Assign([target], ast.copy_location(ast.Constant(None), target)), target)
+    name = ast.copy_location(ast.Name(target.id, ast.Del()), target)
+    return compile_statements(ast.Module([none, ast.copy_location(ast.Delete([name]), target)], []), span)
+
+
+def _chosen(number: int, place: ast.expr | ast.pattern) -> ast.Assign:
+    assign = ast.Assign([ast.Name(CASE, ast.Store())], ast.Constant(number))
+    return ast.copy_location(assign, place)

@@ -1,0 +1,295 @@
+"""Types that are spelled as JSON, by way of pydantic: it makes their JSON Schema, and their values of the JSON."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Any
+
+from lmql_lite.constraints.formats import DATE
+from lmql_lite.constraints.json_grammar import grammar, refuse_impossible
+from lmql_lite.constraints.simplify import simplify
+from lmql_lite.constraints.terms import And, Constant, Length, Term
+from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.program.values import finite, wrong
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import GenerateJsonSchema
+    from pydantic_core import core_schema
+
+Convert = Callable[[str], Any]
+"""Text to value. Raises ValueError for a text that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonType:
+    """Spelled as JSON, guided by a grammar of llguidance."""
+
+    schema: dict[str, Any]
+    convert: Convert
+    judges: bool = False
+    """True if `convert` may refuse a text that the grammar lets through."""
+    has_length: bool = True
+    """True if values have, or may have, a `len()`."""
+    is_list: bool = False
+    """True if that is the number of items in the JSON: a condition on it guides."""
+
+    def rules(self, term: Term, name: str, span: Span, *, free_spelling: bool = False) -> str:
+        """The grammar of the values whose length meets the term."""
+        return grammar(self.bounded(term, name, span), free_spelling=free_spelling)
+
+    def bounded(self, term: Term, name: str, span: Span) -> dict[str, Any]:
+        """The schema of the values whose length meets the term."""
+        bounds = simplify(term)
+        schema = self.schema
+        if isinstance(bounds, Length):
+            least = max(bounds.at_least, schema.get("minItems", 0))
+            most = [most for most in (bounds.at_most, schema.get("maxItems")) if most is not None]
+            schema = {**schema, "minItems": least} | ({"maxItems": min(most)} if most else {})
+        elif bounds == Constant(False):
+            parts = term.terms if isinstance(term, And) else ()
+            clause = next((part.span for part in parts if part == Constant(False)), term.span)
+            reason = f": no value meets `{clause.source}`" if clause else ""
+            raise ConstraintError(f"nothing can fill [{name}]{reason}", span=clause or span)
+        return schema
+
+    def spelled(self, value: Any) -> str:
+        """The JSON of a value that no model said. Raises ValueError for one that has none."""
+        from pydantic_core import to_json
+
+        return to_json(value).decode()
+
+    def has_right_length(self, value: Any, term: Term, name: str, span: Span) -> bool:
+        """True if a list has as many items as the term asks for."""
+        bounds = self.bounded(term, name, span)
+        return not self.is_list or bounds.get("minItems", 0) <= len(value) <= bounds.get("maxItems", len(value))
+
+
+def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
+    """A JSON Schema that stands for itself: its values are what `json.loads` gives."""
+    try:
+        rules = grammar(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConstraintError(f"the JSON Schema of [{name}] is no JSON: {error}", span=span) from None
+    refuse_impossible(rules, name, span)
+    return JsonType(schema, finite_json, is_list=schema.get("type") == "array")
+
+
+def of_python(annotation: Any, name: str, span: Span) -> JsonType:
+    """Raises ConstraintError for what pydantic knows no JSON for."""
+    adapter = adapted(annotation, name, span)
+    schema = closed(schema_of(adapter, annotation, name, span))
+    refuse_impossible(grammar(schema), name, span)
+    validate, has_floats = validating(adapter.validate_json), _has_floats(schema)
+
+    def convert(text: str) -> Any:
+        finite_json(text, has_floats)
+        return validate(text)
+
+    judges = not says_all(adapter.core_schema)
+    return JsonType(schema, convert, judges, _has_length(annotation), adapter.core_schema["type"] == "list")
+
+
+def finite_json(text: str, has_floats: bool = False) -> Any:
+    """The value of a JSON text. Raises ValueError for a number too large for a float; where the type `has_floats`, an
+    integer may be read as one."""
+    return json.loads(text, parse_float=finite, parse_int=_float_sized if has_floats else None)
+
+
+def _float_sized(text: str) -> int:
+    finite(text)
+    return int(text)
+
+
+def adapted(annotation: Any, name: str, span: Span) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+
+    is_function = callable(annotation) and not isinstance(annotation, type) and typing.get_origin(annotation) is None
+    if is_function:
+        raise _no_type(annotation, name, span)
+    try:
+        return TypeAdapter(annotation)
+    except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
+        raise _no_type(annotation, name, span, error) from error
+
+
+def schema_of(adapter: TypeAdapter[Any], annotation: Any, name: str, span: Span) -> dict[str, Any]:
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return adapter.json_schema(schema_generator=generator())
+    except PydanticUserError as error:
+        raise _no_type(annotation, name, span, error) from error
+
+
+def validating(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The validator with one sentence for each error."""
+    from pydantic import ValidationError
+
+    def validated(value: Any) -> Any:
+        try:
+            return validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None
+
+    return validated
+
+
+TYPES = (
+    "a type is int, float, bool, str, date, Literal, Enum, list[..], dict[str, ..], Optional, a dataclass, a pydantic "
+    "model, a JSON Schema or a regular expression"
+)
+
+
+def _no_type(annotation: object, name: str, span: Span, error: Exception | None = None) -> ConstraintError:
+    if isinstance(annotation, list | tuple | set | frozenset):
+        hint = "to choose among values write Literal[..], or X in [..] in the `where` clause"
+    elif error is not None and getattr(error, "code", None) != "schema-for-unknown-type":
+        hint = str(error).partition("\n")[0]
+    else:
+        hint = TYPES
+    return wrong(span, f"the type of [{name}] is none that text could spell", annotation, hint)
+
+
+def _has_length(annotation: object) -> bool:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _has_length(typing.get_args(annotation)[0])
+    origin = typing.get_origin(annotation) or annotation
+    return not isinstance(origin, type) or origin in (object, Any, UnionType) or hasattr(origin, "__len__")
+
+
+# Schemas of pydantic -------------------------------------------------------------------------------------------------
+
+SUBSCHEMAS = ("properties", "patternProperties", "$defs")
+"""Keys of a schema that hold schemas by name; those by place, or one alone, are found by their shape."""
+
+
+FRACTION = r"^-?(0|[1-9][0-9]*)/[1-9][0-9]*$"
+FORMATS = frozenset(
+    ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
+)
+"""Formats that guide; of the others, such as the path of a file, only pydantic knows what they ask."""
+
+
+def closed(schema: Any) -> Any:
+    """The schema without what it leaves open and a value never has.
+
+    Properties that a class does not have pydantic would ignore: none are said. Formats that no grammar knows pydantic
+    judges. Items that occur twice in a set it
+    counts once: they may be said.
+    """
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inside: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in SUBSCHEMAS:
+            inside[key] = {name: closed(each) for name, each in value.items()}
+        elif key in ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"):
+            inside[key] = closed(value)
+        elif key not in ("uniqueItems", "default", "discriminator", "examples"):
+            inside[key] = value
+    if inside.get("format") == "fraction":
+        inside["pattern"] = FRACTION
+    if isinstance(inside.get("format"), str) and inside["format"] not in FORMATS:
+        del inside["format"]
+    if "oneOf" in inside:  # of a tagged union: that no two are met at once is plain from the tag
+        inside["anyOf"] = inside.pop("oneOf")
+    if "properties" in inside:
+        inside.setdefault("additionalProperties", False)
+    return inside
+
+
+def _has_floats(schema: Any) -> bool:
+    """True if a number of its values may be a float."""
+    if isinstance(schema, list):
+        return any(map(_has_floats, schema))
+    return isinstance(schema, dict) and (schema.get("type") == "number" or any(map(_has_floats, schema.values())))
+
+
+SAID = frozenset(
+    (
+        *("any", "none", "bool", "int", "float", "str", "literal", "enum", "nullable", "union", "tagged-union"),
+        *("default", "definitions", "definition-ref", "list", "tuple", "model", "model-fields", "model-field"),
+        *("dataclass", "dataclass-args", "dataclass-field", "typed-dict", "typed-dict-field"),
+        *("call", "arguments", "json-or-python", "lax-or-strict"),
+    )
+)
+"""Kinds of pydantic's schemas of which the JSON Schema says all."""
+
+
+def says_all(core: Any) -> bool:
+    """True if the JSON Schema says all that pydantic asks of a value. In doubt not."""
+    if isinstance(core, list | tuple):
+        return all(map(says_all, core))
+    if not isinstance(core, Mapping):
+        return True
+    kind = core.get("type")
+    if core.get("post_init") or core.get("custom_init"):
+        return False
+    if isinstance(kind, str) and kind not in SAID and not (kind == "dict" and _has_text_keys(core)):
+        return False
+    return all(says_all(value) for key, value in core.items() if key not in ("metadata", "serialization", "config"))
+
+
+def _has_text_keys(core: Mapping[Any, Any]) -> bool:
+    keys = core.get("keys_schema", {})
+    return set(keys) <= {"type"} and keys.get("type", "any") in ("str", "any")
+
+
+_UNSIGNED = r"(0|[1-9][0-9]*)(\.[0-9]+)?"
+COMPLEX = rf"^-?{_UNSIGNED}[+-]{_UNSIGNED}j$"
+KEYS: Mapping[str, str] = {
+    "integer": "^(0|-?[1-9][0-9]*)$",
+    "number": f"^-?{_UNSIGNED}$",
+    "boolean": "^(true|false)$",
+    "date": f"^({DATE})$",
+}
+"""Patterns of the keys of a dict, by the type or the format of their schema."""
+
+
+@cache
+def generator() -> type[GenerateJsonSchema]:
+    """The class of pydantic's generators whose schemas say what the keys of a dict are, and how a complex number is
+    spelled. What it leaves out, such as the bounds of a key, pydantic judges.
+    """
+    from pydantic.errors import PydanticInvalidForJsonSchema
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Generated(GenerateJsonSchema):
+        def dict_schema(self, schema: core_schema.DictSchema) -> dict[str, Any]:
+            found = super().dict_schema(schema)
+            keys = found.pop("propertyNames", None) or (
+                self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
+            )
+            if "$ref" in keys:
+                keys = self.resolve_ref_schema(keys)
+            names = keys.get("enum", [keys["const"]] if "const" in keys else None)
+            pattern = KEYS.get(str(keys.get("format", keys.get("type"))))
+            values = found.get("additionalProperties", {})
+            if names is not None and all(isinstance(name, str) for name in names):
+                found |= {"properties": dict.fromkeys(names, values), "additionalProperties": False}
+            elif pattern is not None:
+                found |= {"patternProperties": {pattern: values}, "additionalProperties": False}
+            elif "patternProperties" in found:
+                found["additionalProperties"] = False
+            return found
+
+        def complex_schema(self, schema: core_schema.ComplexSchema) -> dict[str, Any]:
+            return {**super().complex_schema(schema), "pattern": COMPLEX}
+
+        def json_schema(self, schema: core_schema.JsonSchema) -> dict[str, Any]:
+            raise PydanticInvalidForJsonSchema(
+                "Json[..] is JSON inside a text; write the type that it holds without Json"
+            )
+
+    return Generated

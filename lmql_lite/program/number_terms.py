@@ -1,0 +1,279 @@
+"""Terms of conditions on a number or a value that belongs to a hole: how long it is, what `int()` makes of its text,
+which of the values of its type it is.
+
+Every function takes the place of the condition before the values in it, and raises ConstraintError for a value that it
+cannot use.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Literal
+
+from lmql_lite.constraints import formats
+from lmql_lite.constraints.terms import (
+    Choice,
+    Constant,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Term,
+)
+from lmql_lite.constraints.units import Unit
+from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.program.values import finite, number, wrong
+
+Comparison = Literal["<", "<=", "==", "!=", ">=", ">"]
+OPPOSITE: Mapping[Comparison, Comparison] = {"<": ">=", "<=": ">", "==": "!=", "!=": "==", ">=": "<", ">": "<="}
+OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+    "in": lambda item, collection: item in collection,
+    "not in": lambda item, collection: item not in collection,
+    "is": operator.is_,
+    "is not": operator.is_not,
+}
+"""Functions of Python's comparisons, by their symbols."""
+Kind = Literal["int", "float"]
+SHAPE: dict[Kind, str] = {"int": "INT", "float": "FLOAT"}
+"""The texts that are such a number: of everything else Python raises an error."""
+MADE: dict[Kind, Callable[[str], float]] = {"int": int, "float": finite}
+"""Functions that make the number of such a text."""
+AT_ONCE = 100
+"""Numbers that `float()` of a hole is compared with one by one."""
+TRIED = 4_000
+"""Lengths of which Python is asked one by one."""
+PERIOD = 60
+"""Lengths after which what fits repeats itself, at most: `len(X) % 7 == 0`."""
+LISTED = 100_000
+"""Numbers that are held in memory one by one."""
+
+
+def compared(symbol: str, span: Span, left: object, right: object) -> Term:
+    """The part `a < b` of a chain such as `a < b < len(X)`."""
+    return Constant(bool(OPERATORS[symbol](left, right)), span)
+
+
+# Lengths -------------------------------------------------------------------------------------------------------------
+
+
+def length_is(unit: Unit, comparison: Comparison, span: Span, value: object) -> Term:
+    """`len(X) < value`, `len(WORDS(X)) < value`."""
+    return length_term(comparison, number(span, "a length is compared with a number", value), span, unit)
+
+
+def length_in(unit: Unit, span: Span, value: object) -> Term:
+    """`len(X) in value`."""
+    sentence = "a length is one of a list, a range or another collection of numbers"
+    among = _collection(span, sentence, value)
+    if isinstance(among, range) and abs(among.step) == 1:
+        first, last = _ends(among)
+        low = max(first, 0)
+        return Length(low, last, unit, span) if low <= last else Constant(False, span)
+    numbers = {number(span, sentence, each) for each in among}
+    lengths = sorted(math.floor(each) for each in numbers if 0 <= each < math.inf and each % 1 == 0)
+    runs = [0, *(at for at, (one, two) in enumerate(pairwise(lengths), 1) if two > one + 1), len(lengths)]
+    terms = tuple(Length(lengths[start], lengths[end - 1], unit, span) for start, end in pairwise(runs) if end > start)
+    return terms[0] if len(terms) == 1 else Or(terms, span) if terms else Constant(False, span)
+
+
+def length_fits(unit: Unit, span: Span, function: object) -> Term:
+    """Any Python about `len(X)` alone, as a function of the length, which judges the value at the end as well.
+
+    It is asked about every length up to TRIED. Where what it says does not repeat itself by then, it guides nothing.
+    """
+    holds = _truth(function)
+    start, period = _repetition(holds)
+    changes = [at for at in range(1, start) if holds[at] != holds[at - 1]]
+    is_told = any(holds) and (period == 1 or unit == "characters") and len(changes) <= AT_ONCE
+    if not period or not is_told:
+        return Constant(True, span)
+    runs = [(low, high - 1) for low, high in pairwise([0, *changes, start]) if low < high and holds[low]]
+    terms: list[Term] = [Length(low, high, unit, span) for low, high in runs]
+    for length in (at for at in range(start, start + period) if holds[at]):
+        if period == 1:
+            terms.append(Length(length, None, unit, span))
+        else:
+            terms.append(Matches(f"(?s:.{{{length}}})(?:(?s:.{{{period}}}))*", delimits=False, span=span))
+    return Or(tuple(terms), span)
+
+
+def _truth(function: object) -> list[bool]:
+    """Truth of a function for each length. A length for which Python raises an error does not fit."""
+    assert callable(function), "the code is a function"
+    holds = []
+    for length in range(TRIED):
+        try:
+            holds.append(bool(function(length)))
+        except ArithmeticError:
+            holds.append(False)
+    return holds
+
+
+def _repetition(holds: list[bool]) -> tuple[int, int]:
+    """From where on it repeats itself, and after how many; 0 where it does not."""
+    for period in range(1, PERIOD + 1):
+        start = len(holds) - period
+        while start and holds[start - 1] == holds[start - 1 + period]:
+            start -= 1
+        if start <= len(holds) // 2:
+            return start, period
+    return 0, 0
+
+
+def length_term(comparison: Comparison, value: float, span: Span, unit: Unit = "characters") -> Term:
+    """A comparison of a count with a number, as bounds that are whole numbers."""
+    if comparison == "!=":
+        return Not(length_term("==", value, span, unit), span)
+    least, high = _bounds(comparison, value)
+    low = max(least or 0, 0)
+    return Constant(False, span) if high is not None and high < low else Length(low, high, unit, span)
+
+
+def _bounds(comparison: Comparison, value: float) -> tuple[int | None, int | None]:
+    """The whole numbers, both included, for which a comparison other than `!=` is true."""
+    if value in (math.inf, -math.inf):
+        below = comparison in ("<", "<=") if value > 0 else comparison in (">", ">=")
+        return (None, None) if below else (1, 0)
+    match comparison:
+        case "<":
+            return None, math.ceil(value) - 1
+        case "<=":
+            return None, math.floor(value)
+        case ">=":
+            return math.ceil(value), None
+        case ">":
+            return math.floor(value) + 1, None
+    return math.ceil(value), math.floor(value)
+
+
+# Numbers -------------------------------------------------------------------------------------------------------------
+
+
+def number_is(kind: Kind, comparison: Comparison, span: Span, value: object) -> Term:
+    """`int(X) < value`: true of numbers only, since of everything else Python raises an error."""
+    bound = _bound(span, kind, value)
+    if kind == "float":
+        return formats.compared(comparison, bound, span)
+    term = formats.integers(*_bounds("==" if comparison == "!=" else comparison, bound), span)
+    return formats.other_integers(term, span) if comparison == "!=" else term
+
+
+def number_reach(kind: Kind, comparison: Comparison, span: Span, value: object) -> tuple[float, float]:
+    """The least and the greatest number for which `int(X) < value` may be true."""
+    bound = _bound(span, kind, value)
+    if comparison == "!=":
+        return -math.inf, math.inf
+    if kind == "int":
+        least, most = _bounds(comparison, bound)
+        return -math.inf if least is None else least, math.inf if most is None else most
+    return bound if comparison in (">", ">=", "==") else -math.inf, bound if comparison in (
+        "<",
+        "<=",
+        "==",
+    ) else math.inf
+
+
+def is_number(kind: Kind, span: Span, *values: object) -> Term:
+    """The texts that are such a number."""
+    return formats.shape(SHAPE[kind], span)
+
+
+def number_in(kind: Kind, span: Span, value: object, inside: bool = True) -> Term:
+    """`int(X) in value`, `float(X) not in value`."""
+    among = _collection(span, f"{kind}() of a hole is one of a list, a range or another collection of numbers", value)
+    if kind == "float":
+        floats: list[float] = []
+        for each in among:
+            floats.append(_bound(span, "float", each))
+            if len(floats) > AT_ONCE:
+                sentence = f"float() of a hole is compared with up to {AT_ONCE} numbers one by one, and these are more"
+                raise ConstraintError(sentence, span=span, hint="write bounds, such as 3 <= float(X) < 9")
+        return (formats.one_of_numbers if inside else formats.none_of_numbers)(floats, span)
+    term: Term
+    if isinstance(among, range) and abs(among.step) == 1:
+        low, high = (int(_bound(span, "int", end)) for end in _ends(among))
+        term = formats.integers(low, high, span)
+    else:
+        numbers = [_bound(span, "int", each) for each in among]
+        term = Choice(tuple({str(math.floor(each)).encode(): None for each in numbers if each % 1 == 0}), span)
+    return term if inside else formats.other_integers(term, span)
+
+
+def number_not_in(kind: Kind, span: Span, value: object) -> Term:
+    return number_in(kind, span, value, inside=False)
+
+
+def _ends(numbers: range) -> tuple[int, int]:
+    """The least and the greatest of a range without gaps; (1, 0) where it is empty."""
+    return (min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])) if numbers else (1, 0)
+
+
+def _collection(span: Span, sentence: str, value: object) -> Iterable[object]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise wrong(span, sentence, value, "[3, 5, 8] or range(3, 9)")
+    if isinstance(value, range) and abs(value.step) > 1 and value and (value[-1] - value[0]) // value.step >= LISTED:
+        sentence = f"a range with steps lists its numbers one by one, and these are more than {LISTED:,}"
+        raise ConstraintError(sentence, span=span, hint="write bounds, and leave the steps to Python: int(X) % 3 == 0")
+    return value
+
+
+def _bound(span: Span, kind: Kind, value: object) -> float:
+    """A number that `int(X)` or `float(X)` is compared with."""
+    exact = number(span, f"{kind}() of a hole is compared with a number", value)
+    if abs(exact) >= 10**formats.DIGITS_BUDGET and abs(exact) != math.inf:
+        sentence = f"{kind}() of a hole is compared with numbers of up to {formats.DIGITS_BUDGET} digits"
+        raise ConstraintError(sentence, span=span, hint="INT(X) or FLOAT(X) alone sets no bound")
+    return exact
+
+
+# Values of a type ----------------------------------------------------------------------------------------------------
+
+Listed = tuple[tuple[bytes, object], ...]
+"""All values of a type, each behind its text."""
+
+
+def listed_is(listed: Listed, comparison: Comparison, span: Span, value: object) -> Term:
+    """`X < value`: the listed values of which Python says so."""
+    compare = OPERATORS[comparison]
+    return Choice(tuple(text for text, each in listed if compare(each, value)), span)
+
+
+def listed_in(listed: Listed, span: Span, value: object) -> Term:
+    """`X in value`."""
+    if not isinstance(value, Iterable):
+        raise wrong(span, "a hole is one of a list, a set or another collection of values", value)
+    among: Any = value if hasattr(value, "__contains__") else list(value)
+    return Choice(tuple(text for text, each in listed if each in among), span)
+
+
+def date_is(comparison: Comparison, span: Span, value: object) -> Term:
+    """`X < value`."""
+    day = _day(span, value).toordinal()
+    least, most = _bounds("==" if comparison == "!=" else comparison, day)
+    first = datetime.date.min.toordinal() if least is None else least
+    last = datetime.date.max.toordinal() if most is None else most
+    days = formats.days(first, last, span)
+    return Not(days, span) if comparison == "!=" else days
+
+
+def date_in(span: Span, value: object) -> Term:
+    """`X in value`."""
+    if not isinstance(value, Iterable):
+        raise wrong(span, "a date is one of a list, a set or another collection of dates", value)
+    return Choice(tuple({_day(span, day).isoformat().encode(): None for day in value}), span)
+
+
+def _day(span: Span, value: object) -> datetime.date:
+    if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+        raise wrong(span, "a date is compared with a date", value)
+    return value

@@ -1,0 +1,52 @@
+"""Replacement of whole files: a reader sees the old file or the new one, never a part, also after a crash."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+TEMPORARY_PREFIX = ".tmp-"
+"""First characters of the name of a file that is being written. Such a file that stays was left by a crash."""
+
+
+def replace_file(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, durable: bool = False) -> int:
+    """Writes `parts` to a file beside `path`, then renames it to `path`. Returns the number of bytes written.
+
+    `durable` waits until the disk has the content and the name. Without it a power failure may leave a file with
+    wrong content under the new name, so that a reader needs a checksum; a killed process cannot.
+    Raises OSError where the file cannot be written; then nothing is left beside `path`, and `path` is as it was.
+
+        replace_file(Path("x.json"), [b"{}"], durable=True)
+    """
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
+    size = 0
+    try:
+        with open(temporary, "xb", buffering=0) as file:
+            for part in parts:
+                rest = memoryview(part).cast("B")
+                size += len(rest)
+                while rest:
+                    rest = rest[file.write(rest) :]
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+    return size
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the disk has the names in a folder, on systems that can sync folders."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

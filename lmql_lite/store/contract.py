@@ -1,0 +1,90 @@
+"""Protocol of a tier: values of bytes under keys of text. Every failure of a tier is a miss and a notice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Bytes that nobody changes any more once a tier has them."""
+
+_MOST_NOTICES = 20
+
+
+@dataclass
+class TierCounts:
+    """Figures of one tier since it was opened."""
+
+    hits: int = 0
+    misses: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    evictions: int = 0
+    corrupt: int = 0
+    errors: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the values asked for that were found; 0.0 before the first question."""
+        return self.hits / (self.hits + self.misses) if self.hits else 0.0
+
+    def add_read(self, values: Sequence[Buffer | None]) -> None:
+        """Counts the answers to one question."""
+        found = [len(value) for value in values if value is not None]
+        self.hits += len(found)
+        self.misses += len(values) - len(found)
+        self.read_bytes += sum(found)
+
+
+class Notices(list[str]):
+    """Sentences about what went wrong: each once, and at most twenty. The library prints nothing itself."""
+
+    def add(self, sentence: str) -> None:
+        """Adds a sentence that is new."""
+        if sentence not in self and len(self) < _MOST_NOTICES:
+            self.append(sentence)
+
+
+class Store(Protocol):
+    """Bytes under keys, bounded in bytes, least recently used entries evicted first. Threads may share it.
+
+    No method raises because a tier is full, damaged, slow or gone: that is a miss, and `notices` says why. Of keys that
+    are read or touched together, the first one counts as the most recently used.
+    """
+
+    name: str
+    """Kind of the tier, such as `memory` or `disk`."""
+    counts: TierCounts
+    notices: Notices
+
+    def get(self, keys: Sequence[str]) -> list[Buffer | None]:
+        """Verified value of each key, None for a miss. Nobody may change the buffers."""
+
+    def head(self, keys: Sequence[str], size: int) -> list[Buffer | None]:
+        """First bytes of each value, at most `size`: a cheap hint that is not verified and touches nothing."""
+
+    def contains(self, keys: Sequence[str]) -> list[bool]:
+        """True if `get` would find each key, damage aside. Moves no values."""
+
+    def put(self, key: str, value: Buffer) -> bool:
+        """Stores a value, in place of an older one. False where it was refused: too large, or the tier failed."""
+
+    def touch(self, keys: Sequence[str]) -> None:
+        """Marks entries as used now."""
+
+    def delete(self, key: str) -> bool:
+        """Removes an entry. False where there was none."""
+
+    def pin(self, key: str, pinned: bool) -> bool:
+        """Exempts an entry from eviction, or ends that. False where there is no such entry."""
+
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes that each entry takes, by key."""
+
+    def keys(self) -> list[str]:
+        """All keys."""
+        return list(self.sizes())
+
+    def close(self) -> None:
+        """Finishes what is under way and releases files and connections. A second call does nothing."""

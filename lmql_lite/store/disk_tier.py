@@ -1,0 +1,230 @@
+"""Disk tier: one file per entry in one folder, shared by any number of processes.
+
+The folder is the index: names are the keys, sizes and times of access are those of the files, so that nothing has to be
+loaded and neither a restart nor a crash loses anything. Only the holder of the folder's lock file writes: beside, then
+by a rename. What is read is verified, and a damaged file is set aside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+
+from lmql_lite.store.atomic_file import TEMPORARY_PREFIX, replace_file
+from lmql_lite.store.contract import Buffer, Notices, Store, TierCounts
+from lmql_lite.store.envelope import CorruptEntry, envelope_size, seal, unseal
+from lmql_lite.store.file_lock import lock_file
+
+_LOCK_SECONDS = 2.0
+"""Longest wait of a writer for the other processes; then its entry is not stored."""
+_LONGEST_NAME = 240
+_PINNED_SECONDS = 4102444800
+"""Time of last access, in Unix seconds, of a pinned file: the year 2100, so that every process sees the pin."""
+_DAMAGED = ".damaged"
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+
+
+def file_name(key: str) -> str:
+    """Key as a name that Windows takes too: `!` and two hexadecimal digits stand for each byte that it would not.
+
+    >>> file_name("model/x@1@0"), file_name("Zoë"), file_name("nul")
+    ('model!2fx@1@0', 'Zo!c3!ab', '!6eul')
+    """
+    first = 1 if _RESERVED.match(key) or key.startswith(".") else 0
+    escaped = re.compile(r"[^A-Za-z0-9@%._=+,~()-]+")
+    return "".join(f"!{byte:02x}" for byte in key[:first].encode()) + escaped.sub(
+        lambda found: "".join(f"!{byte:02x}" for byte in found[0].encode()), key[first:]
+    )
+
+
+class DiskTier(Store):
+    """Entries as files in `folder`, at most `most_bytes` of them in all, whichever process wrote them.
+
+    Files are named after their keys and end in `suffix`. A folder that cannot be made, read or written is a tier
+    without entries, with a notice. Caches that share a folder and a suffix have keys of different patterns: only a key
+    that `keys` matches is an entry of this tier. With `reads_only` nothing is written, not even a time of use.
+
+        tier = DiskTier(Path("cache/kv"), 2**30)
+        tier.put("key", b"value")
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        most_bytes: int,
+        suffix: str = ".entry",
+        keys: re.Pattern[str] | None = None,
+        *,
+        reads_only: bool = False,
+    ) -> None:
+        self.name, self.counts, self.notices = "disk", TierCounts(), Notices()
+        self._folder, self._most, self._suffix = folder, most_bytes, suffix
+        self._keys, self._reads_only = keys, reads_only
+        self._guard = Lock()
+        self._mark = secrets.token_bytes(16)
+        """Content of the lock file as long as nobody else has written: only then `_used` is right."""
+        self._used = 0
+        with self._failures("the folder cannot be made"):
+            if not reads_only:
+                folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, keys: Sequence[str]) -> list[Buffer | None]:
+        values: list[Buffer | None] = [self._read(key) for key in keys]
+        self.touch([key for key, value in zip(keys, values, strict=True) if value is not None])
+        self.counts.add_read(values)
+        return values
+
+    def head(self, keys: Sequence[str], size: int) -> list[Buffer | None]:
+        heads: list[Buffer | None] = [None] * len(keys)
+        for place, key in enumerate(keys):
+            with suppress(OSError), open(self._path(key), "rb", 0, opener=_unnoticed) as file:
+                file.seek(envelope_size(key))
+                heads[place] = file.read(size)
+        return heads
+
+    def contains(self, keys: Sequence[str]) -> list[bool]:
+        return [self._path(key).exists() for key in keys]
+
+    def put(self, key: str, value: Buffer) -> bool:
+        if self._reads_only:
+            return False
+        path, size = self._path(key), envelope_size(key) + len(value)
+        if size > self._most or len(path.name) > _LONGEST_NAME:
+            self.notices.add(f"{self._folder}: an entry of {size} bytes was not kept: the cap is {self._most} bytes")
+            return False
+        envelope = seal(key, value)
+        with self._failures("an entry cannot be written"), self._locked() as held:
+            more = size - (path.stat().st_size if path.exists() else 0)
+            if held and self._make_room(more, path):
+                replace_file(path, (envelope, value))
+                self._used += more
+                self.counts.written_bytes += len(value)
+                return True
+        return False
+
+    def touch(self, keys: Sequence[str]) -> None:
+        now = time.time_ns()
+        for place, key in enumerate(() if self._reads_only else keys):
+            with suppress(OSError):
+                found = (path := self._path(key)).stat()
+                os.utime(path, ns=(max(now - place * 1000, found.st_atime_ns), found.st_mtime_ns))
+
+    def delete(self, key: str) -> bool:
+        if self._reads_only:
+            return False
+        with self._failures("an entry cannot be removed"), self._locked() as held:
+            if held and (path := self._path(key)).exists():
+                self._used -= path.stat().st_size
+                path.unlink()
+                return True
+        return False
+
+    def pin(self, key: str, pinned: bool) -> bool:
+        with suppress(OSError):
+            if not self._reads_only:
+                os.utime(self._path(key), (_PINNED_SECONDS if pinned else time.time(), time.time()))
+                return True
+        return False
+
+    def sizes(self) -> dict[str, int]:
+        """See `Store.sizes`. The least recently used entry comes first."""
+        end = len(self._suffix)
+        return {_key(path.name[:-end]): size for _, size, path in sorted(self._files()) if path.suffix == self._suffix}
+
+    def close(self) -> None:
+        """Nothing is open between calls."""
+
+    def _path(self, key: str) -> Path:
+        return self._folder / (file_name(key) + self._suffix)
+
+    def _read(self, key: str) -> memoryview | None:
+        path = self._path(key)
+        try:
+            with open(path, "rb", 0, opener=_unnoticed) as file:
+                data = bytearray(os.fstat(file.fileno()).st_size)
+                view, filled = memoryview(data), 0
+                while count := file.readinto(view[filled:]):
+                    filled += count
+            return unseal(key, view[:filled])
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._fail(error, "an entry cannot be read")
+        except CorruptEntry as error:
+            self.counts.corrupt += 1
+            self.notices.add(f"{path} is damaged ({error})" + ("" if self._reads_only else " and was set aside"))
+            with suppress(OSError):
+                if not self._reads_only:
+                    path.replace(path.with_name(path.name + _DAMAGED))
+        return None
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        """Turns an error of the file system into a notice."""
+        try:
+            yield
+        except OSError as error:
+            self._fail(error, what)
+
+    def _fail(self, error: OSError, what: str) -> None:
+        self.counts.errors += 1
+        self.notices.add(f"{self._folder}: {what} ({error.strerror or error})")
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Holds the folder's lock, with `_used` right. Yields False where others held it for too long."""
+        path = self._folder / ".lock"
+        with self._guard, lock_file(path, _LOCK_SECONDS) as held:
+            if held and path.read_bytes() != self._mark:
+                for temporary in self._folder.glob(TEMPORARY_PREFIX + "*"):  # of a crash: a writer holds the lock
+                    temporary.unlink(missing_ok=True)
+                self._used = sum(size for _, size, _ in self._files())
+                path.write_bytes(self._mark)
+            if not held:
+                self.notices.add(f"{self._folder}: another process keeps it locked; an entry was not kept")
+            yield held
+
+    def _make_room(self, need: int, replaced: Path) -> bool:
+        """Evicts until `need` more bytes fit, damaged files first. False where pinned ones leave no room."""
+        if self._used + need <= self._most:
+            return True
+        files = sorted(self._files(), key=lambda file: (file[2].suffix == self._suffix, file[0]))
+        self._used = sum(size for _, size, _ in files)
+        for used_at, size, path in files:
+            if self._used + need > self._most and used_at < _PINNED_SECONDS and path != replaced:
+                with suppress(OSError):
+                    path.unlink()
+                    self._used -= size
+                    self.counts.evictions += 1
+        if self._used + need > self._most:
+            self.notices.add(f"{self._folder}: an entry was not kept: pinned ones fill the cap of {self._most} bytes")
+        return self._used + need <= self._most
+
+    def _files(self) -> Iterator[tuple[float, int, Path]]:
+        """Time of last use, size and path of each file of an entry, also of damaged ones."""
+        for path in self._folder.glob("*" + self._suffix + "*"):
+            key = path.name.removesuffix(_DAMAGED).removesuffix(self._suffix)
+            with suppress(OSError):
+                if self._keys is None or self._keys.fullmatch(_key(key)):
+                    found = path.stat()
+                    yield found.st_atime, found.st_size, path
+
+
+def _unnoticed(path: str, flags: int) -> int:
+    """Opens a file whose time of last access stays: it is that of the last use, which `touch` alone sets."""
+    with suppress(PermissionError):
+        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    return os.open(path, flags)
+
+
+def _key(name: str) -> str:
+    """Key that `file_name` turned into a name."""
+    return re.sub(
+        "(?:![0-9a-f]{2})+", lambda found: bytes.fromhex(found[0].replace("!", "")).decode(errors="replace"), name
+    )

@@ -1,0 +1,142 @@
+"""Redis tier: entries on a Redis or Valkey server, shared by machines.
+
+An entry is a string in its envelope. Beside the entries of a name stand a sorted set (key by time of last use) and a
+hash (key by bytes), from which a script on the server keeps the cap. All carry the hash tag `{name}`, so that a
+cluster keeps them in one slot. The server may lose any of it at any time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lmql_lite.store.contract import Buffer, Store, TierCounts
+from lmql_lite.store.envelope import CorruptEntry, envelope_size, seal, unseal
+from lmql_lite.store.redis_connection import RedisConnection
+
+_PIECE_BYTES = 1 << 18
+"""Size of the pieces in which a value is sent: the time-out holds for each piece, not for the whole value."""
+_PUT = """
+local name, size, cap, used, evicted = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[2]), 0
+local sizes = redis.call('HGETALL', KEYS[2])
+for i = 1, #sizes, 2 do if sizes[i] ~= name then used = used + tonumber(sizes[i + 1]) end end
+for _, old in ipairs(used > cap and redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(inf') or {}) do
+  if used <= cap then break end
+  if old ~= name then
+    used = used - tonumber(redis.call('HGET', KEYS[2], old) or '0')
+    redis.call('DEL', ARGV[5] .. old)
+    redis.call('HDEL', KEYS[2], old)
+    redis.call('ZREM', KEYS[1], old)
+    evicted = evicted + 1
+  end
+end
+if used > cap then return -1 end
+redis.call('SET', KEYS[3], table.concat(ARGV, '', 6))
+redis.call('ZADD', KEYS[1], 'GT', ARGV[4], name)
+redis.call('HSET', KEYS[2], name, size)
+return evicted
+"""
+
+
+class RedisTier(Store):
+    """Entries on the server at `url`, at most `most_bytes` under the name `namespace`, whoever wrote them.
+
+    `url` and `timeout` are those of `RedisConnection`, which raises CacheError for a wrong URL. A server that does
+    not answer is a tier without entries.
+
+        tier = RedisTier("redis://localhost:6379", "kv", 2**30)
+    """
+
+    def __init__(self, url: str, namespace: str, most_bytes: int, timeout: float = 0.25) -> None:
+        self._connection = RedisConnection(url, timeout)
+        self.name, self.counts, self.notices = "redis", TierCounts(), self._connection.notices
+        self._url, self._most = url, most_bytes
+        base = f"lmql_lite:{{{namespace}}}:"
+        self._order, self._sizes, self._entry = base + "order", base + "sizes", base + "entry:"
+
+    def get(self, keys: Sequence[str]) -> list[Buffer | None]:
+        def command(pipeline: Any) -> None:
+            pipeline.mget([self._entry + key for key in keys])
+            self._touched(pipeline, keys)
+
+        found = self._asked(command, [[None] * len(keys)])[0] if keys else []
+        values = [self._unsealed(key, data) for key, data in zip(keys, found, strict=True)]
+        self.counts.add_read(values)
+        return values
+
+    def head(self, keys: Sequence[str], size: int) -> list[Buffer | None]:
+        def command(pipeline: Any) -> None:
+            for key in keys:
+                pipeline.getrange(self._entry + key, envelope_size(key), envelope_size(key) + size - 1)
+
+        return [data or None for data in self._asked(command, [None] * len(keys))]
+
+    def contains(self, keys: Sequence[str]) -> list[bool]:
+        def command(pipeline: Any) -> None:
+            for key in keys:
+                pipeline.exists(self._entry + key)
+
+        return [bool(count) for count in self._asked(command, [0] * len(keys))]
+
+    def put(self, key: str, value: Buffer) -> bool:
+        view = memoryview(value)
+        pieces = [view[at : at + _PIECE_BYTES] for at in range(0, len(value), _PIECE_BYTES)]
+        names = (self._order, self._sizes, self._entry + key)
+        fixed = (key, len(value), self._most, time.time_ns() // 1000, self._entry, seal(key, value))
+        if len(value) <= self._most:
+            (evicted,) = self._asked(lambda pipeline: pipeline.eval(_PUT, 3, *names, *fixed, *pieces), [None])
+        else:
+            evicted = -1
+        if evicted == -1:
+            self.notices.add(f"{self._url}: an entry of {len(value)} bytes was not kept: the cap is {self._most} bytes")
+        if evicted is None or evicted == -1:
+            return False
+        self.counts.evictions += evicted
+        self.counts.written_bytes += len(value)
+        return True
+
+    def touch(self, keys: Sequence[str]) -> None:
+        self._asked(lambda pipeline: self._touched(pipeline, keys), [])
+
+    def delete(self, key: str) -> bool:
+        def command(pipeline: Any) -> None:
+            pipeline.delete(self._entry + key)
+            pipeline.zrem(self._order, key)
+            pipeline.hdel(self._sizes, key)
+
+        return bool(self._asked(command, [0])[0])
+
+    def pin(self, key: str, pinned: bool) -> bool:
+        def command(pipeline: Any) -> None:
+            pipeline.exists(self._entry + key)
+            pipeline.zadd(self._order, {key: "inf" if pinned else time.time_ns() // 1000}, xx=True)
+
+        return bool(self._asked(command, [0])[0])
+
+    def sizes(self) -> dict[str, int]:
+        found = self._asked(lambda pipeline: pipeline.hgetall(self._sizes), [{}])[0]
+        return {key.decode(): int(size) for key, size in found.items()}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _touched(self, pipeline: Any, keys: Sequence[str]) -> None:
+        now = time.time_ns() // 1000
+        if keys:
+            pipeline.zadd(self._order, {key: now - place for place, key in enumerate(keys)}, xx=True, gt=True)
+
+    def _unsealed(self, key: str, data: bytes | None) -> Buffer | None:
+        """Value of an entry; one that is damaged or foreign is removed."""
+        try:
+            return None if data is None else unseal(key, data)
+        except CorruptEntry as error:
+            self.counts.corrupt += 1
+            self.notices.add(f"{self._url}: the entry {key} is damaged ({error}) and was removed")
+            self.delete(key)
+            return None
+
+    def _asked(self, command: Callable[[Any], object], otherwise: list[Any]) -> list[Any]:
+        answers = self._connection.asked(command, otherwise)
+        self.counts.errors = self._connection.errors
+        return answers

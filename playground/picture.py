@@ -1,0 +1,52 @@
+"""Takes the README's picture of the page, `docs/playground.png`: a real run in a real Chromium.
+
+npm --prefix playground run build && python playground/picture.py
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+TOP = Path(__file__).parent.parent
+PICTURE = TOP / "docs" / "playground.png"
+QUERY = TOP / "examples" / "01_packing_list.lq"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        query = Path(shutil.copy(QUERY, folder))
+        command = [sys.executable, "-m", "lmql_lite", "playground", "--no-open", str(query)]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TOP)
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://\S+", server.stdout.readline())
+            assert found is not None, "the playground did not start"
+            take(found.group())
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(30)
+
+
+def take(address: str) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 700})
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]")
+        page.click("#run")
+        page.wait_for_selector("#state[data-state=done]", timeout=60_000)
+        page.wait_for_selector("#panels[aria-busy=false]")
+        page.screenshot(path=PICTURE)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""`lq chat`: a conversation with what is typed into it, and what becomes of answers that are stopped or fail."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.apps.chat_command import Conversation, asks
+from lmql_lite.apps.cli import main
+from lmql_lite.models.scripted import ScriptedModel
+from tests.engine.generate.test_path_turns import Chatty, says
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "14_chat.lq"
+ECHO = """
+while message := await input():
+    "Q: {message}\\nA:[_NOTE];[ANSWER]\\n" where STOPS_BEFORE(_NOTE, ";") and STOPS_BEFORE(ANSWER, "\\n")
+return "goodbye"
+"""
+
+
+class Typed(io.StringIO):
+    """Lines as somebody types them; at their end Ctrl-D."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def echoing(said: bytes) -> bytes:
+    """A note, and the question once more."""
+    question, _, answer = said.rpartition(b"Q: ")[2].partition(b"\nA:")
+    whole = b" note; " + question + b"\n"
+    return whole.removeprefix(answer) if whole.startswith(answer) else b""
+
+
+def hold(source: str, model: ScriptedModel, *lines: str, typed: bool = True) -> int:
+    """A conversation in which these lines are typed. Its exit code."""
+    stdin = (Typed if typed else io.StringIO)("".join(f"{line}\n" for line in lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", stdin)
+        try:
+            asyncio.run(Conversation(lq.compile(source), {}, {"model": model, "speculate": False}).hold())
+        except SystemExit as left:
+            return int(left.code or 0)
+    return 0
+
+
+def answers(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+    """What stands on stdout, without the prompts for input, and stderr."""
+    out, err = capsys.readouterr()
+    return out.replace("> ", "").splitlines(), err
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], str]:
+    def write(source: str) -> str:
+        path = tmp_path / "chat.lq"
+        path.write_text(source)
+        return str(path)
+
+    return write
+
+
+def test_the_answers_are_shown_and_no_notes_or_texts_of_the_query(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hold(ECHO, ScriptedModel(echoing), "One?", "Zwölf 😀?", "") == 0
+    out, err = answers(capsys)
+    assert out == ["One?", "Zwölf 😀?", "goodbye"]
+    assert err.startswith("2 answers · tokens ")
+
+
+def test_the_demo_model_holds_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\nWhat colour is snow?\n\n"))
+    main(["chat", str(EXAMPLE)])
+    out, err = answers(capsys)
+    assert out == ["Paris", "white", "questions answered: 2"]
+    assert err.startswith("2 answers · tokens 4 (4 model, 0 draft, 0 cache, 0 forced) · ")
+
+
+@pytest.mark.parametrize("lines", [(), ("exit",), ("One?", " exit ", "never read")], ids=["at once", "exit", "later"])
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "from a file"])
+def test_the_end_of_the_input_or_exit_ends_it(
+    lines: tuple[str, ...], typed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hold(ECHO, ScriptedModel(echoing), *lines, typed=typed) == 0
+    out, err = answers(capsys)
+    assert [line for line in out if line] == ["One?"] * (len(lines) > 1)
+    assert f"{'1 answer' if len(lines) > 1 else '0 answers'} · " in err
+
+
+def test_a_query_may_say_goodbye_in_its_own_way(capsys: pytest.CaptureFixture[str]) -> None:
+    source = """
+try:
+    name = input("Who? ")
+except EOFError:
+    name = "nobody"
+return f"goodbye, {name}"
+"""
+    assert hold(source, ScriptedModel("")) == 0
+    assert answers(capsys)[0][-1].endswith("goodbye, nobody")
+
+
+def test_an_empty_line_is_a_message_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    source = 'for turn in range(2):\n    "Q: {await input()}\\nA: note; [A]\\n" where STOPS_BEFORE(A, "\\n")\n'
+    assert hold(source, ScriptedModel(echoing), "", "Two?") == 0
+    assert [line for line in answers(capsys)[0] if line] == ["Two?"]
+
+
+class Once(ScriptedModel):
+    """Does something, once, in the middle of the answer to `Stop?`."""
+
+    def __init__(self, deed: Callable[[], None]) -> None:
+        super().__init__(echoing)
+        self._deed: Callable[[], None] | None = deed
+
+    async def score(self, requests):  # type: ignore[no-untyped-def]
+        rows = await super().score(requests)
+        read = self.tokenizer.decode(requests[0].prefix + requests[0].new_ids)
+        if self._deed and read.endswith(b"note; Sto"):
+            deed, self._deed = self._deed, None
+            deed()
+        return rows
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail() -> None:
+    raise lq.ModelError("the model is out of order", hint="wait")
+
+
+TAKEN_BACK = "note: that is taken back, with your message before it"
+
+
+def test_ctrl_c_stops_an_answer_and_takes_it_back_with_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    assert hold(ECHO, Once(interrupt), "One?", "Stop?", "Three?", "") == 0
+    out, err = answers(capsys)
+    assert out[0] == "One?"
+    assert "Stop?".startswith(out[1])
+    assert out[2:] == ["Three?", "goodbye"], "what was said before is not shown again"
+    assert TAKEN_BACK in err
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_ctrl_c_where_the_user_types_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", pressed)
+    assert hold(ECHO, ScriptedModel(echoing)) == 130
+    assert answers(capsys)[1].lstrip().startswith("0 answers")
+
+
+def test_ctrl_c_before_the_first_message_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    source = '"Q: Stop?\\nA: note;[GREETING]\\n" where STOPS_BEFORE(GREETING, "\\n")\nname = input()\n'
+    assert hold(source, Once(interrupt), "never read") == 130
+    assert "1 answer" in answers(capsys)[1], "what was shown of it"
+
+
+def test_what_was_said_before_is_not_asked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted, straight = Once(interrupt), ScriptedModel(echoing)
+    hold(ECHO, interrupted, "One?", "Stop?", "Three?", "")
+    hold(ECHO, straight, "One?", "Three?", "")
+    _, err = answers(capsys)
+    assert interrupted.calls <= straight.calls + len(" note; Stop?\n")
+    assert "otherwise" not in err
+
+
+def test_a_model_that_fails_in_a_conversation_does_not_end_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hold(ECHO, Once(fail), "One?", "Stop?", "Stop?", "") == 0
+    out, err = answers(capsys)
+    assert out[0] == "One?"
+    assert out[-2:] == ["Stop?", "goodbye"]
+    assert "[ANSWER] could not be filled: the model is out of order" in err
+    assert TAKEN_BACK in err
+
+
+def test_a_model_that_fails_where_nobody_types_is_an_error() -> None:
+    with pytest.raises(lq.ModelError, match="out of order"):
+        hold(ECHO, Once(fail), "One?", "Stop?", "Three?", typed=False)
+
+
+def test_a_conversation_that_goes_otherwise_when_it_is_taken_up_again_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = "import builtins\ntold = builtins.told\n" + ECHO.replace("{message}", "{message}{next(told)}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.told", iter("abcdefgh"), raising=False)
+        hold(source, Once(interrupt), "One?", "Stop?", "Three?", "")
+    assert "the conversation went otherwise" in answers(capsys)[1]
+
+
+def test_a_very_long_message_does_not_fit_and_may_be_said_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hold(ECHO, ScriptedModel(echoing), "x" * 100_000, "One?", "") == 0
+    out, err = answers(capsys)
+    assert out[-2:] == ["One?", "goodbye"]
+    assert "does not fit" in err
+    assert TAKEN_BACK in err
+
+
+def test_a_query_that_never_asks_runs_once_with_a_notice(
+    file: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["chat", file('"Say hello:[A]" where A in ["hello"]')])
+    out, err = capsys.readouterr()
+    assert out == "Say hello:hello\n"
+    assert "never calls input(): this runs it once, as lq run does" in err
+
+
+@pytest.mark.parametrize("decoder", ["sample", "beam"])
+def test_there_is_one_conversation_whatever_the_decoder(decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    body = ECHO.strip().replace("\n", "\n    ")
+    assert hold(f"{decoder}(n=2)\n    {body}\n", ScriptedModel(echoing), "One?", "") == 0
+    assert answers(capsys)[0] == ["One?", "goodbye"]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = input()", True),
+        ('"{input()}"', True),
+        ("def f():\n    return input()\nf()", True),
+        ('"[X]" where X == input()', True),
+        ('"input()"', False),
+    ],
+)
+def test_whether_a_query_asks(source: str, expected: bool) -> None:
+    assert asks(lq.compile(source).program) == expected
+
+
+def test_in_a_terminal_with_keys(tmp_path: Path) -> None:
+    """A line, Ctrl-C in the middle of an answer, another line, Ctrl-D."""
+    path = tmp_path / "chat.lq"
+    path.write_text(
+        "import os, signal\n"
+        "def stops(text, final):\n"
+        "    if 'white' in text:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return True\n"
+        'while question := input():\n    "Q: {question}\\nA:[A]\\n" where STOPS_BEFORE(A, "\\n") and stops(A)\n'
+    )
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "dumb"}
+    command = [sys.executable, "-m", "lmql_lite", "chat", str(path)]
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+
+    def until(text: str) -> str:
+        seen = b""
+        while text.encode() not in seen:
+            seen += os.read(ours, 1024)
+        return seen.decode()
+
+    try:
+        until("> ")
+        os.write(ours, b"What is the capital of France?\n")
+        assert "Paris" in until("Paris\r\n> ")
+        os.write(ours, b"What colour is snow?\n")
+        until("> ")
+        os.write(ours, b"\x04")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        os.close(ours)
+    assert process.stderr is not None
+    err = process.stderr.read().decode()
+    process.stderr.close()
+    assert TAKEN_BACK in err
+    assert "1 answer · " in err
+
+
+def test_what_the_query_says_for_the_assistant_is_shown_and_what_it_says_for_others_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = '"{:system}Be brief.{:user}{await input()}{:assistant}It is [A]" where STOPS_AT(A, ".")'
+    assert hold(source, Chatty(says("It is 4.")), "2+2?") == 0
+    assert answers(capsys)[0] == ["It is 4."]

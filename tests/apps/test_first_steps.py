@@ -1,0 +1,198 @@
+"""`lq examples`, `lq completion`, `lq doctor`, and the model that LQ_MODEL or pyproject.toml names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.apps.configuration import read_configuration
+from lmql_lite.engine.session import UNNAMED
+from lmql_lite.errors import InputError, ModelError
+from lmql_lite.models import registry
+from lmql_lite.models.registry import is_known, load
+from tests.apps.test_cli import Shell, shell
+
+__all__ = ["shell"]
+
+COLOUR = '"Pick: [C]" where C in ["red", "green"]'
+
+
+def test_a_run_that_names_no_model_says_so_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LQ_MODEL")
+    ended = shell("run", "-e", COLOUR)
+    assert ended.err == f"note: {UNNAMED}\n"
+    assert lq.run_sync(COLOUR).notices == (UNNAMED,)
+    assert lq.run_sync('"no hole"').notices == ()
+    assert shell("run", "-e", COLOUR, "--model", "demo").err == ""
+    monkeypatch.setenv("LQ_MODEL", "demo")
+    assert shell("run", "-e", COLOUR).err == ""
+    in_header = 'argmax\n    "Pick: [C]"\nfrom\n    "demo"\nwhere\n    C in ["red", "green"]'
+    monkeypatch.delenv("LQ_MODEL")
+    assert lq.run_sync(in_header).notices == ()
+
+
+def test_configure_names_the_model_of_runs_that_name_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LQ_MODEL")
+    lq.configure(model=lq.ScriptedModel("Pick: green"))
+    try:
+        result = lq.run_sync(COLOUR)
+        assert (result["C"], result.notices) == ("green", ())
+        with pytest.raises(ModelError, match="no model is called"):
+            lq.configure(model="gpt-9")
+        assert lq.run_sync(COLOUR)["C"] == "green"
+    finally:
+        lq.configure()
+    assert lq.run_sync(COLOUR).notices == (UNNAMED,)
+
+
+def test_pyproject_names_a_model_and_the_environment_overrides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.lmql-lite]\nmodel = "ollama/llama3.2"\nbase-url = "http://localhost:9/v1"\n'
+    )
+    read_configuration(tmp_path / "deep" / "er")
+    assert os.environ["LQ_MODEL"] == "demo", "it was set before"
+    monkeypatch.delenv("LQ_MODEL")
+    read_configuration(tmp_path / "deep" / "er")
+    assert (os.environ["LQ_MODEL"], os.environ["LQ_BASE_URL"]) == ("ollama/llama3.2", "http://localhost:9/v1")
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence", "hint"),
+    [
+        ('modle = "demo"', "has no key 'modle'", "did you mean model?"),
+        ('model = "gpt-9"', "names the model 'gpt-9', which is not known", "use `demo`"),
+        ("model = 3", "model is a text; this is 3", "for example"),
+        ('base-url = "https://example.com/v1"', "is not on this machine", "LQ_BASE_URL"),
+        ("model = ", "cannot be read", "repair it"),
+    ],
+)
+def test_a_wrong_pyproject_is_a_sentence_with_the_file(tmp_path: Path, table: str, sentence: str, hint: str) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f"[tool.lmql-lite]\n{table}\n")
+    with pytest.raises(InputError) as raised:
+        read_configuration(tmp_path)
+    assert raised.value.message.startswith(str(file)) and sentence in raised.value.message
+    assert hint in (raised.value.hint or "")
+    assert os.environ["LQ_MODEL"] == "demo"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("gpt-4o", "did you mean openai/gpt-4o?"), ("dmeo", "did you mean demo?"), ("org/name", "use `demo`")],
+)
+def test_an_unknown_model_has_the_likely_one_as_a_hint(name: str, hint: str) -> None:
+    assert not is_known(name)
+    with pytest.raises(ModelError) as raised:
+        load(name)
+    assert (raised.value.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "address"),
+    [
+        ("ollama/x", None, "http://localhost:11434/v1"),
+        ("vllm/x", None, "http://localhost:8000/v1"),
+        ("llamacpp/x", None, "http://localhost:8080/v1"),
+        ("ollama/x", "http://other:1/v1", "http://other:1/v1"),
+        ("openai/x", "http://other:1/v1", "http://other:1/v1"),
+    ],
+)
+def test_a_server_has_a_prefix_and_an_address(
+    monkeypatch: pytest.MonkeyPatch, name: str, variable: str | None, address: str
+) -> None:
+    if variable:
+        monkeypatch.setenv("LQ_BASE_URL", variable)
+    monkeypatch.setattr(registry, "_behind_an_api", lambda name, access: (name, access))
+    assert load(name) == ("x", {"base_url": address})
+
+
+def test_any_option_of_a_header_is_set_in_the_shell(shell: Shell) -> None:
+    ended = shell(
+        "run", "--json", "-n", "2", "--decoder", "sample", "--temperature", "0.5", "--seed", "3", "-e", COLOUR
+    )
+    assert len(json.loads(ended.out)["results"]) == 2
+    ended = shell("run", "--json", "--set", "decoder=beam", "--set", "n=2", "--set", "max_tokens=4", "-e", "'Pack:[C]'")
+    assert len(json.loads(ended.out)["results"]) == 2
+    assert "did you mean temperature?" in shell("run", "--set", "tempratur=1", "-e", COLOUR).err
+    assert shell("run", "--set", "top_p=x", "-e", COLOUR).code == 2
+    assert "--set takes NAME=VALUE" in shell("run", "--set", "top_p", "-e", COLOUR).err
+    assert "--session" not in shell("run", "--set", "session=1", "-e", COLOUR).err
+    assert "Add --set top_k=VALUE" in shell("run", "--top-k", "1", "-e", COLOUR).err
+
+
+def test_inputs_come_from_a_file_and_from_the_line(shell: Shell) -> None:
+    shell.write("in.json", '{"a": 1, "b": [2]}')
+    assert shell("run", "--vars", "in.json", "-e", "return a, b").out == "[\n  1,\n  [\n    2\n  ]\n]\n"
+    assert "given twice" in shell("run", "--vars", "in.json", "--var", "a=2", "-e", "return a, b").err
+    assert shell("run", "--vars", shell.write("no.json", "[1]"), "-e", "return 1").code == 2
+    assert "is not a JSON file" in shell("run", "--vars", shell.write("no.json", "{"), "-e", "return 1").err
+    assert "cannot be read" in shell("run", "--vars", "missing.json", "-e", "return 1").err
+
+
+def test_a_file_or_a_text_and_not_both(shell: Shell) -> None:
+    for arguments in (["run"], ["run", "x.lq", "-e", "return 1"]):
+        ended = shell(*arguments)
+        assert ended.code == 2 and "-e QUERY" in ended.err
+    assert shell("run", "-e", '"[1X]"').err.startswith("<-e>:1:3: ")
+
+
+def test_examples_are_copied_and_nothing_is_overwritten(shell: Shell) -> None:
+    assert "01_packing_list.lq" in shell("examples").out
+    assert shell("examples", "mine").code == 0
+    first = shell.folder / "mine" / "01_packing_list.lq"
+    first.write_text("return 'mine'")
+    ended = shell("examples", "mine")
+    assert ended.code == 2 and "already has 01_packing_list.lq" in ended.err
+    assert first.read_text() == "return 'mine'"
+    shell.write("file", "")
+    assert shell("examples", "file").code == 2
+
+
+def test_the_doctor_shows_no_key(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://me:hidden@server/v1")
+    found = json.loads(shell("doctor", "--json").out)
+    assert found["OPENAI_API_KEY"] == "set" and found["LQ_MODEL"] == '"demo"' and "tokens in" in found["demo model"]
+    assert "secret" not in str(found) and "hidden" not in str(found)
+    shell.write("pyproject.toml", '[tool.lmql-lite]\nmodle = "demo"\n')
+    assert "has no key 'modle'" in shell("doctor").out
+
+
+def test_bash_completes_commands_and_leaves_files_to_the_shell(shell: Shell, tmp_path: Path) -> None:
+    assert "_LQ_COMPLETE=bash_complete" in shell("completion", "bash").out
+    environment = {**os.environ, "_LQ_COMPLETE": "bash_complete"}
+    for words, expected in (("lq exa", "plain,examples"), ("lq run choo", "file,choo")):
+        given = {**environment, "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        command = [sys.executable, "-c", "from lmql_lite.apps.cli import lq; lq(prog_name='lq')"]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.stdout.split() == [expected]
+
+
+def test_the_doctor_tells_kind_epsilon_and_price_of_a_local_model(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
+    from tests.cache.kv.tiny_models import tiny
+    from tests.models.byte_tokenizers import byte_tokenizer
+
+    model = lq.model(tiny("llama"), byte_tokenizer())
+    with monkeypatch.context() as patched:
+        patched.setattr("lmql_lite.models.registry.load", lambda _: model)
+        told = json.loads(shell("doctor", "--json", "--model", "local:tiny").out)["local:tiny"]
+    assert re.fullmatch(
+        r"noisy: scores differ between passes, epsilon \d\.\de-0\d nats; "
+        r"exact passes take \d+\.\d\d times as long for a prompt, and \d+\.\d\d times for a step",
+        told,
+    )
+    assert "states no noise" in shell("doctor", "--model", "demo").out
+    assert "there is no such folder" in shell("doctor", "--model", "local:./nothing").out

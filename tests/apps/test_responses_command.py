@@ -1,0 +1,180 @@
+"""`lq responses`: A25, and the bad input of the issue."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.apps.cli import main
+
+GREEDY = {"temperature": 0}
+
+
+class Model:
+    def generate_until(self, requests: list[lq.Request]) -> list[str]:
+        return [f"answer {request.doc_id}" for request in requests]
+
+
+def fill(folder: Path, count: int = 3, start: int = 0, rank: int = 0, model: str = "m") -> Path:
+    requests = [lq.Request("generate_until", (f"q {n}", GREEDY), metadata={"task": "ab"[n % 2], "doc_id": n})
+                for n in range(start, start + count)]  # fmt: skip
+    sampled = lq.Request("generate_until", ("q", {"temperature": 1}))
+    with lq.ResponseCache.open(folder, model=model, rank=rank) as cache:
+        cache.execute(Model(), "generate_until", [*requests, sampled])
+    return next(iter(sorted(folder.rglob(f"rank{rank}.jsonl"))))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = 0
+        try:
+            main(["responses", *map(str, arguments)])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_list_and_stats(tmp_path: Path, run: Any) -> None:
+    fill(tmp_path, 3)
+    fill(tmp_path, 2, 10, rank=1)
+    code, out, _ = run("list", tmp_path)
+    assert code == 0 and out.count("m|\n") == 2 and "3 answers" in out and "just now" in out
+    _, out, _ = run("stats", tmp_path, "--json")
+    found = json.loads(out)
+    assert (found["answers"], found["sampled"], found["damaged"], found["tasks"]) == (5, 2, 0, {"a": 3, "b": 2})
+    code, out, _ = run("stats", tmp_path)
+    assert "a: 3 answers" in out
+    assert json.loads(run("list", tmp_path, "--json")[1])["logs"][0]["answers"] == 3
+
+
+def test_the_answers_of_a_merged_run_are_counted_and_exported_once(tmp_path: Path, run: Any) -> None:
+    """Statement 38: the logs of a run stay when it is merged."""
+    for start in (0, 10):
+        cache = lq.ResponseCache.create(tmp_path, model="m")
+        requests = [lq.Request("generate_until", ("q", GREEDY), metadata={"doc_id": start + n}) for n in range(2)]
+        cache.execute(Model(), "generate_until", requests)
+        cache.finalize(success=start == 0)
+    assert json.loads(run("stats", tmp_path, "--json")[1])["answers"] == 4
+    assert run("export", tmp_path)[1].count("answer") == 4
+    assert len(json.loads(run("list", tmp_path, "--json")[1])["logs"]) == 3
+    assert json.loads(run("clear", tmp_path, "--yes", "--json")[1])["dropped"] == 6
+
+
+def test_show_finds_records_by_the_beginning_of_a_key(tmp_path: Path, run: Any) -> None:
+    log = fill(tmp_path)
+    key = json.loads(log.read_text().splitlines()[1])["cache_key"]
+    code, out, _ = run("show", tmp_path, key[:10])
+    assert code == 0 and key in out and "answer 0" in out
+    assert json.loads(run("show", tmp_path, key, "--json")[1])["records"][0]["doc_id"] == 0
+    code, _, err = run("show", tmp_path, "zzz")
+    assert code == 6 and "no record under" in err
+
+
+def test_explain_names_what_differs(tmp_path: Path, run: Any) -> None:
+    fill(tmp_path)
+    request = {"request_type": "generate_until", "arguments": ["q 1", GREEDY], "metadata": {"task": "b", "doc_id": 1}}
+    (tmp_path / "r.json").write_text(json.dumps(request))
+    assert run("explain", tmp_path, tmp_path / "r.json", "--model", "m")[1].startswith("hit:")
+    request["arguments"] = ["q 1", GREEDY | {"seed": 5}]
+    (tmp_path / "r.json").write_text(json.dumps(request))
+    code, out, _ = run("explain", tmp_path, tmp_path / "r.json", "--model", "m")
+    assert code == 0 and "  gen_kwargs.seed: asked 5, kept None\n" in out
+    assert json.loads(run("explain", tmp_path, tmp_path / "r.json", "--model", "m", "--json")[1])["hit"] is False
+    for text in ("{}", "no JSON", "[1]"):
+        (tmp_path / "r.json").write_text(text)
+        code, _, err = run("explain", tmp_path, tmp_path / "r.json", "--model", "m")
+        assert code == 2 and "is no request" in err
+
+
+def test_verify_tells_damage_by_its_exit_code(tmp_path: Path, run: Any) -> None:
+    log = fill(tmp_path, 20)
+    code, out, _ = run("verify", tmp_path)
+    assert code == 0 and "sound, 20 answers" in out
+    index = log.with_suffix(".db")
+    index.write_bytes(index.read_bytes().replace(b"answer 1", b"answer 7"))
+    assert run("verify", tmp_path)[0] == 6
+    data = bytearray(log.read_bytes())
+    data[500] ^= 1
+    log.write_bytes(data)
+    code, out, _ = run("verify", log)
+    assert code == 6 and "1 damaged lines" in out
+    assert run("prune", tmp_path)[1].startswith(f"{tmp_path}: 1 record dropped")
+    assert run("verify", tmp_path)[0] == 0
+
+
+def test_prune_drops_what_is_old_large_or_not_served(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = fill(tmp_path, 30)
+    assert json.loads(run("prune", tmp_path, "--unserved", "--json")[1])["dropped"] == 1
+    size = log.stat().st_size
+    assert run("prune", tmp_path, "--max-bytes", size // 2)[0] == 0
+    assert size // 3 < log.stat().st_size <= size // 2
+    with lq.ResponseCache.open(tmp_path, model="m") as cache:
+        assert 10 <= cache.get_stats()["total_cached_entries"] < 20
+        code, _, err = run("prune", tmp_path)
+        assert code == 6 and "in use by another process" in err
+    later = time.time() + 40 * 86_400
+    monkeypatch.setattr(time, "time", lambda: later)
+    run("prune", tmp_path, "--older-than", 30)
+    assert json.loads(run("stats", tmp_path, "--json")[1])["answers"] == 0
+
+
+def test_clear_drops_all_or_one_task_or_one_model(tmp_path: Path, run: Any) -> None:
+    fill(tmp_path, 4)
+    fill(tmp_path, 4, model="n")
+    code, _, err = run("clear", tmp_path)
+    assert code == 2 and "--yes" in err
+    assert run("clear", tmp_path, "--task", "a", "--model", "m", "--yes")[0] == 0
+    assert json.loads(run("stats", tmp_path, "--json")[1])["tasks"] == {"a": 2, "b": 4}
+    assert run("clear", tmp_path, "--model", "x", "--yes")[0] == 6
+    assert run("clear", tmp_path, "--yes")[0] == 0
+    assert json.loads(run("stats", tmp_path, "--json")[1])["answers"] == 0
+
+
+def test_merge_export_and_import(tmp_path: Path, run: Any) -> None:
+    one, two = fill(tmp_path / "a", 3), fill(tmp_path / "b", 3, 2)
+    code, out, _ = run("merge", one, two, "-o", tmp_path / "c.db")
+    assert code == 0 and "5 inserted, 1 duplicates, 0 conflicts" in out
+    assert json.loads(run("merge", one, "-o", tmp_path / "c.db", "--json")[1])["inserted"] == 0
+    assert run("merge", one, "-o", one)[0] == 6
+    assert run("export", tmp_path / "c.db", "-o", tmp_path / "out.jsonl")[0] == 0
+    assert run("export", tmp_path / "c.db", "-o", tmp_path / "out.jsonl")[0] == 6
+    assert run("export", tmp_path / "c.db")[1] == (tmp_path / "out.jsonl").read_text()
+    code, out, _ = run("import", tmp_path / "out.jsonl", "--into", tmp_path / "d", "--model", "m")
+    assert code == 0 and "5 inserted" in out
+    with lq.ResponseCache.open(tmp_path / "d", model="m") as cache:
+        assert cache.get_stats()["total_cached_entries"] == 5
+
+
+@pytest.mark.parametrize("command", ["list", "stats", "verify", "prune", "export"])
+def test_a_folder_without_a_log_is_refused_in_a_sentence(tmp_path: Path, run: Any, command: str) -> None:
+    code, _, err = run(command, tmp_path)
+    assert code == 6 and "holds no response log" in err and list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_lq_eval_is_read_as_well(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "q.lq").write_text('if word == "w0":\n    1 / 0\n"{word}"\nreturn word\n')
+    (tmp_path / "d.csv").write_text("id,word\n" + "".join(f"r{n},w{n}\n" for n in range(4)))
+    folder = tmp_path / "run"
+    for _ in range(2):  # the row that failed is run again
+        with pytest.raises(SystemExit):
+            main(["eval", str(tmp_path / "q.lq"), str(tmp_path / "d.csv"), "-o", str(folder), "-q"])
+    log = folder / "rows.jsonl"
+    run("list", folder)  # what the runs printed
+    code, out, _ = run("list", folder)
+    assert code == 0 and out.startswith(f"{log}: 3 answers") and "just now" in out and "\n    demo\n" in out
+    found = json.loads(run("stats", folder, "--json")[1])
+    assert (found["answers"], found["rejected"], found["superseded"], found["other"]) == (3, 2, 0, 0)
+    key = json.loads(log.read_text().splitlines()[-1])["key"]
+    assert json.loads(run("show", folder, key[:12], "--json")[1])["records"][0]["kind"] == "attempt"
+    assert "sound, 3 answers" in run("verify", folder)[1]
+    log.write_bytes(log.read_bytes().replace(b"ZeroDivision", b"ZeroDivisi0n", 1))
+    assert run("verify", folder)[0] == 6

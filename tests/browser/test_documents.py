@@ -1,0 +1,121 @@
+"""Files and queries in the editor: one's text never gets into another, and nothing that was typed is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.conftest import EDITOR, Open, Server, Tab
+
+TWO = {"a.lq": '"text of a"\n', "b.lq": '"text of b"\n'}
+TURNED = '"\u2067 // \u2066"\n'
+
+
+@pytest.fixture
+def folder(server: Server) -> Server:
+    for name, text in TWO.items():
+        (server.folder / name).write_text(text, "utf-8")
+    return server
+
+
+def choose(tab: Tab, name: str) -> None:
+    tab.page.click("#examples")
+    tab.page.click(f"#gallery button:has-text('{name}')")
+    tab.until(f"document.getElementById('name').textContent.endsWith('{name}')")
+
+
+def text(tab: Tab) -> str:
+    return "\n".join(tab.page.locator("#query .cm-line").all_text_contents())
+
+
+def test_a_folder_opens_on_a_file_of_it(folder: Server, open_tab: Open) -> None:
+    tab = open_tab(folder)
+    assert tab.page.inner_text("#name") == "a.lq"
+    assert text(tab) == TWO["a.lq"]
+
+
+def test_undo_never_brings_the_text_of_another_file(folder: Server, open_tab: Open) -> None:
+    tab = open_tab(folder)
+    choose(tab, "b.lq")
+    tab.page.locator(EDITOR).focus()
+    for _ in range(3):
+        tab.page.keyboard.press("ControlOrMeta+z")
+    assert text(tab) == TWO["b.lq"]
+    tab.page.keyboard.press("ControlOrMeta+s")
+    tab.until("document.getElementById('banner').textContent === 'b.lq is saved'")
+    assert {name: (folder.folder / name).read_text("utf-8") for name in TWO} == TWO
+
+
+def test_changes_wait_until_their_file_is_opened_again_and_are_marked(folder: Server, open_tab: Open) -> None:
+    tab = open_tab(folder)
+    tab.write('"changed"\n')
+    assert tab.page.inner_text("#name") == "● a.lq"
+    choose(tab, "b.lq")
+    assert tab.page.inner_text("#name") == "b.lq" and text(tab) == TWO["b.lq"]
+    choose(tab, "a.lq")
+    assert tab.page.inner_text("#name") == "● a.lq" and text(tab) == '"changed"\n'
+    tab.page.locator(EDITOR).focus()
+    tab.page.keyboard.press("ControlOrMeta+z")
+    assert tab.page.inner_text("#name") == "a.lq" and text(tab) == TWO["a.lq"]
+
+
+def test_after_loading_anew_the_same_file_is_saved_with_the_same_options(folder: Server, open_tab: Open) -> None:
+    tab = open_tab(folder)
+    tab.write('"three"\n')
+    tab.page.click("details.options summary")
+    tab.page.fill("#option-seed", "17")
+    tab.page.reload()
+    tab.page.wait_for_selector("html[data-ready]")
+    assert tab.page.inner_text("#name") == "● a.lq"
+    assert tab.page.input_value("#option-seed") == "17"
+    tab.page.click("#save")
+    tab.until("document.getElementById('banner').textContent === 'a.lq is saved'")
+    assert (folder.folder / "a.lq").read_text("utf-8") == '"three"\n'
+
+
+def test_a_new_query_gets_a_name_when_it_is_saved(folder: Server, open_tab: Open) -> None:
+    tab = open_tab(folder)
+    tab.page.click("#new")
+    tab.write('"new"\n')
+    tab.page.click("#save")
+    tab.page.fill("#save-name", "fresh")
+    tab.page.keyboard.press("Enter")
+    tab.until("document.getElementById('name').textContent === 'fresh.lq'")
+    assert (folder.folder / "fresh.lq").read_text("utf-8") == '"new"\n'
+
+
+def test_a_refusal_shows_its_own_hint(folder: Server, open_tab: Open) -> None:
+    tab = open_tab(folder)
+    (folder.folder / "a.lq").write_text('"somebody else"\n', "utf-8")
+    tab.write('"mine"\n')
+    tab.page.click("#save")
+    tab.until("!document.getElementById('banner').hidden")
+    assert "load it again, or save it under another name" in tab.page.inner_text("#banner")
+    assert (folder.folder / "a.lq").read_text("utf-8") == '"somebody else"\n'
+    tab.complaints.clear()  # the browser reports a 409
+
+
+def test_characters_that_nobody_sees_are_marked_and_named(server: Server, open_tab: Open) -> None:
+    tab = open_tab(server)
+    tab.write(TURNED)
+    assert tab.page.locator("#query .cm-specialChar").all_text_contents() == ["⟨U+2067⟩", "⟨U+2066⟩"]
+    tab.page.wait_for_selector("#problems li")
+    assert "invisible character U+2067" in tab.page.inner_text("#problems")
+
+
+def test_output_of_an_earlier_text_says_so(server: Server, open_tab: Open) -> None:
+    tab = open_tab(server)
+    tab.run('"one"\n')
+    assert tab.page.is_hidden("#stale")
+    tab.write('"two"\n')
+    assert tab.page.is_visible("#stale")
+    tab.run()
+    assert tab.page.is_hidden("#stale")
+
+
+def test_run_keeps_the_focus(server: Server, open_tab: Open) -> None:
+    tab = open_tab(server)
+    tab.write('"one"\n')
+    tab.page.focus("#run")
+    tab.page.keyboard.press("Enter")
+    tab.wait("done")
+    assert tab.page.evaluate("document.activeElement.id") == "run"

@@ -1,0 +1,43 @@
+"""The first minute: three steps that are ticked off, and do not come back."""
+
+from __future__ import annotations
+
+from tests.browser.conftest import Open, Server, Tab
+
+LIST = '"Things to pack:\\n-[FIRST]\\n" where STOPS_BEFORE(FIRST, "\\n")\n'
+
+
+def done(tab: Tab) -> list[str]:
+    return tab.page.locator("#guide .done").evaluate_all("steps => steps.map(step => step.id)")
+
+
+def test_three_steps_are_ticked_off_as_they_are_done(open_tab: Open, server: Server) -> None:
+    tab = open_tab(server)
+    assert tab.page.is_visible("#guide") and done(tab) == []
+    tab.run(LIST)
+    assert done(tab) == ["guide-run"]
+    tab.run()
+    assert done(tab) == ["guide-run", "guide-again"]
+    tab.page.reload()
+    tab.wait("done")
+    assert done(tab) == ["guide-run", "guide-again"], "what was done stays done"
+    tab.page.locator("#output .hole .source").first.click(position={"x": 4, "y": 8})
+    assert tab.page.is_hidden("#guide")
+    tab.page.reload()
+    tab.wait("done")
+    assert tab.page.is_hidden("#guide"), "it does not come back"
+
+
+def test_the_steps_are_closed_for_good(open_tab: Open, server: Server) -> None:
+    tab = open_tab(server)
+    tab.page.click("#guide-close")
+    tab.page.reload()
+    tab.page.wait_for_selector("html[data-ready]")
+    assert tab.page.is_hidden("#guide")
+
+
+def test_a_run_that_finds_nothing_known_is_no_second_step(open_tab: Open, server: Server) -> None:
+    tab = open_tab(server)
+    tab.run(LIST)
+    tab.run('"What colour is snow? It is[X]" where len(TOKENS(X)) < 3\n')
+    assert done(tab) == ["guide-run"]

@@ -1,0 +1,562 @@
+"""The engine's surface. Numbers are those of the statements in the reference's section 1.1."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
+from lmql_lite.cache.kv.kv_engine import KVCacheEngine, KVCacheEngineBuilder
+from lmql_lite.cache.kv.kv_layout import kv_to_tensor, tensor_to_kv
+from lmql_lite.cache.kv.kv_page import KVKey
+from tests.cache.kv.engines import HEADS, LAYERS, METADATA, SIZE, config, cut, ids, kv, opened, same, torch
+
+TIERS = ["memory", "disk", "both"]
+
+
+@pytest.fixture(params=TIERS)
+def tiers(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "folder": None if request.param == "memory" else tmp_path,
+        "local_cpu": request.param != "disk",
+    }
+
+
+@pytest.mark.parametrize("change", ["fmt", "model_name", "world_size", "worker_id", "dtype", "fingerprint"])
+def test_statement_8_and_check_11_another_key_field_is_a_miss(tmp_path: Path, change: str) -> None:
+    other = {
+        "fmt": "vllm",
+        "model_name": "org-model@1",
+        "world_size": 2,
+        "worker_id": 1,
+        "dtype": "float16",
+        "fingerprint": "f" * 64,
+    }[change]
+    with opened(tmp_path) as engine:
+        engine.store(ids(300), kv(300))
+        assert engine.lookup(ids(300)) == 300
+    with opened(tmp_path, replace(METADATA, **{change: other})) as engine:
+        assert engine.lookup(ids(300)) == 0 and engine.retrieve(ids(300))[0] == ()
+        assert engine.longest(ids(300)) == ((), 0)
+
+
+def test_statement_9_files_carry_the_key_and_the_full_key_stands_inside(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        engine.store(ids(256), kv(256))
+        (name,) = [path.name for path in tmp_path.glob("*.pt")]
+        assert name.startswith("huggingface@org%2Fmodel%401@1@0@") and name.endswith(".pt")
+        assert name[:-3].encode() in (tmp_path / name).read_bytes()[:400]
+
+
+@pytest.mark.parametrize("fmt", ["huggingface", "vllm"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "int8"])
+def test_statements_11_12_24_25_and_check_6_both_layouts_come_back_bit_for_bit(
+    tiers: dict[str, Any], fmt: str, dtype: str
+) -> None:
+    stored = kv(600, fmt=fmt, dtype=getattr(torch, dtype))
+    with opened(metadata=replace(METADATA, fmt=fmt, dtype=dtype), **tiers) as engine:
+        engine.store(ids(600), stored)
+        found, mask = engine.retrieve(ids(600))
+        assert mask.all() and all(
+            torch.equal(a.view(torch.uint8), b.contiguous().view(torch.uint8)) and a.dtype == b.dtype
+            for pair, twin in zip(found, stored, strict=True)
+            for a, b in zip(pair, twin, strict=True)
+        )
+        blob, mask = engine.retrieve(ids(600), return_tuple=False)
+        shape = (HEADS, 600, SIZE) if fmt == "huggingface" else (600, HEADS, SIZE)
+        assert blob.shape == (LAYERS, 2, *shape) and mask.sum() == 600
+        assert all(a.view(torch.uint8).eq(b.view(torch.uint8)).all() for a, b in zip(blob[1], found[1], strict=True))
+
+
+def test_statement_11_and_check_6_another_layout_raises() -> None:
+    with pytest.raises(ValueError, match="'tgi' is no layout"):
+        KVCacheMetadata("m", fmt="tgi")
+    with pytest.raises(ValueError, match="of dtype complex64 cannot be stored"):
+        KVCacheMetadata("m", dtype="complex64")
+
+
+def test_statement_12_tuple_and_tensor_are_inverse() -> None:
+    assert same(tensor_to_kv(kv_to_tensor(kv(7))), kv(7))
+
+
+def test_statements_10_and_13_other_shapes_raise() -> None:
+    with opened() as engine:
+        with pytest.raises(AssertionError, match=r"those of \[299\] tokens, not of 300"):
+            engine.store(ids(300), kv(299))
+        with pytest.raises(ValueError, match="a pair of tensors for each layer"):
+            engine.store(ids(300), ())
+        with pytest.raises(ValueError, match="4 dimensions instead of 3"):
+            engine.store(ids(300), tuple((k[None], v[None]) for k, v in kv(300)))
+        with pytest.raises(ValueError, match="dtype"):
+            engine.store(ids(300), kv(300, dtype=torch.float16))
+        with pytest.raises(ValueError, match="no sequence of ids"):
+            engine.store(ids(300)[None], kv(300))
+        assert engine.inspect() == {"memory": []}
+
+
+def suffix(count: int, skipped: int) -> Any:
+    return torch.arange(count) >= skipped
+
+
+def test_statement_14_and_check_7_masks_of_store() -> None:
+    with opened(chunk_size=64) as engine:
+        engine.store(ids(300), cut(kv(300), 128, 300), suffix(300, 128))
+        assert engine.lookup(ids(300)) == 0  # the beginning is missing
+        engine.store(ids(128), kv(128))
+        assert engine.lookup(ids(300)) == 300 and same(engine.retrieve(ids(300))[0], kv(300))
+        with pytest.raises(AssertionError, match="no multiple of the chunk size 64"):
+            engine.store(ids(300), cut(kv(300), 100, 300), suffix(300, 100))
+        with pytest.raises(AssertionError, match="a mask needs skip_existing=True"):
+            engine.store(ids(300), cut(kv(300), 64, 300), suffix(300, 64), skip_existing=False)
+        with pytest.raises(ValueError, match="not False for a beginning"):
+            engine.store(ids(300), cut(kv(300), 0, 172), ~suffix(300, 172))
+        for mask in (suffix(299, 0), suffix(300, 0).int(), suffix(300, 0)[None]):
+            with pytest.raises(ValueError, match="is no mask of 300 tokens"):
+                engine.store(ids(300), kv(300), mask)
+        with pytest.raises(AssertionError, match="tokens, not of"):
+            engine.store(ids(300), kv(300), suffix(300, 64))
+        engine.store(ids(300), kv(300), suffix(300, 0), skip_existing=False)
+        engine.store(ids(300), kv(300), suffix(300, 300))  # nothing is marked: nothing to do
+
+
+def test_statements_15_16_19_and_check_8_existing_pages_are_not_rewritten_unless_told(tmp_path: Path) -> None:
+    def written() -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in tmp_path.glob("*.pt")}
+
+    with opened(tmp_path) as engine:
+        engine.store(ids(1000), kv(1000))
+        before = written()
+        assert len(before) == 4
+        engine.store(ids(1000), kv(1000))
+        assert written() == before
+        engine.clear(ids(1000)[:512])
+        engine.store(ids(1000), kv(1000))
+        assert set(written()) == set(before)
+        before = written()
+        engine.store(ids(1000), kv(1000), skip_existing=False)
+        assert set(written()) == set(before)
+        assert all(written()[name] != number for name, number in before.items())
+        assert same(engine.retrieve(ids(1000))[0], kv(1000))
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 512, 2000])
+def test_statements_17_20_21_and_27_lookup_is_what_retrieve_finds(tiers: dict[str, Any], count: int) -> None:
+    with opened(**tiers) as engine:
+        engine.store(ids(count), kv(count))
+        assert engine.lookup(ids(count)) == count == int(engine.retrieve(ids(count))[1].sum())
+        longer = torch.cat([ids(count), ids(1000, seed=9)])
+        expected = count // 256 * 256
+        assert engine.lookup(longer) == expected
+        found, mask = engine.retrieve(longer)
+        assert mask.dtype == torch.bool and mask.shape == longer.shape
+        assert mask.tolist() == [True] * expected + [False] * (len(longer) - expected)
+        assert same(found, kv(expected)) if expected else found == ()
+
+
+def test_statement_17_and_check_4_two_thousand_stored_three_thousand_asked_gives_1792() -> None:
+    with opened() as engine:
+        engine.store(ids(3000)[:2000], kv(2000))
+        assert engine.lookup(ids(3000)) == 1792
+
+
+def test_statement_17_pages_that_are_not_full_may_be_left_out() -> None:
+    with opened(save_unfull_chunk=False) as engine:
+        engine.store(ids(300), kv(300))
+        engine.store(ids(100, seed=2), kv(100))
+        assert engine.lookup(ids(300)) == 256 and engine.lookup(ids(100, seed=2)) == 0
+
+
+def test_statement_18_and_check_9_tensors_may_change_after_a_store_that_does_not_wait(tmp_path: Path) -> None:
+    changed = kv(2000)
+    with opened(tmp_path, local_cpu=False) as engine:
+        engine.store(ids(2000), changed)
+    with opened(tmp_path, chunk_size=128) as engine:
+        engine.store(ids(2000), changed, blocking=False)
+        for pair in changed:
+            for tensor in pair:
+                tensor.zero_()
+        assert engine.lookup(ids(2000)) == 2000
+    for size in (256, 128):
+        with opened(tmp_path, chunk_size=size) as engine:
+            assert same(engine.retrieve(ids(2000))[0], kv(2000))
+
+
+def test_statement_20_and_check_10_a_miss_in_the_middle_ends_the_result(tmp_path: Path) -> None:
+    with opened(tmp_path, local_cpu=False) as engine:
+        engine.store(ids(1280), kv(1280))
+        key = engine._known(ids(1280))[2]
+        engine.tiers.delete(key)
+        assert engine.lookup(ids(1280)) == 512
+        found, mask = engine.retrieve(ids(1280))
+        assert mask.sum() == 512 and same(found, kv(512))
+
+
+def test_statement_22_and_check_7_nothing_found_is_an_empty_tuple() -> None:
+    with opened() as engine:
+        for return_tuple in (True, False):
+            found, mask = engine.retrieve(ids(300), return_tuple=return_tuple)
+            assert found == () and mask.shape == (300,) and not mask.any()
+        found, mask = engine.retrieve(ids(0))
+        assert found == () and mask.shape == (0,)
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 63, 64, 65, 200, 256, 299, 300])
+def test_statement_23_and_check_7_a_mask_of_retrieve_may_begin_anywhere(skipped: int) -> None:
+    with opened(chunk_size=64) as engine:
+        engine.store(ids(300), kv(300))
+        before = engine.tiers.counts.hits
+        found, mask = engine.retrieve(ids(300), suffix(300, skipped))
+        assert mask.tolist() == suffix(300, skipped).tolist()
+        assert engine.tiers.counts.hits - before == 5 - skipped // 64 - (skipped == 300) * 0
+        assert same(found, cut(kv(300), skipped, 300)) if skipped < 300 else found == ()
+        longer = torch.cat([ids(300), ids(50, seed=4)])
+        found, mask = engine.retrieve(longer, suffix(350, skipped))
+        known = max(256, skipped)
+        assert mask.tolist() == [skipped <= n < known for n in range(350)]
+        assert same(found, cut(kv(300), skipped, known)) if skipped < known else found == ()
+    with opened() as engine, pytest.raises(ValueError, match="not False for a beginning"):
+        engine.retrieve(ids(300), ~suffix(300, 100))
+
+
+def test_statement_24_layers_of_different_shapes_come_back_as_a_tuple_only() -> None:
+    uneven = tuple((torch.randn(2, 300, 4 + layer), torch.randn(1, 300, 8)) for layer in range(3))
+    with opened() as engine:
+        engine.store(ids(300), uneven)
+        assert same(engine.retrieve(ids(300))[0], uneven)
+        with pytest.raises(ValueError, match="no single tensor"):
+            engine.retrieve(ids(300), return_tuple=False)
+
+
+def test_what_is_returned_never_aliases_what_is_kept() -> None:
+    with opened() as engine:
+        engine.store(ids(300), kv(300))
+        for pair in engine.retrieve(ids(300))[0]:
+            for tensor in pair:
+                tensor.zero_()
+        assert same(engine.retrieve(ids(300))[0], kv(300)) and same(engine.longest(ids(300))[0], kv(300))
+
+
+def test_statement_26_pages_that_vanish_after_lookup_shorten_the_result(tmp_path: Path) -> None:
+    with opened(tmp_path, local_cpu=False) as engine:
+        engine.store(ids(1000), kv(1000))
+        assert engine.lookup(ids(1000)) == 1000
+        engine.tiers.delete(engine._known(ids(1000))[3])
+        assert engine.retrieve(ids(1000))[1].sum() == 768
+
+
+def test_statement_28_and_check_9_close_writes_all_and_may_be_called_twice(tmp_path: Path) -> None:
+    engine = KVCacheEngine(config(tmp_path, pipelined_backend=True), METADATA)
+    engine.store(ids(4000), kv(4000), blocking=False)
+    engine.close()
+    engine.close()
+    with opened(tmp_path) as again:
+        assert again.lookup(ids(4000)) == 4000
+    before = set(threading.enumerate())
+    forgotten = KVCacheEngine(config(tmp_path / "other"), METADATA)
+    forgotten.store(ids(4000), kv(4000), blocking=False)
+    (worker,) = (each for each in threading.enumerate() if each not in before and each.name.startswith("lmql_lite"))
+    del forgotten
+    gc.collect()
+    worker.join(10)
+    assert not worker.is_alive()
+    with opened(tmp_path / "other") as again:
+        assert again.lookup(ids(4000)) == 4000
+
+
+def test_statement_29_the_builder_has_one_engine_per_name() -> None:
+    engine = KVCacheEngineBuilder.get_or_create("test", config(), METADATA)
+    try:
+        assert KVCacheEngineBuilder.get_or_create("test", config(), METADATA) is engine
+        loaded = KVCacheConfig.load(None, {"chunk_size": 256}, {})  # the same values from elsewhere
+        assert KVCacheEngineBuilder.get_or_create("test", loaded, METADATA) is engine
+        assert KVCacheEngineBuilder.get("test") is engine and KVCacheEngineBuilder.get("other") is None
+        with pytest.raises(ValueError, match="exists with another configuration"):
+            KVCacheEngineBuilder.get_or_create("test", config(chunk_size=64), METADATA)
+        with pytest.raises(ValueError, match="exists with another configuration"):
+            KVCacheEngineBuilder.get_or_create("test", config(), replace(METADATA, worker_id=1))
+    finally:
+        KVCacheEngineBuilder.destroy("test")
+    assert KVCacheEngineBuilder.get("test") is None
+    KVCacheEngineBuilder.destroy("test")
+
+
+def test_statement_30_hit_rates_per_request_and_per_tier(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        engine.store(ids(512), kv(512))
+    with opened(tmp_path) as engine:
+        engine.retrieve(torch.cat([ids(512), ids(488, seed=3)]))
+        engine.retrieve(ids(512))
+        engine.retrieve(ids(500, seed=5))
+        first, second, third = engine.requests
+        assert (first.asked, first.found, first.by_tier) == (1000, 512, {"disk": 512})
+        assert (second.asked, second.found, second.by_tier, second.hit_rate) == (512, 512, {"memory": 512}, 1.0)
+        assert (third.found, third.by_tier, third.hit_rate) == (0, {}, 0.0)
+        report = engine.report()
+        assert (report.total.asked, report.total.found) == (2012, 1024)
+        assert report.total.by_tier == {"disk": 512, "memory": 512} and report.notices == ()
+        assert report.tiers["memory"].hits == 2 and report.tiers["disk"].hits == 2
+
+
+# -- beyond the seed
+
+
+@pytest.mark.parametrize("stored", [5, 16, 40, 256, 300, 512, 700])
+@pytest.mark.parametrize("common", [0, 1, 5, 16, 17, 255, 256, 257, 300, 511, 512, 600])
+def test_longest_hits_to_the_token(tiers: dict[str, Any], stored: int, common: int) -> None:
+    common = min(stored, common)
+    asked = torch.cat([ids(stored)[:common], torch.full((600,), 60_000)])
+    with opened(**tiers) as engine:
+        engine.store(ids(stored), kv(stored))
+        expected = common
+        page = min(stored - common // 256 * 256, 256)
+        if common % 256 < min(16, page):
+            expected = common // 256 * 256  # fewer than 16 tokens of a page, or not all of a shorter one, are no hit
+        for _ in range(2):
+            found, known = engine.longest(asked)
+            assert known == expected and (same(found, kv(known)) if known else found == ())
+        found, known = engine.longest(ids(stored))
+        assert known == stored and same(found, kv(stored))
+    if tiers["folder"] is not None:  # a new process has seen nothing
+        with opened(**tiers) as engine:
+            found, known = engine.longest(asked)
+            assert known == expected and (same(found, kv(known)) if known else found == ())
+
+
+def test_longest_takes_the_best_of_many_pages(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        for shared in range(20, 240, 20):
+            other = torch.cat([ids(300)[:shared], torch.full((300 - shared,), 50_000 + shared)])
+            engine.store(other, kv(300))
+        engine.store(ids(300, seed=8), kv(300, seed=8))
+    with opened(tmp_path) as engine:
+        assert engine.longest(ids(300))[1] == 220
+        assert engine.longest(torch.cat([ids(300)[:100], ids(9, seed=1)]))[1] == 100
+    with opened(tmp_path, cache_salt="tenant") as engine:
+        assert engine.longest(ids(300))[1] == 0
+        engine.store(ids(300), kv(300))
+        assert engine.lookup(ids(300)) == 300 and not any("tenant" in path.name for path in tmp_path.iterdir())
+
+
+def test_trimmed_layers_are_refused_with_a_notice() -> None:
+    with opened() as engine:
+        trimmed = list(kv(300))
+        trimmed[1] = cut([trimmed[1]], 200, 300)[0]
+        engine.store(ids(300), tuple(trimmed))
+        assert engine.lookup(ids(300)) == 0
+        assert "layers hold [100, 300] of 300 tokens: not stored" in engine.report().notices[0]
+
+
+def test_generated_tokens_are_stored_page_by_page_where_that_is_wanted() -> None:
+    calls: list[int] = []
+
+    def current(count: int) -> Any:
+        calls.append(count)
+        return kv(count)
+
+    for wanted in (True, False):
+        with opened(chunk_size=64, save_decode_cache=wanted) as engine:
+            engine.store(ids(200)[:100], kv(100))
+            for count in range(101, 200):
+                engine.save_decoded(ids(200)[:count], lambda count=count: current(count))
+            engine.tiers.flush()
+            assert engine.lookup(ids(200)) == (192 if wanted else 64) and engine.longest(ids(200))[1] == (
+                192 if wanted else 100
+            )
+            assert engine.save_decoded(ids(200), lambda: current(200), is_done=True) == wanted
+            engine.tiers.flush()
+            assert engine.lookup(ids(200)) == (200 if wanted else 64)
+            assert not wanted or same(engine.retrieve(ids(200))[0], kv(200))
+    assert calls == [128, 192, 200]
+
+
+def test_pages_are_pinned_moved_inspected_and_cleared(tmp_path: Path) -> None:
+    page = 100_000
+    with opened(tmp_path, max_local_cpu_size=3 * page / 2**30, max_local_disk_size=3 * page / 2**30) as engine:
+        engine.store(ids(512), kv(512))
+        assert engine.pin(ids(512)) == 512
+        for seed in range(1, 9):
+            engine.store(ids(512, seed), kv(512, seed))
+        assert engine.lookup(ids(512)) == 512 and engine.lookup(ids(512, 8)) > 0 and engine.lookup(ids(512, 2)) == 0
+        engine.pin(ids(512), False)
+        assert engine.move(ids(512), "disk") == 2
+        moved = {KVKey.parse(key).chunk_hash for key in engine._known(ids(512))}
+        listed = engine.inspect()
+        assert moved <= {key.chunk_hash for key, _ in listed["disk"]} and len(moved) == 2
+        assert moved.isdisjoint(key.chunk_hash for key, _ in listed["memory"])
+        assert all(
+            key.model == METADATA.model_name and size > 256 * 24 for tier in listed.values() for key, size in tier
+        )
+        assert engine.move(ids(512), "memory") == 2 and engine.lookup(ids(512)) == 512
+        with pytest.raises(ValueError, match="there is no tier 'redis'") as error:
+            engine.move(ids(512), "redis")
+        assert error.value.hint == "this engine has memory, disk"  # type: ignore[attr-defined]
+        assert engine.clear(ids(512)) == 2 and engine.lookup(ids(512)) == 0
+
+
+def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        engine.store(ids(300), kv(300))
+        place = engine._known(ids(300))[0].rpartition("@after%")[2]
+        foreign = [
+            tmp_path / name for name in (f"x@after%{place}.pt", f"a@b@c@d@e@after%{place}.pt", "notes.txt", "!zz.pt")
+        ]
+        for path in foreign:
+            path.write_bytes(b"no page")
+    with opened(tmp_path) as engine:
+        assert engine.longest(torch.cat([ids(300)[:100], ids(50, seed=2)]))[1] == 100
+        assert len(engine.inspect()["disk"]) == 2 and all(path.exists() for path in foreign)
+
+
+def test_without_a_fingerprint_there_is_a_notice() -> None:
+    with opened(metadata=KVCacheMetadata("m")) as engine:
+        assert "without a fingerprint" in engine.report().notices[0]
+
+
+def test_prefetch_loads_into_memory(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        engine.store(ids(512), kv(512))
+    with opened(tmp_path) as engine:
+        engine.prefetch(ids(512))
+        engine.tiers.flush()
+        engine.retrieve(ids(512))
+        assert engine.requests[-1].by_tier == {"memory": 512}
+
+
+def test_the_beginning_of_a_sequence_is_evicted_last(tmp_path: Path) -> None:
+    size = 4 * 60_000
+    with opened(tmp_path, max_local_cpu_size=size / 2**30, max_local_disk_size=size / 2**30) as engine:
+        engine.store(ids(2000), kv(2000))
+        assert engine.lookup(ids(2000)) == 256 * 4
+        engine.store(ids(256, 1), kv(256, 1))
+        assert engine.lookup(ids(2000)) == 256 * 3 and engine.lookup(ids(256, 1)) == 256
+        for tier in engine.tiers.tiers:
+            assert sum(tier.sizes().values()) <= size
+
+
+def test_check_20_a_cap_smaller_than_a_page_is_a_notice_and_no_error(tmp_path: Path) -> None:
+    with opened(tmp_path, max_local_cpu_size=1e-6, max_local_disk_size=1e-6) as engine:
+        engine.store(ids(300), kv(300))
+        assert engine.lookup(ids(300)) == 0 and engine.longest(ids(300)) == ((), 0)
+        assert sum("the cap is 1073 bytes" in notice for notice in engine.report().notices) >= 2
+
+
+def test_check_14_a_foreign_or_damaged_page_is_a_miss_that_names_it(tmp_path: Path) -> None:
+    with opened(tmp_path, local_cpu=False) as engine:
+        engine.store(ids(512), kv(512))
+        first, second = engine._known(ids(512))
+        (whole,) = engine.tiers.get([second])
+        assert whole is not None
+        for value in (b"no page at all", bytes(1000), bytes(whole)[:-4], _with_other_tokens(whole)):
+            engine.tiers.put(second, value)
+            assert engine.retrieve(ids(512))[1].sum() == 256 == engine.lookup(ids(512))
+        path = next(path for path in tmp_path.glob("*.pt") if path.name.startswith(first[:40]) and first in path.name)
+        path.write_bytes(path.read_bytes()[:-1])
+        assert engine.retrieve(ids(512))[0] == () and engine.longest(ids(512)) == ((), 0)
+        assert any("is damaged" in notice for notice in engine.report().notices)
+        engine.store(ids(512), kv(512))
+        assert same(engine.retrieve(ids(512))[0], kv(512))
+
+
+def _with_other_tokens(page: Any) -> bytes:
+    from lmql_lite.cache.kv.kv_page import decode_page, encode_page
+
+    found = decode_page(page)
+    return bytes(encode_page(found.tokens + 1, found.parent, found.layers, "float32"))
+
+
+def test_check_15_a_planted_pickle_is_never_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pickle
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("something executable was loaded")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    with opened(tmp_path) as engine:
+        engine.store(ids(300), kv(300))
+    for path in tmp_path.glob("*.pt"):
+        path.write_bytes(b"cos\nsystem\n(S'echo never'\ntR.")
+    with opened(tmp_path) as engine:
+        assert engine.retrieve(ids(300))[0] == () and len(engine.report().notices) == 2
+
+
+@pytest.mark.parametrize("cycles", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_check_22_cycles_leave_no_threads_no_descriptors_and_no_memory(tmp_path: Path, cycles: int) -> None:
+    import os
+
+    def pages() -> int:
+        """Memory pages of this process that are in use."""
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1])
+
+    with opened(
+        tmp_path, chunk_size=4, max_local_disk_size=40_000 / 2**30, max_local_cpu_size=20_000 / 2**30
+    ) as engine:
+        engine.store(ids(8), kv(8), blocking=False)
+        engine.tiers.flush()
+        threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        for number in range(1, cycles):
+            engine.store(ids(8, number), kv(8))
+            engine.longest(ids(8, number))
+            if number == cycles // 2:
+                before = pages()
+        assert (pages() - before) * os.sysconf("SC_PAGESIZE") < 8 << 20
+        assert threading.active_count() == threads and len(os.listdir("/proc/self/fd")) == descriptors
+        assert sum(engine.tiers.tiers[1].sizes().values()) <= 40_000
+
+
+def test_many_threads_share_an_engine(tmp_path: Path) -> None:
+    def work(number: int) -> bool:
+        sequence = torch.cat([ids(300), torch.full((100,), 51_000 + number % 5)])
+        engine.store(sequence, kv(400), blocking=number % 2 == 0)
+        found, known = engine.longest(sequence)
+        return bool(known) and same(found, kv(known))
+
+    with opened(tmp_path, chunk_size=64) as engine, ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(work, range(40)))
+
+
+def test_tokens_may_be_tensors_arrays_or_lists() -> None:
+    with opened() as engine:
+        engine.store(ids(300).to(torch.int32), kv(300))
+        for form in (ids(300), ids(300).tolist(), ids(300).numpy(), ids(300).numpy().astype(np.uint16)):
+            assert engine.lookup(form) == 300
+
+
+def test_check_21_another_process_with_another_hash_seed_hits_everything(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from tests.cache.kv.engines import ids, kv, opened, same
+with opened(Path({str(tmp_path)!r})) as engine:
+    assert engine.lookup(ids(700)) == 700
+    assert same(engine.retrieve(ids(700))[0], kv(700))
+    assert engine.longest(ids(700)[:650])[1] == 650
+    print("found")
+"""
+    with opened(tmp_path) as engine:
+        engine.store(ids(700), kv(700))
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={"PYTHONHASHSEED": "77", "PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr
+
+
+def test_the_python_of_the_documentation_runs() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "kv.md").read_text("utf-8")
+    exec(text.split("```python\n")[1].split("```")[0], {})
+    assert list(Path("kv-cache").glob("*.pt"))

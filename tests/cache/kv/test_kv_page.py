@@ -1,0 +1,141 @@
+"""Chunks, hashes, keys and bytes of pages. Numbers are those of the statements in the reference's section 1.1."""
+
+from __future__ import annotations
+
+import doctest
+import hashlib
+import random
+
+import numpy as np
+import pytest
+
+from lmql_lite.cache.kv import kv_page
+from lmql_lite.cache.kv.kv_page import (
+    KVError,
+    KVKey,
+    chunk_hash,
+    chunk_tokens,
+    decode_page,
+    dtype_name,
+    encode_page,
+    page_tokens,
+    place_tags,
+    prefix_hashes,
+)
+from lmql_lite.store import disk_tier, envelope, memory_tier
+
+
+def tokens(*ids: int) -> np.ndarray:
+    return np.array(ids, np.int64)
+
+
+@pytest.mark.parametrize("module", [kv_page, disk_tier, envelope, memory_tier])
+def test_examples_in_docstrings_run(module: object) -> None:
+    failed, run = doctest.testmod(module)  # type: ignore[arg-type]
+    assert run and not failed
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 1000])
+def test_statement_1_chunks_are_consecutive_slices(count: int) -> None:
+    ids = np.arange(count)
+    chunks = chunk_tokens(ids, 256)
+    assert [len(chunk) for chunk in chunks] == [256] * (count // 256) + [count % 256] * bool(count % 256)
+    assert np.array_equal(np.concatenate([tokens(), *chunks]), ids)
+
+
+def test_statements_2_3_and_check_5_hashes_are_known_answers() -> None:
+    first = hashlib.sha256(b"".join(n.to_bytes(8, "little", signed=True) for n in (1, 2, 3))).hexdigest()
+    assert chunk_hash(tokens(1, 2, 3), "") == first
+    assert first == "e2e2033ae7e19d680599d4eb0a1359a2b48ec5baac75066c317fbf85159c54ef"
+    second = hashlib.sha256(first.encode("ascii") + (4).to_bytes(8, "little")).hexdigest()
+    assert chunk_hash(tokens(4), first) == second
+    for kind in (np.int32, np.uint16, np.int64, ">i8"):
+        assert chunk_hash(np.array([1, 2, 3], kind).astype(np.int64), "") == first
+
+
+def test_statements_4_5_and_check_5_a_hash_depends_on_every_token_up_to_its_end() -> None:
+    ids = np.arange(1000)
+    hashes = prefix_hashes(chunk_tokens(ids, 256))
+    assert hashes[0] == chunk_hash(ids[:256], "") and hashes[3] == chunk_hash(ids[768:], hashes[2])
+    for place in (0, 255, 256, 700, 999):
+        changed = ids.copy()
+        changed[place] += 1
+        others = prefix_hashes(chunk_tokens(changed, 256))
+        assert [a == b for a, b in zip(hashes, others, strict=True)] == [n < place // 256 for n in range(4)]
+
+
+@pytest.mark.parametrize("model", ["m", "org/model", "a@b", "a%40b", "@@", "Zoë", "C:\\models\\x y", ""])
+def test_statements_6_and_7_a_key_comes_back_from_its_text_whatever_the_model_is_called(model: str) -> None:
+    key = KVKey("huggingface", model, 8, 3, "ab" * 32, "bfloat16", (("weights", "a@b%c"), ("after", ".12ab34cd")))
+    assert KVKey.parse(str(key)) == key
+    assert str(key).split("@")[0] == "huggingface" and str(key).split("@")[2:6] == ["8", "3", "ab" * 32, "bfloat16"]
+    assert KVKey.parse("vllm@m@1@0@ff@half") == KVKey("vllm", "m", 1, 0, "ff", "half")
+
+
+@pytest.mark.parametrize("text", ["", "a@b@c", "f@m@x@0@h@half", "f@m@1@0@h@half@tag"])
+def test_statement_6_other_text_is_no_key(text: str) -> None:
+    with pytest.raises(ValueError, match="is no key of a page"):
+        KVKey.parse(text)
+
+
+def test_statement_7_dtypes_have_names_and_others_raise() -> None:
+    assert [dtype_name(name) for name in ("half", "bfloat16", "float", "double", "int8", "uint8", "fp8_e4m3fn")] == [
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "int8",
+        "uint8",
+        "float8_e4m3fn",
+    ]
+    for name in ("complex64", "int64", "", "q4"):
+        with pytest.raises(ValueError, match="cannot be stored"):
+            dtype_name(name)
+
+
+def page_bytes() -> bytearray:
+    layers = [(np.arange(24, dtype="u4").reshape(2, 3, 4), np.arange(30, dtype="u4").reshape(1, 3, 10))] * 2
+    return encode_page(tokens(5, 6, 7), "parent", layers, "float32")
+
+
+def test_a_page_comes_back_with_layers_of_different_shapes() -> None:
+    page = decode_page(page_bytes())
+    assert page.tokens.tolist() == [5, 6, 7] and page.parent == "parent" and len(page.layers) == 2
+    assert page.layers[1][0].shape == (2, 3, 4) and page.layers[1][1].tolist() == [
+        np.arange(30).reshape(3, 10).tolist()
+    ]
+    assert page_tokens(page_bytes()[:2000]).tolist() == [5, 6, 7]  # type: ignore[union-attr]
+    assert page_tokens(page_bytes()[:100]) is None
+
+
+def test_a_page_is_a_safetensors_file() -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    found = safetensors.load(bytes(page_bytes()))
+    assert set(found) == {"tokens", "k.0", "v.0", "k.1", "v.1"} and found["v.1"].shape == (1, 3, 10)
+
+
+def test_other_bytes_are_an_error_and_never_a_page_of_other_sizes() -> None:
+    whole, numbers = page_bytes(), random.Random(3)
+    length = 8 + int.from_bytes(whole[:8], "little")
+    for _ in range(3000):
+        damaged = bytearray(whole)
+        for _ in range(numbers.randrange(1, 3)):
+            damaged[numbers.randrange(length)] = numbers.randrange(32, 127)
+        if numbers.random() < 0.2:
+            del damaged[numbers.randrange(len(damaged)) :]
+        try:
+            page = decode_page(damaged)
+        except KVError:
+            continue
+        assert sum(a.nbytes for pair in page.layers for a in pair) + page.tokens.nbytes <= len(damaged)
+    for other in (b"", b"\x80\x04K\x01.", b"{}", bytes(100), b"\xff" * 100, bytes(8) + b"[]", b"[" * 100_000):
+        with pytest.raises(KVError):
+            decode_page(other)
+
+
+def test_places_tell_which_pages_may_share_a_beginning() -> None:
+    asked = np.arange(40)
+    for length in (1, 15, 16, 17, 40):
+        assert place_tags("ab" * 32, asked[:length])[-1] in place_tags("ab" * 32, asked)
+    assert place_tags("ab" * 32, asked + 1)[-1] not in place_tags("ab" * 32, asked)
+    assert place_tags("cd" * 32, asked)[-1] not in place_tags("ab" * 32, asked)

@@ -1,0 +1,294 @@
+"""Trees that several processes share through a stream, with a real server that forgets, hangs and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import lmql_lite as lq
+from lmql_lite.apps.cache_commands import cache
+from lmql_lite.cache.file_contents import read_file
+from lmql_lite.cache.model_trees import ModelTrees, open_log
+from lmql_lite.cache.redis_log import RedisLog
+from lmql_lite.errors import CacheError
+from lmql_lite.store import redis_connection
+from tests.cache.process import VOCABULARY, Clock, Process, at, head, said
+from tests.store.redis_server import RedisServer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path) as running:
+        yield running
+
+
+class Time:
+    """Time of the circuit breaker, which passes when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(redis_connection.time, "monotonic", lambda: self.now)
+
+    def passes(self) -> None:
+        self.now += 60.0
+
+
+def shared(server: RedisServer, work: Callable[..., Awaitable[None]], many: int = 2) -> None:
+    """Runs `work` with processes on one stream."""
+
+    async def main() -> None:
+        clock = Clock()
+        opened = [await ModelTrees.open(f"{server.url}/trees", clock=clock) for _ in range(many)]
+        try:
+            await work(*(Process(trees, clock) for trees in opened))
+        finally:
+            for trees in opened:
+                await trees.close()
+
+    asyncio.run(main())
+
+
+def test_what_one_learns_the_others_know(server: RedisServer) -> None:
+    async def work(one: Process, two: Process, three: Process) -> None:
+        await one.learn(7, 1, 2)
+        await two.trees.follow()
+        assert said(two.tree, 1, 2) == 7
+        await two.learn(8, 1, 2, 7)
+        await one.learn(9, 4)
+        for process in (one, two, three):
+            await process.trees.follow()
+            assert [said(process.tree, 1, 2), said(process.tree, 1, 2, 7), said(process.tree, 4)] == [7, 8, 9]
+            assert process.trees.notices == ()
+
+    shared(server, work, 3)
+
+
+def test_three_writers_at_once_keep_everything(server: RedisServer) -> None:
+    async def work(*processes: Process) -> None:
+        async def learn(number: int, process: Process) -> None:
+            for token in range(30):
+                await process.learn(token, number, token, token + 1)
+
+        await asyncio.gather(*(learn(number, process) for number, process in enumerate(processes)))
+        for process in processes:
+            await process.trees.follow()
+            assert all(said(process.tree, n, t, t + 1) == t for n in range(3) for t in range(30))
+
+    shared(server, work, 3)
+
+    async def fresh(process: Process) -> None:
+        await process.trees.follow()
+        assert all(said(process.tree, n, t, t + 1) == t for n in range(3) for t in range(30))
+        assert process.trees.notices == ()
+
+    shared(server, fresh, 1)
+
+
+def test_a_refresh_takes_the_place_of_what_all_others_knew(server: RedisServer) -> None:
+    async def work(one: Process, two: Process) -> None:
+        await one.learn(7, 1, 2)
+        await two.trees.follow()
+        await two.refresh(lambda tree: tree.add_scores(at(tree, 1, 2), head(9), run=1))
+        await two.save()
+        await one.trees.follow()
+        assert said(one.tree, 1, 2) == said(two.tree, 1, 2) == 9
+
+    shared(server, work)
+
+
+def test_while_the_server_is_away_everybody_works_on_and_appends_later(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time(monkeypatch)
+
+    async def work(one: Process, two: Process) -> None:
+        async def learn_alone(token: int, *path: int) -> None:
+            one.tree.add_scores(at(one.tree, *path), head(token), run=1)
+            assert not await one.trees.save("model", "a model", VOCABULARY)
+
+        await one.learn(7, 1, 2)
+        await two.trees.follow()
+        server.hang()
+        await learn_alone(8, 1, 2, 7)
+        await learn_alone(9, 1, 2, 7, 8)
+        assert said(one.tree, 1, 2, 7, 8) == 9 and "does not answer" in one.trees.notices[0]
+        server.wake()
+        time.passes()
+        await two.learn(5, 3)
+        await one.trees.follow()  # nothing new was learned: what waits is appended all the same
+        await two.trees.follow()
+        assert [said(two.tree, *path) for path in ((1, 2), (1, 2, 7), (1, 2, 7, 8), (3,))] == [7, 8, 9, 5]
+        assert said(one.tree, 3) == 5
+
+    shared(server, work)
+
+
+@pytest.mark.parametrize("loss", ["flush", "stream", "restart"])
+def test_a_server_that_forgets_is_told_again_what_runs_use(
+    server: RedisServer, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = pytest.importorskip("redis")
+    time = Time(monkeypatch)
+
+    async def work(one: Process, two: Process) -> None:
+        await one.learn(7, 1, 2)
+        await one.learn(8, 1, 2, 7)
+        await two.trees.follow()
+        if loss == "restart":
+            server.stop()
+            server.start()
+        else:
+            client = redis.Redis.from_url(server.url)
+            client.flushall() if loss == "flush" else client.delete("lmql_lite:{trees}:log")
+            client.close()
+        time.passes()
+        await one.trees.follow()
+        time.passes()
+        await one.trees.follow()
+        assert said(one.tree, 1, 2) == 7  # from memory; what is used is written again
+        await one.learn(9, 5)
+        await two.trees.follow()
+        assert said(two.tree, 5) == 9 and said(two.tree, 1, 2) == 7
+
+    shared(server, work)
+
+    async def fresh(process: Process) -> None:
+        await process.trees.follow()
+        assert said(process.tree, 5) == 9 and said(process.tree, 1, 2) == 7
+        assert said(process.tree, 1, 2, 7) is None  # nobody used it since
+
+    shared(server, fresh, 1)
+
+
+def test_a_server_that_comes_back_without_its_latest_entries_is_noticed(server: RedisServer) -> None:
+    redis = pytest.importorskip("redis")
+
+    async def work(one: Process, two: Process) -> None:
+        for token in range(6):
+            await one.learn(token, token)
+        await two.trees.follow()
+        client = redis.Redis.from_url(server.url)
+        for place, _ in client.xrevrange("lmql_lite:{trees}:log", count=3):
+            client.xdel("lmql_lite:{trees}:log", place)
+        client.close()
+        await two.learn(9, 9)  # somebody else has appended since
+        await one.trees.follow()
+        assert said(one.tree, 9) == 9 and [said(one.tree, token) for token in range(6)] == list(range(6))
+        await one.learn(8, 8)
+
+    shared(server, work)
+
+    async def fresh(process: Process) -> None:
+        await process.trees.follow()
+        assert [said(process.tree, token) for token in range(6)] == list(range(6))
+
+    shared(server, fresh, 1)
+
+
+def test_a_stream_that_is_full_starts_over_with_what_is_in_use(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = pytest.importorskip("redis")
+    most = 4000
+    monkeypatch.setattr("lmql_lite.cache.model_trees.RedisLog", partial(RedisLog, most_bytes=most))
+    sizes = []
+
+    async def work(one: Process, two: Process) -> None:
+        client = redis.Redis.from_url(server.url)
+        for token in range(60):
+            await one.learn(token % 50, 1, token)
+            await two.trees.follow()
+            assert said(two.tree, 1, token) == token % 50  # what was kept is read by the other
+            sizes.append(sum(len(fields[b"frame"]) for _, fields in client.xrange("lmql_lite:{trees}:log")))
+        assert said(one.tree, 1, 59) == 9 and any("starts over" in notice for notice in one.trees.notices)
+        client.close()
+
+    shared(server, work)
+    assert max(sizes) < most + 2000 and sizes != sorted(sizes)  # the cap, and what one save adds
+
+    async def fresh(process: Process) -> None:
+        await process.trees.follow()
+        assert said(process.tree, 1, 59) == 9
+
+    shared(server, fresh, 1)
+
+
+def test_commands_read_a_stream_and_do_not_rewrite_it(server: RedisServer, tmp_path: Path) -> None:
+    async def work(one: Process) -> None:
+        for token in range(5):
+            await one.learn(token, 1, token)
+
+    shared(server, work, 1)
+    url, file = f"{server.url}/trees", tmp_path / "x.tokens"
+    found = read_file(url)
+    assert found.is_sound and found.topks == 5
+    run = CliRunner()
+    assert run.invoke(cache, ["stats", url]).exit_code == 0
+    assert run.invoke(cache, ["merge", url, "-o", str(file)]).exit_code == 0 and read_file(file).topks == 5
+    for command in (["compact", url], ["clear", "--yes", url]):
+        refused = run.invoke(cache, command)
+        assert refused.exit_code == 6 and "which is not rewritten" in refused.output
+    for wrong in (f"{server.url}/nothing", "redis://127.0.0.1:1/trees"):
+        with pytest.raises(CacheError, match=r"has no stream 'nothing'|does not answer"):
+            read_file(wrong)
+
+
+def test_damaged_and_foreign_entries_are_misses(server: RedisServer) -> None:
+    redis = pytest.importorskip("redis")
+
+    async def work(one: Process, two: Process) -> None:
+        client = redis.Redis.from_url(server.url)
+        await one.learn(7, 1)
+        last = client.xrevrange("lmql_lite:{trees}:log", count=1)[0][0]
+        for fields in ({"frame": b"garbage"}, {"other": b"x"}):
+            last = client.xadd("lmql_lite:{trees}:log", {"before": last, **fields})
+        await one.learn(8, 2)
+        await two.trees.follow()
+        assert said(two.tree, 1) == 7 and said(two.tree, 2) == 8
+        assert any("holds damaged records" in notice for notice in two.trees.notices)
+        client.close()
+
+    shared(server, work)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://", "redis://host", "redis://host:1/", "redis://host:1/a/b", "redis://host:x/a"]
+)
+def test_a_url_without_a_name_is_an_error(url: str) -> None:
+    with pytest.raises(CacheError, match="names no stream on a server"):
+        open_log(url, durable=False)
+
+
+def test_durable_is_refused() -> None:
+    with pytest.raises(CacheError, match="cannot be durable"):
+        open_log("redis://localhost:6379/name", durable=True)
+
+
+QUERY = 'argmax\n    "The sky is[X]"\nwhere\n    len(TOKENS(X)) < 6\n'
+
+
+def test_runs_share_a_server_and_say_the_same_without_it(server: RedisServer) -> None:
+    url = f"{server.url}/runs"
+    alone = lq.run_sync(QUERY, model="demo", cache=False)
+    first = lq.run_sync(QUERY, model="demo", cache=url)
+    assert first.prompt == alone.prompt and not first.notices
+    script = f"""
+import lmql_lite as lq
+result = lq.run_sync({QUERY!r}, model="demo", cache={url!r})
+assert result.prompt == {alone.prompt!r} and result.usage.tokens_from_model == 0, result.usage
+print("known")
+"""
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "known\n"), done.stderr
+    server.stop()
+    later = lq.run_sync(QUERY.replace("sky", "sea"), model="demo", cache=url)
+    assert later.prompt == lq.run_sync(QUERY.replace("sky", "sea"), model="demo", cache=False).prompt
+    assert any("does not answer" in notice for notice in later.notices)

@@ -1,0 +1,472 @@
+"""Single rules of holes, by example. What holds for all conditions is in test_engine.py."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lmql_lite.constraints import automaton as automata
+from lmql_lite.constraints import masks as walks
+from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
+from lmql_lite.constraints.masks import MASKS_BYTES, Recent
+from lmql_lite.constraints.terms import (
+    And,
+    Begins,
+    Choice,
+    Constant,
+    Contains,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    StopPattern,
+    Term,
+)
+from lmql_lite.constraints.units import PARTS, measured
+from lmql_lite.constraints.vocabulary import Vocabulary
+from lmql_lite.constraints.walk import Walk, walk
+from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.models.demo import DemoModel
+from lmql_lite.models.scripted import ScriptedTokenizer
+
+TOKENIZER = ScriptedTokenizer((*ScriptedTokenizer().vocabulary[258:], b"cats", b"cat", b"s\n", b"aa", b"ab", b"\nc"))
+VOCABULARY = Vocabulary(TOKENIZER.vocabulary, TOKENIZER.eos)
+HOLE = Span("test.lq", "[X]", 0, 3)
+
+
+def opened(term: Term, following: bytes = b"", max_tokens: int = 1024) -> HoleMatcher:
+    return Engine(VOCABULARY).matcher(term, following, max_tokens, "X", HOLE)
+
+
+def allowed(matcher: HoleMatcher, held: bytes = b"", tokens_left: int = 1024) -> set[bytes | None]:
+    """The bytes of the allowed tokens; None stands for end-of-text."""
+    return {VOCABULARY.tokens[token] for token in np.flatnonzero(matcher.allowed(held, tokens_left)).tolist()}
+
+
+def test_a_hole_without_conditions_takes_any_text_and_may_end_between_characters() -> None:
+    matcher = opened(And(()))
+    assert None in allowed(matcher) and b"\xff" not in allowed(matcher) and b"\x80" not in allowed(matcher)
+    half = matcher.advance("é".encode()[:1])
+    assert allowed(half) == {bytes([byte]) for byte in range(0x80, 0xC0)}
+    assert half.ending is None and half.advance("é".encode()[1:]).value == "é".encode()
+
+
+def test_a_token_may_run_past_a_stop() -> None:
+    """S14."""
+    matcher = opened(Stop(b"\n", inclusive=True))
+    ended = matcher.advance(b"ok").advance(b".\n\n")
+    assert (ended.ending, ended.value, ended.text) == ("stop", b"ok.\n", b"ok.\n\n")
+
+
+def test_a_stop_waits_for_its_guard_and_the_first_that_may_ends_the_hole() -> None:
+    """S13."""
+    matcher = opened(And((Stop(b".", inclusive=True), Length(8, None))))
+    ended = matcher.advance(b"Short. Longer. More.")
+    assert (ended.ending, ended.value) == ("stop", b"Short. Longer.")
+
+
+def test_stops_in_a_disjunction_guard_their_own_conjuncts() -> None:
+    """S13."""
+    either = Or((And((Stop(b".", inclusive=True), Length(0, 3))), And((Stop(b"!", inclusive=True), Length(4, None)))))
+    assert opened(either).advance(b"ab. and on!").value == b"ab."
+    assert opened(either).advance(b"abc. and on!").value == b"abc. and on!"
+    assert opened(either).advance(b"a!b.").value == b"a!b.", "an end needs a stop whose own conjunct holds"
+
+
+@pytest.mark.parametrize(
+    ("phrase", "said", "value"),
+    [(b"aab", b"aaab", b"a"), (b"abab", b"abaabab", b"aba"), (b"aa", b"caa", b"c"), (b"b", b"b", b"")],
+)
+def test_stops_before_cut_where_the_phrase_began(phrase: bytes, said: bytes, value: bytes) -> None:
+    matcher = opened(Stop(phrase, inclusive=False))
+    for byte in said:
+        assert matcher.ending is None
+        assert value.startswith(matcher.text[: matcher.certain])
+        matcher = matcher.advance(bytes([byte]))
+    assert (matcher.ending, matcher.value) == ("stop", value)
+
+
+def test_stops_before_judge_the_value_without_the_phrase() -> None:
+    """S15: the phrase may break a bound, leave the options or hold what is forbidden."""
+    full = opened(And((Stop(b"END", inclusive=False), Length(0, 3)))).advance(b"abc")
+    assert full.ending is None and allowed(full) == {b"E", None}
+    assert full.advance(b"END").value == b"abc"
+    choice = opened(And((Stop(b"\n", inclusive=False), Choice((b"cat", b"dog"))))).advance(b"cat")
+    assert choice.advance(b"\nc").value == b"cat"
+    assert opened(And((Stop(b"no", inclusive=False), Not(Contains(b"no"))))).advance(b"xno").value == b"x"
+    assert opened(And((Stop(b"xy", inclusive=False), Not(Contains(b"x"))))).advance(b"axy").value == b"a"
+
+
+def test_length_counts_code_points() -> None:
+    """S15."""
+    matcher = opened(Length(2, 2)).advance("é".encode())
+    assert b" a" not in allowed(matcher) and "😀".encode() in allowed(matcher)
+    assert matcher.advance("😀".encode()).ending == "bound"
+
+
+def test_a_choice_that_begins_another_is_decided_by_the_model() -> None:
+    """S18: nothing is known of what follows, so any token that continues no option ends it, with no byte kept."""
+    matcher = opened(Choice((b"cat", b"cats")))
+    assert matcher.forced() == b"cat" and allowed(matcher) == {b"c", b"ca", b"cat", b"cats"}
+    matcher = matcher.advance(b"cat")
+    assert matcher.ending is None and matcher.forced() == b""
+    assert {b"s", b"\n", b" the", None} <= allowed(matcher) and b"s\n" not in allowed(matcher)
+    assert (matcher.advance(b"\n").ending, matcher.advance(b"\n").value) == ("end-of-text", b"cat")
+    assert (matcher.advance(b"s").ending, matcher.advance(b"s").value) == ("forced", b"cats")
+
+
+def test_the_text_that_follows_ends_a_choice() -> None:
+    """S18: only tokens that agree with it as far as both go."""
+    matcher = opened(Choice((b"cat", b"cats")), following=b"\n- ").advance(b"cat")
+    assert allowed(matcher) == {b"s", b"s\n", b"\n", b"\n-", None}
+    assert allowed(opened(Choice((b"cat", b"cats")), following=b"\n").advance(b"cat")) >= {b"\n\n", b"\n-", b"\nc"}
+    assert allowed(opened(Choice((b"cat", b"cats")), following=b"s").advance(b"cat")) == {b"s", None}
+
+
+def test_a_pattern_ends_with_what_it_cannot_go_on_with() -> None:
+    """S16, S18: also where nothing is known of what follows, since a model seldom says end-of-text there."""
+    matcher = opened(Matches("[0-9]+")).advance(b"12")
+    assert matcher.ending is None and matcher.certain == 2
+    assert {b"3", b"\n", b"a", b" the", None} <= allowed(matcher) and b"\xff" in allowed(matcher)
+    assert (matcher.advance(b"\n").ending, matcher.advance(b"\n").value) == ("end-of-text", b"12")
+    followed = opened(Matches("[0-9]+"), following=b"\n- ").advance(b"12")
+    assert allowed(followed) == {*(bytes([digit]) for digit in b"0123456789"), b"12", b"\n", b"\n-", None}
+    assert b"\n" not in allowed(opened(Matches("[0-9]+"))), "nothing was said yet"
+
+
+def test_a_pattern_that_only_forbids_does_not_end_a_hole() -> None:
+    matcher = opened(Matches("(?a:[\x00-\x7f]*)", delimits=False)).advance(b"Caf")
+    assert {b"e", None} <= allowed(matcher) and "é".encode()[:1] not in allowed(matcher)
+
+
+def test_a_pattern_of_fixed_length_ends_by_itself() -> None:
+    matcher = opened(Matches(r"[0-9]{2}/[0-9]{2}"))
+    assert matcher.advance(b"12").forced() == b"/" and matcher.advance(b"1").forced() == b""
+    assert (matcher.advance(b"12/31").ending, matcher.advance(b"12/31").value) == ("forced", b"12/31")
+    assert opened(Matches("yes")).forced() == b"yes"
+
+
+def test_patterns_take_part_in_the_algebra() -> None:
+    """S19."""
+    both = opened(And((Matches("[ab]*"), Matches(".*b.{3}"), Length(6, 6))))
+    assert both.advance(b"aa").forced() == b"b" and both.advance(b"aabaaa").ending == "forced"
+    neither = opened(And((Not(Matches("a+")), Not(Matches("b+")), Length(2, 2)))).advance(b"a")
+    assert b"a" not in allowed(neither) and b"b" in allowed(neither)
+    choice = opened(And((Choice((b"cat", b"dog", b"x1")), Matches("[a-z]+"), Not(Matches("d.*")))))
+    assert choice.forced() == b"cat"
+    stop = opened(And((Matches("[0-9]+"), Stop(b".", inclusive=False)))).advance(b"12.")
+    assert (stop.ending, stop.value) == ("stop", b"12")
+
+
+@pytest.mark.parametrize("terms", [(Matches("a+"), Matches("b+")), (Matches("(?s:.*)"), Not(Matches("(?s:.*)")))])
+def test_patterns_that_contradict_each_other_are_found(terms: tuple[Term, ...]) -> None:
+    with pytest.raises(ConstraintError, match=r"contradicts|no text"):
+        opened(And(terms))
+
+
+def test_an_empty_option_is_an_option() -> None:
+    matcher = opened(Choice((b"", b"yes")))
+    assert matcher.ending is None and {b"y", b"\n", None} <= allowed(matcher) and b"yo" not in allowed(matcher)
+    assert matcher.advance(b"\n").value == b"" and matcher.advance(b"yes").ending == "forced"
+    assert opened(Choice((b"",))).ending == "forced" and opened(Choice((b"",))).value == b""
+    assert opened(Length(0, 0)).ending == "forced"
+
+
+def test_options_may_be_repeated_and_many() -> None:
+    dice = random.Random(1)
+    options = [bytes(dice.choices(b"abcdefgh", k=20)) for _ in range(1000)]
+    matcher = opened(Choice((*options, *options)))
+    assert allowed(matcher) == {
+        token for token in TOKENIZER.vocabulary if token and any(o.startswith(token) for o in options)
+    }
+    for token in TOKENIZER.encode(options[7]):
+        assert token in np.flatnonzero(matcher.allowed(b"", 1024))
+        matcher = matcher.advance(VOCABULARY.tokens[token] or b"")
+    assert (matcher.ending, matcher.value) == ("forced", options[7])
+
+
+def test_a_choice_and_a_length_leave_what_meets_both() -> None:
+    """S19: no dead end after the first letter."""
+    matcher = opened(And((Choice((b"cat", b"horse", b"sheep", b"cow")), Length(4, None))))
+    assert b"c" not in allowed(matcher) and {b"h", b"s"} <= allowed(matcher)
+
+
+def test_not_of_a_choice_and_double_not() -> None:
+    other = opened(Not(Choice((b"cat",))))
+    assert None in allowed(other) and other.advance(b"ca").ending is None
+    cat = other.advance(b"cat")
+    assert None not in allowed(cat) and cat.advance(b"s").ending is None and None in allowed(cat.advance(b"s"))
+    assert allowed(opened(Not(Not(Choice((b"cat",)))))) == allowed(opened(Choice((b"cat",))))
+    assert opened(Not(Not(Choice((b"cat",))))).advance(b"cat").ending == "forced"
+
+
+def test_the_limit_of_tokens_keeps_the_way_to_an_end_open() -> None:
+    """S19."""
+    matcher = opened(Contains(b"cat"), max_tokens=3)
+    assert allowed(matcher, tokens_left=3) == {b"c", b"ca", b"cat", b"cats", b"\nc"}
+    with pytest.raises(ConstraintError, match="2 tokens, too few"):
+        opened(Contains(b"cat"), max_tokens=2)
+    with pytest.raises(ConstraintError, match="too few"):
+        opened(Length(10**9, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "terms", "blamed", "reason"),
+    [
+        ("X in []", (Choice(()),), 0, "holds for no text"),
+        ("False", (Constant(False),), 0, "is false"),
+        ("len(X) < 3 and len(X) > 5", (Length(0, 2), Length(6, None)), 1, "and .* cannot hold together"),
+        (
+            "X in ['a'] and 'b' in X and len(X) < 9",
+            (Choice((b"a",)), Contains(b"b"), Length(0, 8)),
+            1,
+            "and .* cannot hold together",
+        ),
+        ("'no' in X and not 'n' in X", (Contains(b"no"), Not(Contains(b"n"))), 1, "and .* cannot hold together"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_and_the_clause_named(
+    text: str, terms: tuple[Term, ...], blamed: int, reason: str
+) -> None:
+    """Law 3, S22."""
+    parts = text.split(" and ")
+    spans = [Span("test.lq", text, text.index(part), text.index(part) + len(part)) for part in parts]
+    placed = tuple(type(term)(**_fields(term), span=span) for term, span in zip(terms, spans, strict=True))
+    with pytest.raises(ConstraintError, match=reason) as caught:
+        opened(And(placed))
+    assert caught.value.span == spans[blamed] and f"`{parts[blamed]}`" in str(caught.value)
+
+
+def _fields(term: Term) -> dict[str, object]:
+    return {name: getattr(term, name) for name in type(term).__slots__ if name != "span"}
+
+
+def row_of(automaton: Automaton, state: int) -> NDArray[np.intp]:
+    return np.array([after for after, _ in automaton.steps(state)], dtype=np.intp)
+
+
+def test_utf8_is_what_python_decodes() -> None:
+    """S15: every sequence of up to three bytes, and the borders of the four-byte ones."""
+    automaton = Automaton(And(()))
+    firsts = np.flatnonzero(row_of(automaton, automaton.start) != NOWHERE).tolist()
+    assert firsts == [byte for byte in range(256) if _begins(bytes([byte]))]
+    for first in firsts:
+        row = row_of(automaton, int(row_of(automaton, automaton.start)[first]))
+        for second in range(256):
+            assert (row[second] != NOWHERE) == _begins(bytes([first, second])), (first, second)
+            if row[second] != NOWHERE and first >= 0xF0:
+                third = row_of(automaton, int(row[second]))
+                assert [b for b in range(256) if third[b] != NOWHERE] == list(range(0x80, 0xC0))
+
+
+def _begins(data: bytes) -> bool:
+    return any(
+        _is_text(data + rest)
+        for rest in (b"", b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf", b"\x80\x80\x80", b"\xbf\xbf\xbf")
+    )
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_tokens_without_bytes_are_never_allowed_and_end_of_text_only_by_its_ids() -> None:
+    """Law 3: also where a tokenizer gives its end-of-text a spelling."""
+    vocabulary = Vocabulary((None, b"<eos>", b"", b"a", b"<", b"<e"), frozenset({1}))
+    matcher = Engine(vocabulary).matcher(Length(3, None), b"", 9, "X", HOLE)
+    assert np.flatnonzero(matcher.allowed(b"", 9)).tolist() == [3, 4, 5]
+    assert np.flatnonzero(matcher.advance(b"aaa").allowed(b"", 9)).tolist() == [1, 3, 4, 5]
+
+
+def test_looking_up_tokens() -> None:
+    vocabulary = Vocabulary((b"b", b"ab", b"a", b"abc", b"ab", b"\xff", b"\xff\xff"), frozenset())
+    assert [vocabulary.texts[index] for index in vocabulary.beginning_with(b"ab")] == [b"ab", b"abc"]
+    assert [vocabulary.texts[index] for index in vocabulary.beginning_with(b"\xff")] == [b"\xff", b"\xff\xff"]
+    assert [vocabulary.texts[index] for index in vocabulary.within(b"abc")] == [b"a", b"ab"]
+    assert vocabulary.extends(b"ab") and vocabulary.extends(b"\xff")
+    assert not vocabulary.extends(b"abc") and not vocabulary.extends(b"b") and not vocabulary.extends(b"abcd")
+
+
+def test_equal_conditions_share_their_masks() -> None:
+    engine = Engine(VOCABULARY)
+    first = engine.matcher(Length(0, 80), b"", 1024, "X", HOLE)
+    second = engine.matcher(Length(0, 80, span=HOLE), b"", 1024, "Y", HOLE)
+    assert first.allowed(b"", 1024) is second.allowed(b"", 900)
+    assert first.advance(b"a").allowed(b"", 1024) is second.allowed(b"", 1024), "far from a bound masks are one array"
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    recent: Recent[int, int] = Recent(max_bytes=30)
+    for number in range(5):
+        recent.put(number, number, 10)
+        recent.get(0)
+    assert len(recent) == 3 and recent.get(0) == 0 and recent.get(1) is None and recent.get(4) == 4
+    assert recent.put(4, 44, 10) == 4, "the first one put stays"
+    assert recent.num_bytes == 30 < MASKS_BYTES
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        And((Stop(b"\n\n", inclusive=False), Length(0, 60), Not(Contains(b"ab")), Not(Contains(b"ba")))),
+        And((Matches(r"(?:\w+\W){2,4}(?i:éß|ab)*"), Length(0, 60), Not(Matches("(?s:.*)[0-9].{3}")))),
+    ],
+)
+def test_threads_share_an_engine(condition: Term) -> None:
+    """S28: no error, and the masks that one thread alone would get."""
+
+    def walk(engine: Engine, seed: int) -> list[bytes]:
+        dice = random.Random(seed)
+        matcher = engine.matcher(condition, b"", 1024, "X", HOLE)
+        masks = []
+        for left in range(40, 0, -1):
+            mask = matcher.allowed(b"", left)
+            masks.append(mask.tobytes())
+            token = int(dice.choice(np.flatnonzero(mask)))
+            if token in TOKENIZER.eos:
+                break
+            matcher = matcher.advance(VOCABULARY.tokens[token] or b"")
+            if matcher.ending is not None:
+                break
+        return masks
+
+    shared = Engine(VOCABULARY)
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda seed: walk(shared, seed), range(16)))
+    assert together == [walk(Engine(VOCABULARY), seed) for seed in range(16)]
+
+
+def test_words_sentences_and_tokens_are_counted() -> None:
+    """S15, S19: also where the last of them is not complete, and where a stop cuts."""
+    words = opened(Length(2, 3, "words"))
+    assert None not in allowed(words) and None in allowed(words.advance(b" the ").advance(b"cat"))
+    assert opened(And((Length(3, None, "words"), Stop(b".", True)))).advance(b"the").advance(b".").ending is None
+    sentences = opened(And((Length(2, 2, "sentences"), Stop(b".", True))))
+    first = sentences.advance(b"a").advance(b".")
+    assert first.ending is None
+    assert first.advance(b" the").advance(b".").value == b"a. the."
+    tokens = opened(Length(2, 2, "tokens"))
+    assert None not in allowed(tokens.advance(b"the")) and tokens.advance(b"the").advance(b"cat").ending == "bound"
+    assert opened(And((Choice((b"cat",)), Length(3, 3, "tokens")))).forced() == b"", "each token is asked for"
+    with pytest.raises(ConstraintError, match="as many tokens"):
+        opened(And((Length(0, 2, "tokens"), Contains(b"cats"))))
+
+
+def test_a_sentence_is_a_word_as_well_so_that_three_sentences_of_two_words_are_refused() -> None:
+    with pytest.raises(ConstraintError, match="nothing can fill"):
+        opened(And((Length(3, 3, "sentences"), Length(2, 2, "words"))))
+
+
+def test_the_distance_of_two_units_is_that_of_the_shortest_text_with_both() -> None:
+    texts = ["".join(text) for size in range(7) for text in product("a. \n", repeat=size)]
+    sizes = {unit: [measured(text, unit) for text in texts] for unit in PARTS}
+    for first, second in combinations(PARTS, 2):
+        for least, most, other in product(range(4), repeat=3):
+            term = And((Length(least, None, first), Length(0, most, first), Length(other, other + 1, second)))
+            automaton = Automaton(term)
+            fits = [
+                len(text)
+                for text, one, two in zip(texts, sizes[first], sizes[second], strict=True)
+                if least <= one <= most and other <= two <= other + 1
+            ]
+            far = automaton.distance(automaton.start, 0)
+            assert far == min(fits) if fits else far > 6, term
+
+
+def test_lines_are_counted_and_the_last_one_may_lack_its_end() -> None:
+    lines = opened(And((Length(2, 3, "lines"), Length(0, 9))))
+    assert None not in allowed(lines.advance(b"a\n")) and None in allowed(lines.advance(b"a\nb"))
+    full = lines.advance(b"a\n\nc")
+    assert full.advance(b"\n").may_end and allowed(full.advance(b"\n")) == {None}
+    assert opened(Length(0, 1, "lines")).advance(b"a\n").ending == "bound"
+    with pytest.raises(ConstraintError, match="nothing can fill"):
+        opened(And((Length(3, None, "lines"), Length(0, 2))))
+
+
+def test_a_stop_may_be_a_pattern() -> None:
+    """S13, S14: the first place where a match ends; the longest match that ends there is cut off."""
+    stop = opened(StopPattern("[0-9]+\n", 0, True))
+    assert stop.advance(b"a12").advance(b"\n-").value == b"a12\n"
+    before = opened(StopPattern("[0-9]{1,3}\n", 0, False)).advance(b"a12")
+    assert (before.advance(b"\n-").value, before.certain) == (b"a", 1)
+    with pytest.raises(ConstraintError, match="too many texts"):
+        opened(StopPattern("[0-9]+\n", 0, False)).advance(b"1" * 300)
+
+
+def test_a_token_may_reach_from_a_pattern_into_the_text_behind_it() -> None:
+    """S16: value and text behind it are one segment."""
+    matcher = opened(Matches("[0-9]+"), following=b"\n- ").advance(b"1")
+    assert b"12" in allowed(matcher)
+    reached = opened(Matches("[a-z]+"), following=b" the cat")
+    assert b"cat" in allowed(reached)
+    passed = opened(Choice((b"cats", b"dog")), following=b"\n-").advance(b"cat").advance(b"s\n")
+    assert (passed.value, passed.text, passed.ending) == (b"cats", b"cats\n", "end-of-text")
+
+
+def test_a_condition_was_too_large_because_of_what_other_holes_had_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(3)
+    phrases = tuple(bytes(dice.choices(b"abcdefgh", k=12)) for _ in range(60))
+    term = Begins(phrases)
+    expected = [Engine(VOCABULARY).matcher(term, b"", 1024, "X", HOLE) for _ in phrases]
+    monkeypatch.setattr(automata, "STATE_BUDGET", 160)
+    engine = Engine(VOCABULARY)
+    automaton = engine.automaton(term)
+    for phrase, alone in zip(phrases, expected, strict=True):
+        matcher = engine.matcher(term, b"", 1024, "X", HOLE)
+        for byte in phrase:
+            assert matcher.forced() == alone.forced()
+            assert (matcher.allowed(b"", 1024) == alone.allowed(b"", 1024)).all()
+            assert matcher.longest_valid(phrase) == alone.longest_valid(phrase)
+            matcher, alone = (each.advance(bytes([byte])) for each in (matcher, alone))
+        assert matcher.may_end
+    assert automaton.is_full
+
+
+@pytest.mark.parametrize("following", [b"", b", one "])
+@pytest.mark.parametrize(
+    "term",
+    [
+        And((Stop(b"ing ", inclusive=False), Stop(b"\n", inclusive=True), Length(0, 60), Contains(b"the"))),
+        And((Or((Contains(b"token"), Length(0, 40))), Not(Contains(b"tion")), Length(0, 80))),
+        And((Matches("[a-zA-Z0-9, ]+"), Not(Contains(b"than")))),
+    ],
+)
+def test_a_walk_that_says_what_differs_from_another_gives_the_same_masks(
+    term: Term, following: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = DemoModel.load().tokenizer
+    vocabulary = Vocabulary(tokenizer.vocabulary, tokenizer.eos)
+    alike = 0
+
+    def counted(*given: Any) -> Walk:
+        nonlocal alike
+        found = walk(*given)
+        alike += found.is_like
+        return found
+
+    def masks(of_its_own: bool) -> list[NDArray[np.bool_]]:
+        monkeypatch.setattr(walks, "walk", lambda *given: walk(*given[:-1], None) if of_its_own else counted(*given))
+        matcher = Engine(vocabulary).matcher(term, following, 64, "X", HOLE)
+        found = []
+        text = tokenizer.encode(b"In the tokens than one thing or the other")
+        for left, token in zip(range(64, 0, -1), text, strict=False):
+            found += [matcher.allowed(b"", left), matcher.allowed(b"", 3)]
+            if not found[-2][token]:
+                break
+            matcher = matcher.advance(tokenizer.vocabulary[token] or b"")
+        return found
+
+    together = zip(masks(False), masks(True), strict=True)
+    assert all((one == other).all() for one, other in together) and alike

@@ -1,0 +1,470 @@
+"""Beams: hypotheses are whole states of the program, the best of them are the results (S23, S24)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.engine import events
+from lmql_lite.engine.decode.merging import equal
+from lmql_lite.errors import BudgetError
+from lmql_lite.models.scripted import ScriptedCompleter
+
+TWO = '"Say:[A]-[B]" where REGEX(A, r"[abc]{2}") and REGEX(B, r"[ab]{2}")'
+
+
+def noisy(words: tuple[bytes, ...] = (), seed: int = 1) -> lq.ScriptedModel:
+    return lq.ScriptedModel("", certainty=0, seed=seed, words=words)
+
+
+def run(
+    source: str, model: lq.ScriptedModel | None = None, inputs: dict[str, Any] | None = None, **options: Any
+) -> list[lq.Result]:
+    options = {"decoder": "beam", "n": 4, "session": lq.Session(), **options}
+    found = lq.run_sync(source, inputs, model=model or noisy(), **options)
+    return found if isinstance(found, list) else [found]
+
+
+def logprob(model: lq.ScriptedModel, before: str, *said: bytes) -> float:
+    """Of tokens after a text of single bytes."""
+    ids = (*model.tokenizer.bos, *model.tokenizer.encode(before.encode()))
+    total = 0.0
+    for token in said:
+        number = model.tokenizer.vocabulary.index(token)
+        total += float(model._scores(ids)[number])
+        ids = (*ids, number)
+    return total
+
+
+def bytes_of(text: str) -> list[bytes]:
+    return [bytes([byte]) for byte in text.encode()]
+
+
+# What is found ---------------------------------------------------------------------------------------------------
+
+BRANCHES = """
+"Say:[A]" where REGEX(A, r"[abc]")
+if A == "a":
+    "x[B]" where REGEX(B, r"[ab]{2}")
+else:
+    "yy[B]!" where B in ["cba", "cbd", "d"]
+"""
+
+
+def continuations(model: lq.ScriptedModel) -> Iterator[tuple[str, float]]:
+    for first in "abc":
+        score = logprob(model, "Say:", *bytes_of(first))
+        template = "x" if first == "a" else "yy"
+        values = ["".join(pair) for pair in product("ab", repeat=2)] if first == "a" else ["cba", "cbd", "d"]
+        for value in values:
+            before = f"Say:{first}{template}"
+            end = "!" if first != "a" else ""
+            yield before + value + end, score + logprob(model, before, *bytes_of(value))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_beams_that_have_room_for_everything_find_what_exhaustive_search_finds(seed: int) -> None:
+    model = noisy(seed=seed)
+    wanted = sorted(continuations(model), key=lambda pair: -pair[1])
+    found = run(BRANCHES, model, n=12)
+    assert [result.prompt for result in found] == [prompt for prompt, _ in wanted]
+    assert [result.score for result in found] == pytest.approx([score for _, score in wanted])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_that_are_spelled_in_several_ways_are_one_result_with_the_best_score(seed: int) -> None:
+    model = noisy((b"ab", b"ba", b"aab"), seed=seed)
+    wanted: dict[str, float] = {}
+    for count in range(1, 4):
+        for tokens in product([b"a", b"b", b"ab", b"ba", b"aab"], repeat=count):
+            text = b"".join(tokens).decode()
+            if len(text) == 3:
+                wanted[text] = max(wanted.get(text, -1e9), logprob(model, "Say:", *tokens))
+    found = run('"Say:[A]" where REGEX(A, r"[ab]{3}")', model, n=40)
+    assert {result["A"]: result.score for result in found} == pytest.approx(wanted)
+    assert len(found) == 8
+
+
+class Brief(lq.ScriptedModel):
+    """Says `a`, `b` or the end of the text, and next to never anything else."""
+
+    def _scores(self, ids: tuple[int, ...]) -> Any:
+        row = super()._scores(ids).astype(np.float64)
+        likely = [*self.tokenizer.eos, *(self.tokenizer.vocabulary.index(letter) for letter in (b"a", b"b"))]
+        row[likely] += 40
+        row -= row.max()
+        return (row - np.log(np.exp(row).sum())).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_end_of_a_text_costs_what_the_model_gives_it(seed: int) -> None:
+    model = Brief("", certainty=0, seed=seed, words=())
+    (end,) = model.tokenizer.eos
+    wanted: dict[str, float] = {}
+    for count in range(3):
+        for letters in product("ab", repeat=count):
+            value = "".join(letters)
+            ids = (*model.tokenizer.bos, *model.tokenizer.encode(f"Say:{value}".encode()))
+            ends = float(model._scores(ids)[end]) if count < 2 else 0.0
+            wanted[value] = logprob(model, "Say:", *bytes_of(value)) + ends
+    found = run('"Say:[A]" where len(A) < 3', model, n=7)
+    assert {result["A"]: result.score for result in found} == pytest.approx(wanted)
+
+
+def test_a_token_that_is_cut_at_the_end_of_a_hole_is_paid_for() -> None:
+    model = noisy()
+    found = run('"Say:[A]" where REGEX(A, r"[ab]{0,2}")', model, n=9)
+    ends = {result["A"]: result.score for result in found}
+    ids = (*model.tokenizer.bos, *model.tokenizer.encode(b"Say:"))
+    row = model._scores(ids)
+    goes_on = [model.tokenizer.vocabulary.index(letter) for letter in (b"a", b"b")]
+    row[[*goes_on, *model.tokenizer.bos]] = -np.inf
+    assert ends[""] == pytest.approx(row.max())
+
+
+def test_results_are_in_order_and_say_their_scores() -> None:
+    found = run(TWO)
+    assert len(found) == 4
+    assert [result.score for result in found] == sorted((result.score for result in found), reverse=True)
+    assert len({result.prompt for result in found}) == 4
+    assert {result.seed for result in found} == {found[0].seed}
+
+
+def test_one_beam_is_one_result_and_few_texts_are_few_results() -> None:
+    assert isinstance(lq.run_sync(TWO, model=noisy(), session=lq.Session(), decoder="beam", n=1), lq.Result)
+    assert [result["A"] for result in run('"[A]" where A in ["yes", "no"]')] in (["yes", "no"], ["no", "yes"])
+
+
+def test_drawn_beams_repeat_under_their_seed_and_differ_under_another() -> None:
+    def texts(seed: int) -> list[str]:
+        return [result.prompt for result in run(TWO, decoder="beam_sample", n=3, seed=seed)]
+
+    assert texts(5) == texts(5)
+    assert len({tuple(texts(seed)) for seed in range(6)}) > 3
+
+
+# Programs --------------------------------------------------------------------------------------------------------
+
+
+def test_every_hypothesis_has_its_own_variables_and_its_own_way_through_the_program_S23() -> None:
+    source = """
+said, seen = [], {"last": None}
+def keep(value):
+    said.append(value)
+    seen["last"] = value
+for number in range(3):
+    "{number}[A]" where REGEX(A, r"[abc]")
+    keep(A)
+    if A == "b":
+        break
+return "".join(said), seen["last"], number
+"""
+    for result in run(source, n=8):
+        text = "".join(character for character in result.prompt if character in "abc")
+        assert result.value == (text, text[-1], len(text) - 1)
+        assert result.prompt == "".join(f"{number}{letter}" for number, letter in enumerate(text))
+
+
+def test_a_loop_over_a_running_generator_is_refused_with_a_hint_S23() -> None:
+    source = 'for number in (each for each in [1, 2]):\n    "{number}[A]" where REGEX(A, r"[abc]")\n'
+    with pytest.raises(lq.QueryError, match="cannot be copied") as caught:
+        run(source)
+    assert "list(" in (caught.value.hint or "")
+
+
+def test_a_generator_under_way_is_refused_where_it_was_made() -> None:
+    source = 'it = (each for each in [1, 2])\n"[A]" where REGEX(A, r"[abc]")\nreturn next(it)'
+    with pytest.raises(lq.QueryError, match="'it' is or holds a generator under way") as caught:
+        run(source)
+    assert caught.value.span and caught.value.span.source.startswith("it = ")
+
+
+def test_what_python_rejects_is_given_up_and_the_one_that_leads_goes_back_S21() -> None:
+    source = 'odd = lambda text: sum(text.encode()) % 2\n"Say:[A]" where REGEX(A, r"[a-d]{2}") and odd(A)'
+    alone = lq.run_sync(source, model=noisy(), session=lq.Session())
+    assert isinstance(alone, lq.Result)
+    found = run(source, n=5)
+    assert all(sum(result["A"].encode()) % 2 for result in found)
+    assert [alone["A"]] == [result["A"] for result in run(source, n=1)]
+    assert found[0].score >= run(source, n=1)[0].score
+
+
+def test_where_no_hypothesis_is_left_the_condition_is_named() -> None:
+    with pytest.raises(lq.ConstraintError, match="no value that meets"):
+        run('"[A]" where REGEX(A, r"[ab]") and (lambda text: False)(A)', n=3)
+
+
+def test_a_condition_that_one_hypothesis_cannot_meet_ends_that_one_alone() -> None:
+    source = '"[A]" where REGEX(A, r"[abc]")\n"-[B]" where B in {"a": ["x"], "b": ["y"], "c": []}[A]'
+    model = next(model for model in (noisy(seed=seed) for seed in range(50)) if _first(model) == "c")
+    assert {result["A"] for result in run(source, model, n=3)} == {"a", "b"}
+    with pytest.raises(lq.ConstraintError):
+        run(source, model, n=1)
+
+
+def _first(model: lq.ScriptedModel) -> str:
+    return str(run('"[A]" where REGEX(A, r"[abc]")', model, n=1)[0]["A"])
+
+
+def test_an_exception_of_the_query_is_the_users_whatever_hypothesis_raised_it() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run('"[A]" where REGEX(A, r"[abc]")\nx = 1 / ("ab".find(A) + 1)', n=3)
+
+
+def test_a_query_may_deal_with_what_a_condition_raises() -> None:
+    source = """
+try:
+    "[A]" where REGEX(A, r"[ab]") and (lambda text: False)(A)
+except Exception:
+    "none[B]" where REGEX(B, r"[ab]")
+"""
+    found = run(source, n=1)
+    assert found[0].prompt in ("nonea", "noneb")
+
+
+def test_options_of_a_distribution_are_weighed_for_all_hypotheses_at_once_S25() -> None:
+    model = noisy()
+    found = run('"[A]:[B]" where REGEX(A, r"[abc]") distribution B in ["yes", "no", "maybe"]', model, n=3)
+    assert model.calls == 2
+    for result in found:
+        options = dict(result.variables["P(B)"])
+        assert result["B"] == max(options, key=options.__getitem__)
+        parts = logprob(model, "", *bytes_of(result["A"])), logprob(model, result["A"] + ":", *bytes_of(result["B"]))
+        assert result.score == pytest.approx(sum(parts))
+
+
+def test_a_hole_with_a_decoder_of_its_own_goes_one_way() -> None:
+    source = '"Say:[A]-[sample(temperature=2) B]" where REGEX(A, r"[abc]") and REGEX(B, r"[a-z]{3}")'
+    found = run(source, n=3, seed=4)
+    assert sorted(result["A"] for result in found) == ["a", "b", "c"]
+    assert [result.prompt for result in run(source, n=3, seed=4)] == [result.prompt for result in found]
+    others = run(source, n=3, seed=5)
+    assert {result["B"] for result in others}.isdisjoint({result["B"] for result in found})
+
+
+def test_a_loop_without_end_meets_its_budget_at_its_line() -> None:
+    with pytest.raises(BudgetError) as caught:
+        run('"[A]" where REGEX(A, r"[ab]")\nwhile True:\n    "x"\n', n=2, step_budget=500)
+    assert caught.value.span is not None and caught.value.span.line in (2, 3)
+
+
+def test_more_than_one_is_a_list_even_if_only_one_is_found() -> None:
+    options: dict[str, Any] = {"model": noisy(), "session": lq.Session()}
+    assert isinstance(lq.run_sync('"[A]" where A in ["a"]', decoder="beam", n=4, **options), list)
+    assert isinstance(lq.run_sync('"[A]" where A in ["a"]', decoder="beam", n=1, **options), lq.Result)
+
+
+def test_a_decorator_of_one_hypothesis_is_not_that_of_another_S23() -> None:
+    source = """
+class Heard:
+    def __init__(self):
+        self.values = []
+    def post(self, value):
+        self.values.append(value)
+        return value
+heard = Heard()
+"Say:[@heard A]" where REGEX(A, r"[abc]{2}")
+return heard.values
+"""
+    results = run(source)
+    assert len(results) == 4
+    for result in results:
+        assert result.value == [result["A"]]
+
+
+def test_what_a_query_returns_behind_a_finally_is_its_own_in_each_S23() -> None:
+    source = 'said = []\ntry:\n    return said\nfinally:\n    "Say:[A]" where REGEX(A, r"[abc]")\n    said.append(A)'
+    for result in run(source, n=3):
+        assert result.value == [result["A"]]
+
+
+UNEVEN = """
+said = []
+def note(value):
+    said.append(value)
+    return value
+for item in ["a", "b"]:
+    "[@note H0]" where len(H0) == 2 and H0.upper() != "AA" and sum(H0.encode()) % 3 != 0
+    match len(said) % 3:
+        case 0:
+            " the[argmax H1] the" where len(H1) == 2 and H1.upper() != "AA" and sum(H1.encode()) % 3 != 0
+            "c12[@note H2]c12" where STOPS_BEFORE(H2, "\\n")
+        case other:
+            "\\n[argmax H3]\\n" where REGEX(H3, r"[a-c]+|é?[0-9][0-9]")
+            "c12[H4: int]" where len(H4) < 4
+"b[H5]" distribution H5 in ["a", "ab"]
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_has_to_wait_for_the_model_is_not_judged_otherwise_than_who_has_not(seed: int) -> None:
+    """Some hypotheses ask in a step, others do not: what was forced has to count from the same round on (law 1)."""
+    model, session = lq.ScriptedModel("a\n- Option A.\nthe end?", seed=seed, certainty=3.0), lq.Session()
+    options: dict[str, Any] = {"model": model, "session": session, "n": 3, "max_tokens": 8, "max_backtracks": 6}
+    cold = [(result.prompt, result.score) for result in run(UNEVEN, **options)]
+    calls = model.calls
+    warm = [(result.prompt, result.score) for result in run(UNEVEN, **options)]
+    assert warm == cold
+    assert model.calls == calls
+
+
+def test_what_runs_in_any_case_runs_when_the_budget_is_spent() -> None:
+    log: list[str] = []
+    source = 'try:\n    while True:\n        "a"\nexcept BaseException:\n    log.append("caught")\nfinally:\n'
+    with pytest.raises(BudgetError):
+        run(source + '    log.append("finally")', inputs={"log": log}, step_budget=50)
+    assert log == ["finally"]
+
+
+class Door:
+    def __init__(self, log: list[tuple[str, str]], name: str) -> None:
+        self.log, self.name = log, name
+
+    def __enter__(self) -> None:
+        self.log.append(("in", self.name))
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.log.append(("out", self.name))
+
+
+def test_what_one_hypothesis_raises_closes_the_others() -> None:
+    log: list[tuple[str, str]] = []
+
+    def check(name: str) -> None:
+        if len(log) == 3:
+            raise KeyError(name)
+
+    source = """
+"Say:[A]" where len(A) == 1
+with Door(log, A):
+    "x"
+    check(A)
+    "y[B]" where B in ["b"]
+"""
+    with pytest.raises(KeyError):
+        run(source, inputs={"Door": Door, "log": log, "check": check}, n=3)
+    opened, closed = ([name for what, name in log if what == way] for way in ("in", "out"))
+    assert len(opened) == 3 and sorted(opened) == sorted(closed)
+
+
+def test_hypotheses_do_not_part_ways_in_a_with_and_it_is_left_once_S23() -> None:
+    log: list[tuple[str, str]] = []
+    source = 'with Door(log, "only"):\n    "Say:[A]" where len(A) == 1\n    return A'
+    with pytest.raises(lq.QueryError, match="inside a `with`") as caught:
+        run(source, inputs={"Door": Door, "log": log}, n=3)
+    assert caught.value.span is not None and caught.value.span.line == 1
+    assert log == [("in", "only"), ("out", "only")]
+
+
+def test_a_cancelled_run_closes_every_hypothesis() -> None:
+    log: list[tuple[str, str]] = []
+    source = """
+"Say:[A]" where len(A) == 1
+with Door(log, A):
+    await wait()
+"""
+
+    async def cancelled() -> None:
+        waits = asyncio.Event()
+
+        async def wait() -> None:
+            if len(log) == 3:
+                waits.set()
+            await asyncio.Event().wait()
+
+        given = {"Door": Door, "log": log, "wait": wait}
+        task = asyncio.create_task(
+            lq.run(source, given, model=noisy(), session=lq.Session(), decoder="beam", n=3)  # type: ignore[call-overload]
+        )
+        await waits.wait()
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+    opened, closed = ([name for what, name in log if what == way] for way in ("in", "out"))
+    assert len(opened) == 3 and sorted(opened) == sorted(closed)
+
+
+def test_a_server_is_refused_by_name_before_anything_is_asked() -> None:
+    server = ScriptedCompleter("abc")
+    with pytest.raises(lq.InputError, match="scripted-server is behind an API"):
+        lq.run_sync('"[A]"', model=server, session=lq.Session(), decoder="beam", n=2)
+    assert server.requests == 0
+
+
+# What it costs, and what is told ---------------------------------------------------------------------------------
+
+
+def test_all_hypotheses_of_a_step_are_one_call_of_the_model() -> None:
+    model = noisy()
+    found = run('"Say:[A]" where REGEX(A, r"[a-z]{6}")', model, n=8)
+    assert model.calls == 6
+    assert {result.usage.forward_passes for result in found} == {6}
+    model = noisy()
+    run('"Say:[A]" where A in ["one thing", "another", "something else"]', model, n=3)
+    assert model.calls <= 4, "forced text is weighed with what is asked for next"
+
+
+def test_given_up_tokens_are_on_the_books_of_every_result() -> None:
+    found = run('"Say:[A]" where REGEX(A, r"[a-z]{4}")', n=3)
+    for result in found:
+        result.check_ledger()
+        lost = [token for token in result.tokens if token.fate == "pruned"]
+        assert lost and all(token.hole == "A" for token in lost)
+        assert result.usage.wasted_tokens == len(lost)
+        assert result.usage.completion_tokens == 4 + len(lost)
+        assert "".join(token.text for token in result.tokens if token.fate == "kept") == result.prompt
+
+
+def test_text_that_is_told_of_each_hypothesis_is_its_prompt() -> None:
+    async def told() -> list[events.Event]:
+        query = lq.compile(BRANCHES)
+        options: dict[str, Any] = {"decoder": "beam", "n": 3, "session": lq.Session()}
+        return [event async for event in query.stream(model=noisy(), **options)]
+
+    texts: dict[int, str] = {0: ""}
+    gone: set[int] = set()
+    news = asyncio.run(told())
+    for event in news:
+        match event:
+            case events.Text(text, _, state):
+                assert state not in gone
+                texts[state] += text
+            case events.Forked(parent, children):
+                texts.update(dict.fromkeys(children, texts[parent]))
+            case events.Pruned(state):
+                gone.add(state)
+    finished = news[-1]
+    assert isinstance(finished, events.Finished)
+    assert sorted(text for state, text in texts.items() if state not in gone) == sorted(
+        result.prompt for result in finished.results
+    )
+
+
+def test_values_are_equal_only_where_that_is_certain() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError
+
+        __hash__ = None  # type: ignore[assignment]
+
+    def made(value: int) -> Any:
+        return lambda: value
+
+    one, other = iter([1, 2, 3]), iter([1, 2, 3])
+    assert equal(one, other)
+    next(one)
+    assert not equal(one, other)
+    assert list(one) == [2, 3]
+    assert equal({"a": [1, (2,)]}, {"a": [1, (2,)]})
+    assert not equal({"a": 1, "b": 2}, {"b": 2, "a": 1}), "a loop over them goes otherwise"
+    assert not equal(1, True)
+    assert not equal(Odd(), Odd())
+    assert not equal(made(1), made(2))

@@ -1,0 +1,97 @@
+"""Questions to a server: what counts as a token, and what free text counts for under a grammar."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmql_lite as lq
+from lmql_lite.constraints.server_grammar import pushed
+from lmql_lite.constraints.terms import Choice
+from lmql_lite.engine.generate.question import text_engine
+from tests.servers.lettered import LetteredCompleter
+from tests.servers.scored import ScoredCompleter
+
+
+@pytest.mark.parametrize(("most", "text"), [(1, "abcd"), (2, "abcdefgh"), (3, "abcdefghij")])
+def test_max_tokens_counts_four_bytes_of_a_servers_text_as_one(most: int, text: str) -> None:
+    model = ScoredCompleter(lq.ScriptedModel("Say:abcdefghij"))
+    assert lq.run_sync('"Say:[X]"', model=model, max_tokens=most, session=lq.Session())["X"] == text
+
+
+@pytest.mark.parametrize(("clause", "text"), [("<= 2", "abcdefgh"), ("== 1", "abcd"), ("> 2", "abcdefghij")])
+def test_tokens_of_a_server_are_four_characters_each(clause: str, text: str) -> None:
+    model = ScoredCompleter(lq.ScriptedModel("Say:abcdefghij"))
+    assert lq.run_sync(f'"Say:[X]" where len(TOKENS(X)) {clause}', model=model, session=lq.Session())["X"] == text
+
+
+def test_a_character_of_several_tokens_fits_where_one_token_is_left() -> None:
+    """Such a hole failed after three requests: none had room for the character."""
+    for seed in range(30):
+        result = lq.run_sync('"日[X]"', model=LetteredCompleter(seed), max_tokens=1, session=lq.Session())
+        assert len(result["X"].encode()) <= 4 + 3
+
+
+def test_an_end_of_text_that_a_grammar_forbids_ends_no_hole_under_it() -> None:
+    """Free text was read under a grammar wherever it fitted the hole, and so its end-of-text, which was masked."""
+    source, ends = '"a[X]: " where len(X) < 6 and REGEX(X, r"[a-e., ]+")', 0
+
+    async def both(seed: int) -> bool:
+        session, model = lq.Session(), LetteredCompleter(seed, takes_languages=True)
+        alone = await lq.run(source, model=model, session=lq.Session())
+        free = await lq.run('"a[X]"', model=model, session=session)
+        after = await lq.run(source, model=model, session=session)
+        assert (after["X"], after.endings) == (alone["X"], alone.endings)
+        return len(free["X"]) < 5
+
+    for seed in range(40):
+        ends += asyncio.run(both(seed))
+    assert ends, "some free text ends early"
+
+
+PRIME = """
+"A prime: [X]." where INT(X) and 10 < int(X) < 500 and all(int(X) % k for k in range(2, int(X)))
+"""
+
+
+@pytest.mark.parametrize("able", [{}, {"alternatives": 5}], ids=["grammar only", "alternatives"])
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_a_rejected_value_is_replaced_under_a_grammar(able: dict[str, int], seed: int) -> None:
+    """R4. A Python condition got one try: `has no value that meets ...: the only value that was left was '40'`."""
+    scorer = lq.ScriptedModel("A prime: 40.", seed=seed, certainty=3.0)
+    model, session = ScoredCompleter(scorer, takes_languages=True, **able), lq.Session()
+    result = lq.run_sync(PRIME, model=model, session=session)
+    assert result["X"] > 10 and all(result["X"] % k for k in range(2, result["X"]))
+    asked = model.requests
+    assert 1 < asked <= 64
+    assert lq.run_sync(PRIME, model=model, session=session)["X"] == result["X"]
+    assert model.requests == asked, "what replaced a rejected value is known"
+    assert lq.run_sync(PRIME, model=model, session=lq.Session(), cache=False)["X"] == result["X"]
+
+
+def test_values_that_python_rejects_end_at_max_backtracks_or_where_none_is_left() -> None:
+    source = '"A prime: [X]." where INT(X) and 90 <= int(X) <= 96 and int(X) < 0 + len(X)'
+    model = ScoredCompleter(lq.ScriptedModel("A prime: 94."), takes_languages=True)
+    with pytest.raises(lq.ConstraintError, match="the last of 7 values"):
+        lq.run_sync(source, model=model, session=lq.Session())
+    with pytest.raises(lq.ConstraintError, match="the last of 3 values"):
+        lq.run_sync(source, model=model, session=lq.Session(), max_backtracks=2)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    texts=st.sets(st.text("ab", max_size=4), min_size=1, max_size=6), out=st.text("ab", max_size=4), begun=st.booleans()
+)
+def test_a_language_without_a_text_has_all_others(texts: set[str], out: str, begun: bool) -> None:
+    automaton = text_engine(by_server=True).automaton(Choice(tuple(text.encode() for text in texts)))
+    whole = pushed([automaton])
+    assert whole is not None
+    rest = whole.language.without(out, begun=begun)
+    every = ["".join(letters) for size in range(5) for letters in product("ab", repeat=size)]
+    left = {text for text in texts if not (text.startswith(out) if begun else text == out)}
+    assert {text for text in every if rest.accepts(text)} == left
+    assert rest.is_empty == (not left)

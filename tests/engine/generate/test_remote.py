@@ -1,0 +1,505 @@
+"""Runs on models that speak text: requests, what is reused of them, where a text does not fit (S6, S11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.engine.events import TokenMoved
+from lmql_lite.models.base import ServerUsage, StreamPiece
+from tests.servers.scored import ScoredCompleter
+
+LIST = "A list of things:\n- Sun\n- Hat\n- Map\n- Tent\n- Rope\nand so on\n"
+TEMPLATE = """
+"A list of things:\\n"
+"-[A]"
+"-[B]"
+"-[C]"
+where STOPS_AT(A, "\\n") and STOPS_AT(B, "\\n") and STOPS_AT(C, "\\n")
+"""
+LOOP = """
+"A list of things:\\n"
+for i in range(4):
+    "-[THING]" where STOPS_AT(THING, "\\n")
+"""
+
+
+def served(script: Any, **able: Any) -> ScoredCompleter:
+    return ScoredCompleter(lq.ScriptedModel(script), **able)
+
+
+@pytest.mark.parametrize("source", [TEMPLATE, LOOP], ids=["template", "loop"])
+def test_one_stream_serves_all_holes_that_it_has_guessed_right(source: str, session: lq.Session) -> None:
+    model = served(LIST)
+    result = lq.run_sync(source, model=model, session=session)
+    assert result.prompt.startswith("A list of things:\n- Sun\n- Hat\n- Map\n")
+    assert model.requests == result.usage.requests == 1
+    assert result.usage.forward_passes is None
+    assert model.said <= (result.usage.tokens_from_model or 0) + 3, (
+        "the stream is closed when its reader has what it wants"
+    )
+
+
+def test_a_second_run_asks_for_nothing(session: lq.Session) -> None:
+    model = served(LIST)
+    first = lq.run_sync(LOOP, model=model, session=session)
+    second = lq.run_sync(LOOP, model=model, session=session)
+    assert model.requests == 1
+    assert second.prompt == first.prompt
+    assert second.usage.requests == 0
+    assert second.usage.tokens_from_cache == first.usage.tokens_from_model
+    assert (second.usage.prompt_tokens, second.usage.received_tokens) == (0, 0)
+
+
+def test_a_second_process_asks_for_nothing(tmp_path: Path) -> None:
+    file = str(tmp_path / "list.tokens")
+    first = lq.run_sync(LOOP, model=served(LIST), session=lq.Session(), cache=file)
+    model = served(LIST)
+    second = lq.run_sync(LOOP, model=model, session=lq.Session(), cache=file)
+    assert (second.prompt, model.requests) == (first.prompt, 0)
+    replayed = lq.run_sync(LOOP, model=model, session=lq.Session(), cache=file, cache_mode="replay")
+    assert (replayed.prompt, model.requests) == (first.prompt, 0)
+
+
+def test_without_a_cache_each_hole_asks_for_itself_S7(session: lq.Session) -> None:
+    model = served(LIST, stops=1)
+    cached = lq.run_sync(LOOP, model=served(LIST), session=session)
+    result = lq.run_sync(LOOP, model=model, session=session, cache=False)
+    assert result.prompt == cached.prompt
+    assert model.requests == 4
+    assert [request.stops for request in model.sent] == [("\n",)] * 4
+    assert result.usage.wasted_tokens == 0
+
+
+def test_text_that_differs_from_what_the_model_guessed_is_asked_for_from_there(session: lq.Session) -> None:
+    model = served(LIST)
+    source = '"A list of things:\\n-[A]*[B]" where STOPS_AT(A, "\\n") and STOPS_AT(B, "\\n")'
+    result = lq.run_sync(source, model=model, session=session)
+    assert result["A"] == " Sun\n"
+    assert model.requests == 2
+    assert model.prompts[1][0].text == "A list of things:\n- Sun\n*"
+
+
+def test_the_models_own_tokens_serve_a_template_that_cuts_elsewhere_S11(session: lq.Session) -> None:
+    """It says "\\n- " in one token, the template "\\n" in one hole, "-" as text, " " in the next."""
+    model = ScoredCompleter(lq.ScriptedModel("x\n- y\n- z\n", words=(b"\n- ",)))
+    result = lq.run_sync('"[A]-[B]" where STOPS_AT(A, "\\n") and STOPS_AT(B, "\\n")', model=model, session=session)
+    assert (result["A"], result["B"], model.requests) == ("x\n", " y\n", 1)
+
+
+def test_a_longer_prompt_on_a_known_text_is_known_S11(session: lq.Session) -> None:
+    model = served(LIST)
+    lq.run_sync(LOOP, model=model, session=session)
+    longer = '"A list of things:\\n- Sun\\n-[B]" where STOPS_AT(B, "\\n")'
+    assert lq.run_sync(longer, model=model, session=session)["B"] == " Hat\n"
+    assert model.requests == 1
+
+
+def test_other_conditions_reuse_what_was_said_freely_law_2(session: lq.Session) -> None:
+    model = served(LIST)
+    lq.run_sync(LOOP, model=model, session=session)
+    narrower = lq.run_sync('"A list of things:\\n-[A]" where len(A) < 4', model=model, session=session)
+    assert (narrower["A"], model.requests) == (" Su", 1)
+
+
+def test_a_token_that_does_not_fit_gives_way_to_the_best_that_the_server_told(session: lq.Session) -> None:
+    model = served("Colour: red\n", alternatives=5)
+    source = '"Colour:[C]" where STOPS_AT(C, "\\n") and not "r" in C and len(C) < 6'
+    first = lq.run_sync(source, model=model, session=session)
+    assert "r" not in first["C"]
+    asked = model.requests
+    second = lq.run_sync(source, model=model, session=session)
+    assert (second["C"], model.requests) == (first["C"], asked), "what was decided is remembered as a verdict (S1)"
+
+
+def test_without_alternatives_the_error_says_what_the_server_said(session: lq.Session) -> None:
+    model = served("Colour: red\n")
+    with pytest.raises(lq.ModelError, match=r"\[C\] cannot go on after ' ': there served/scripted says 'r'"):
+        lq.run_sync('"Colour:[C]" where not "r" in C and len(C) < 6', model=model, session=session)
+
+
+def test_without_alternatives_tokens_that_do_not_fit_are_ruled_out_one_by_one_S22(session: lq.Session) -> None:
+    model = served("Colour: red\n", takes_bans=True)
+    source = '"Colour:[C]" where STOPS_AT(C, "\\n") and not "r" in C and len(C) < 6'
+    first = lq.run_sync(source, model=model, session=session)
+    assert "r" not in first["C"]
+    assert any(request.banned for request in model.sent)
+    asked = model.requests
+    assert lq.run_sync(source, model=model, session=session)["C"] == first["C"]
+    assert model.requests == asked
+
+
+def test_options_are_known_as_soon_as_only_one_is_left(session: lq.Session) -> None:
+    model = served("We choose Option A with a lot of context\n")
+    source = """
+"We choose[OPTION]" where OPTION in [
+    " Option A with a whole lot of extra context", " Option B with context", " Another"
+]
+"""
+    result = lq.run_sync(source, model=model, session=session)
+    assert result["OPTION"] == " Option A with a whole lot of extra context"
+    assert model.requests == 1
+    assert model.said <= 5, "after ' A' the rest is forced, and the stream is closed"
+    assert result.usage.tokens_forced
+
+
+def test_a_tools_output_that_the_model_guessed_costs_no_request(session: lq.Session) -> None:
+    model = served("Q: 2+2?\ncall add\nresult: 4\nSo it is 4.\n")
+    source = """
+async def add():
+    return {answer}
+"Q: 2+2?\\n[CALL]" where STOPS_AT(CALL, "\\n")
+"result: {{await add()}}\\n[ANSWER]" where STOPS_AT(ANSWER, "\\n")
+"""
+    right = lq.run_sync(source.format(answer=4), model=model, session=session)
+    assert (right["ANSWER"], model.requests) == ("So it is 4.\n", 1)
+    lq.run_sync(source.format(answer=5), model=model, session=session)
+    assert model.requests == 2, "another answer is asked for from there"
+
+
+def test_equal_requests_in_flight_are_one(session: lq.Session) -> None:
+    model, query = served(LIST), lq.compile(LOOP)
+
+    async def crowd() -> list[lq.Result]:
+        return await asyncio.gather(*(query.run(model=model, session=session) for _ in range(5)))
+
+    results = asyncio.run(crowd())
+    assert len({result.prompt for result in results}) == 1
+    assert model.requests == 1
+    assert sorted(result.usage.requests or 0 for result in results) == [0, 0, 0, 0, 1]
+
+
+def test_what_is_said_ahead_of_its_readers_stays_however_little_memory_there_is_S9(session: lq.Session) -> None:
+    model, query = (
+        served(lambda said: LIST.encode()[len(said) - said.index(b":") + 16 :]),
+        lq.compile('"{row}:[A]" where STOPS_AT(A, "d")'),
+    )
+    cache = lq.TokenCache(max_bytes=2000)
+
+    async def crowd() -> list[lq.Result]:
+        runs = (query.run({"row": number}, model=model, session=session, cache=cache) for number in range(20))
+        return await asyncio.gather(*runs)
+
+    results = asyncio.run(crowd())
+    assert len({result["A"] for result in results}) == 1
+    assert model.requests == 20
+
+
+def test_a_run_that_is_cancelled_takes_nothing_from_others_S32(session: lq.Session) -> None:
+    model, query = served(LIST), lq.compile(LOOP)
+
+    async def one_leaves() -> lq.Result:
+        first = asyncio.create_task(query.run(model=model, session=session))
+        second = asyncio.create_task(query.run(model=model, session=session))
+        for _ in range(12):
+            await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(one_leaves()).prompt.endswith("- Tent\n")
+    assert model.requests == 1
+
+
+def test_a_request_that_was_sent_twice_and_then_left_counted_once_S32(session: lq.Session) -> None:
+    class Retried(ScoredCompleter):
+        async def stream(self, prompt: Any, request: Any) -> AsyncGenerator[Any, None]:
+            yield StreamPiece(b"", spent=ServerUsage(requests=2))
+            async with aclosing(super().stream(prompt, request)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    usage = lq.run_sync(LOOP, model=Retried(lq.ScriptedModel(LIST)), session=session).usage
+    assert (usage.requests, usage.completion_tokens) == (2, None), "it was closed before its end"
+
+
+@pytest.mark.parametrize("how", ["ends", "fails", "is cancelled", "is not read on"])
+def test_no_request_outlives_the_run_that_it_was_for(how: str, session: lq.Session) -> None:
+    """What closed behind the run was cut short where its event loop ended."""
+    closed = []
+
+    class Slow(ScoredCompleter):
+        async def stream(self, prompt: Any, request: Any) -> AsyncGenerator[Any, None]:
+            try:
+                async for piece in super().stream(prompt, request):
+                    yield piece
+            finally:
+                for _ in range(9):
+                    await asyncio.sleep(0)
+                closed.append(how)
+
+    query = lq.compile(LOOP + ("raise LookupError" if how == "fails" else ""))
+
+    async def over() -> None:
+        options: Any = {"model": Slow(lq.ScriptedModel(LIST)), "session": session}
+        if how == "is not read on":
+            async with aclosing(query.stream(**options)) as events:
+                async for event in events:
+                    if isinstance(event, TokenMoved):
+                        break
+        else:
+            run = asyncio.create_task(query.run(**options))
+            if how == "is cancelled":
+                await asyncio.sleep(0.001)
+                run.cancel()
+            await asyncio.wait([run])
+        assert closed == [how]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(over())
+
+
+def test_samples_repeat_under_their_seed_and_are_fresh_without_one_S6(session: lq.Session) -> None:
+    model = ScoredCompleter(lq.ScriptedModel("", certainty=0, seed=5))
+    source = 'sample()\n    "Say:[A]"\nwhere len(A) < 12'
+    first = lq.run_sync(source, model=model, session=session, seed=1)
+    again = lq.run_sync(source, model=model, session=session, seed=1)
+    assert (again["A"], model.requests) == (first["A"], 1)
+    other = lq.run_sync(source, model=model, session=session, seed=2)
+    unseeded = {lq.run_sync(source, model=model, session=session)["A"] for _ in range(3)}
+    assert model.requests >= 5
+    assert len({first["A"], other["A"], *unseeded}) == 5
+
+
+def test_greedy_text_never_answers_a_draw_nor_a_draw_a_greedy_question_S1(session: lq.Session) -> None:
+    model = served("Say: hello\n")
+    lq.run_sync('"Say:[A]" where STOPS_AT(A, "\\n")', model=model, session=session)
+    lq.run_sync('sample(seed=3)\n    "Say:[A]"\nwhere STOPS_AT(A, "\\n")', model=model, session=session)
+    assert model.requests == 2
+
+
+def test_a_predicate_makes_it_say_something_else(session: lq.Session) -> None:
+    model = ScoredCompleter(lq.ScriptedModel("", certainty=0, seed=8), alternatives=5)
+    source = '"Say:[A]" where len(A) == 3 and sum(A.encode()) % 2 == 0'
+    result = lq.run_sync(source, model=model, session=session)
+    assert sum(result["A"].encode()) % 2 == 0
+    assert any(token.fate == "rejected" for token in result.tokens) or sum(result["A"].encode()) % 2 == 0
+
+
+@pytest.mark.parametrize("continues", [True, False], ids=["continues", "wrapped"])
+def test_a_chat_gets_the_text_as_a_turn_and_holes_as_answers_S29(continues: bool, session: lq.Session) -> None:
+    script = "A good dad joke.\nQ: Why?\nA: Because.\n"
+    model = ScoredCompleter(
+        lq.ScriptedModel(
+            lambda said: script.encode()[len(said) :] if script.encode().startswith(said) else b"\nA: So.\n"
+        ),
+        chat_only=True,
+        continues_turns=continues,
+    )
+    source = '"A good dad joke.\\nQ:[J]\\nA:[P]" where STOPS_AT(J, "?") and STOPS_AT(P, "\\n")'
+    result = lq.run_sync(source, model=model, session=session, cache=False)
+    assert result["J"] == (" Why?" if continues else "Why?"), "the answer of a chat begins without a blank"
+    roles = [[turn.role for turn in prompt] for prompt in model.prompts]
+    assert roles[0] == ["user"]
+    assert roles[1] == (["user", "assistant"] if continues else ["user", "assistant", "user"])
+    assert model.prompts[1][1].text == f"{result['J']}\nA:"
+
+
+def test_end_of_text_that_comes_too_early_is_no_value(session: lq.Session) -> None:
+    model = served("Say: a")
+    with pytest.raises(lq.ModelError, match="ends the text, which its condition forbids"):
+        lq.run_sync('"Say:[A]" where len(A) > 4', model=model, session=session)
+
+
+def test_endings_and_logprobs_are_told(session: lq.Session) -> None:
+    model = served("Say: a")
+    result = lq.run_sync('"Say:[A]"', model=model, session=session)
+    assert result.endings["A"] == "end-of-text"
+    assert all(token.logprob is not None and token.logprob <= 0 for token in result.tokens if token.hole)
+    warm = lq.run_sync('"Say:[A]"', model=model, session=session)
+    assert [token.logprob for token in warm.tokens] == [token.logprob for token in result.tokens]
+    assert warm.endings == result.endings
+
+
+# Servers that take grammars ------------------------------------------------------------------------------------------
+
+
+PLAIN = (b" the", b"- ")
+"""No token that runs past the end of a line: a server under a grammar says none (S17)."""
+
+
+def test_a_whole_template_is_one_request_that_ends_by_itself_S17(session: lq.Session) -> None:
+    model = ScoredCompleter(lq.ScriptedModel(LIST, words=PLAIN), takes_languages=True)
+    result = lq.run_sync(TEMPLATE, model=model, session=session)
+    assert result.prompt == "A list of things:\n- Sun\n- Hat\n- Map\n"
+    assert model.requests == 1
+    assert result.usage.wasted_tokens == 0
+    assert result.usage.completion_tokens == model.said, "nothing was broken off"
+    assert model.sent[0].pushed is not None
+
+
+def test_a_loop_is_still_one_stream(session: lq.Session) -> None:
+    model = served(LIST, takes_languages=True)
+    lq.run_sync(LOOP, model=model, session=session)
+    assert model.requests == 1
+    assert model.sent[0].pushed is None
+
+
+def test_options_that_it_would_not_have_said_are_one_request(session: lq.Session) -> None:
+    model = served("We choose nothing at all\n", takes_languages=True)
+    result = lq.run_sync('"We choose[O]" where O in [" alpha", " beta", " gamma"]', model=model, session=session)
+    assert result["O"] in (" alpha", " beta", " gamma")
+    assert model.requests == 1
+
+
+def test_what_is_forced_at_its_beginning_is_left_to_a_server_that_is_held_to_it(session: lq.Session) -> None:
+    model = served("We choose nothing at all\n", takes_languages=True)
+    source = '"We choose[O]." where O in ["Option alpha", "Option beta"]'
+    result = lq.run_sync(source, model=model, session=session)
+    assert result["O"] in ("Option alpha", "Option beta")
+    assert (model.prompts[0][0].text, model.sent[0].begin) == ("We", " choose")
+
+
+def test_what_was_said_under_a_grammar_is_a_verdict_and_no_free_text_S1(session: lq.Session) -> None:
+    model = served("We choose nothing at all\n", takes_languages=True)
+    source = '"We choose[O]" where O in [" alpha", " beta", " gamma"]'
+    first = lq.run_sync(source, model=model, session=session)
+    assert lq.run_sync(source, model=model, session=session)["O"] == first["O"]
+    assert model.requests == 1, "the same question is answered"
+    free = lq.run_sync('"We choose[O]" where STOPS_AT(O, "\\n")', model=model, session=session)
+    assert free["O"] == " nothing at all\n"
+    assert model.requests == 2
+
+
+def test_each_hole_is_held_for_itself_without_a_cache_S7(session: lq.Session) -> None:
+    model = ScoredCompleter(lq.ScriptedModel(LIST, words=PLAIN), takes_languages=True)
+    result = lq.run_sync(TEMPLATE, model=model, session=session, cache=False)
+    assert (result["C"], model.requests) == (" Map\n", 3)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_draws_under_a_grammar_hold_it_and_repeat(seed: int, session: lq.Session) -> None:
+    model = ScoredCompleter(lq.ScriptedModel("", certainty=0, seed=seed), takes_languages=True)
+    source = 'sample()\n    "Code:[C]-[D]"\nwhere REGEX(C, r"[a-f]{3}") and REGEX(D, r"[0-9]{2}")'
+    first = lq.run_sync(source, model=model, session=session, seed=seed)
+    again = lq.run_sync(source, model=model, session=session, seed=seed)
+    assert (again["C"], again["D"]) == (first["C"], first["D"])
+    assert model.requests == 1
+
+
+def test_a_fault_in_a_completer_is_raised_and_not_asked_again(session: lq.Session) -> None:
+    def script(text: bytes) -> bytes:
+        raise ZeroDivisionError("a fault of its own")
+
+    model = served(script)
+    with pytest.raises(ZeroDivisionError, match="of its own"):
+        lq.run_sync('"A:[X]"', model=model, session=session)
+    assert model.requests == 1
+
+
+# Servers that score texts --------------------------------------------------------------------------------------------
+
+
+SENTIMENT = '"The film is[S]" distribution S in [" good", " bad", " dull"]'
+
+
+def test_a_distribution_is_one_request_and_then_none(session: lq.Session, tmp_path: Path) -> None:
+    scorer = lq.ScriptedModel("The film is good", certainty=12)
+    model, file = ScoredCompleter(scorer, scores=True), str(tmp_path / "x.tokens")
+    first = lq.run_sync(SENTIMENT, model=model, session=session, cache=file)
+    assert first["S"] == " good"
+    assert (model.requests, first.usage.requests) == (1, 1)
+    here = lq.run_sync(SENTIMENT, model=scorer)
+    assert [option for option, _ in first["P(S)"]] == [option for option, _ in here["P(S)"]]
+    assert [share for _, share in first["P(S)"]] == pytest.approx([share for _, share in here["P(S)"]], abs=1e-5)
+    again = lq.run_sync(SENTIMENT, model=model, session=lq.Session(), cache=file)
+    assert (again["P(S)"], model.requests) == (first["P(S)"], 1)
+    alone = lq.run_sync(SENTIMENT, model=model, session=session, cache=False)
+    assert (alone["P(S)"], model.requests) == (first["P(S)"], 2)
+
+
+def test_scores_of_a_server(session: lq.Session) -> None:
+    model = ScoredCompleter(lq.ScriptedModel("It is a cat", certainty=4), scores=True)
+    scores = lq.score_sync("It is", [" a cat", " the dog"], model=model, session=session)
+    assert scores.best == " a cat"
+    assert model.requests == 1
+
+
+def test_a_server_that_cannot_score_says_so_before_anything_is_spent(session: lq.Session) -> None:
+    model = served("The film is good")
+    with pytest.raises(lq.ModelError, match="reports no log-probabilities of given texts"):
+        lq.run_sync(SENTIMENT, model=model, session=session)
+    assert model.requests == 0
+
+
+# Turns ---------------------------------------------------------------------------------------------------------------
+
+
+TALK = """
+"{:system}Be brief.{:user}What is 2+2?{:assistant}[A]" where STOPS_AT(A, ".")
+"{:user}And 3+3?"
+"[B]" where STOPS_AT(B, ".")
+"""
+
+
+def test_role_tags_become_turns_S29(session: lq.Session) -> None:
+    model = served(lambda said: next(text[len(tail) :] for text in (b"It is 4. Yes.",) for tail in _tails(said, text)))
+    result = lq.run_sync(TALK, model=model, session=session)
+    assert (result["A"], result["B"]) == ("It is 4.", "It is 4.")
+    turns = [[(turn.role, turn.text) for turn in prompt] for prompt in model.prompts]
+    first = [("system", "Be brief."), ("user", "What is 2+2?")]
+    assert turns[0] == first
+    assert turns[1] == [*first, ("assistant", "It is 4."), ("user", "And 3+3?")]
+    assert model.requests == 2
+    lq.run_sync(TALK, model=model, session=session)
+    assert model.requests == 2, "turns are part of the path"
+
+
+def _tails(said: bytes, text: bytes) -> list[bytes]:
+    """The longest end of what was said with which the text begins."""
+    return [next(text[:length] for length in range(len(text), -1, -1) if said.endswith(text[:length]))]
+
+
+def test_a_text_is_not_known_as_a_turn_S29(session: lq.Session) -> None:
+    model = served("Hello? I am fine.\n")
+    lq.run_sync('"Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
+    lq.run_sync('"{:user}Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
+    assert model.requests == 2
+
+
+def test_a_model_without_turns_says_so(session: lq.Session) -> None:
+    with pytest.raises(lq.ModelError, match=r"is not asked in turns, so that \{:user\} means nothing") as caught:
+        lq.run_sync('"{:user}a[B]"', session=session)
+    assert caught.value.span is not None
+
+
+COLOURS = "Colour: red\nShade: dark\nColour: blue\n"
+FREELY = '"Colour:[C]" where STOPS_AT(C, "\\n")'
+NO_RED = '"Colour:[C]" where STOPS_AT(C, "\\n") and not "r" in C and len(C) < 6'
+
+
+@pytest.mark.parametrize("able", [{"alternatives": 5}, {"takes_bans": True}], ids=["alternatives", "numbers"])
+@pytest.mark.parametrize(
+    "decoder", [{}, {"decoder": "sample", "seed": 3, "temperature": 0.3}], ids=["argmax", "sample"]
+)
+def test_another_process_with_another_condition_decides_by_what_the_server_told_the_first_S1(
+    able: dict[str, Any], decoder: dict[str, Any], tmp_path: Path
+) -> None:
+    """What might have come instead, and the numbers of tokens, are facts like the text itself: law 1."""
+    file, cold, first = str(tmp_path / "x.tokens"), served(COLOURS, **able), served(COLOURS, **able)
+    alone = lq.run_sync(NO_RED, model=cold, session=lq.Session(), **decoder)
+    lq.run_sync(FREELY, model=first, session=lq.Session(), cache=file, **decoder)
+    model = served(COLOURS, **able)
+    second = lq.run_sync(NO_RED, model=model, session=lq.Session(), cache=file, **decoder)
+    assert second.prompt == alone.prompt and "r" not in second["C"]
+    if not decoder:
+        assert model.requests < cold.requests, "only what comes after the other token is asked for"
+    asked = model.requests
+    assert lq.run_sync(NO_RED, model=model, session=lq.Session(), cache=file, **decoder).prompt == alone.prompt
+    assert model.requests == asked
+
+
+def test_what_was_said_freely_elsewhere_changes_nothing_under_a_grammar_law_1(session: lq.Session) -> None:
+    def red(**able: Any) -> ScoredCompleter:
+        return ScoredCompleter(lq.ScriptedModel(COLOURS, words=(b" red",)), **able)
+
+    source = '"Colour:[C]!" where not "d" in C and len(C) == 6'
+    alone = lq.run_sync(source, model=red(takes_languages=True), session=lq.Session())
+    lq.run_sync(FREELY, model=red(), session=session)
+    after = lq.run_sync(source, model=red(takes_languages=True), session=session)
+    assert (after.prompt, after.endings) == (alone.prompt, alone.endings)

@@ -1,0 +1,256 @@
+"""A process to which all answers are known asks its server nothing, not even what it is; one that goes on meets it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.cache.byte_tree import ByteTree
+from lmql_lite.cache.entry import Node
+from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.engine import events
+from lmql_lite.engine.generate.capability_cache import CapabilityCache
+from lmql_lite.models.base import Capabilities
+from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, Config
+from tests.servers.scored import ScoredCompleter
+from tests.servers.stub import Server, serving
+from tests.servers.voice import Voice
+
+SAYS = "Say: hi\nThen: ho\n" * 9
+OTHERWISE = "Say: so\nAnd then yes\n" * 9
+FIRST = '"Say:[A]" where STOPS_AT(A, "\\n")'
+MORE = FIRST + '\n"And then[B]" where STOPS_AT(B, "\\n")'
+UNKNOWN = replace(OPENAI_TEXT, about={"v1/models": {"data": [{"id": "stub"}]}})
+"""It says nothing about itself."""
+COSTLY = pytest.mark.parametrize(
+    "config", [OPENAI_CHAT, OPENAI_TEXT, UNKNOWN], ids=["openai chat", "openai text", "unknown"]
+)
+
+
+def process(server: Server, query: str, file: Path, **options: Any) -> lq.Result:
+    """A run as in a process of its own: nothing is known but what the file holds."""
+    return lq.run_sync(
+        query,
+        model=lq.model("openai/stub", base_url=server.base_url),
+        session=lq.Session(),
+        cache=str(file),
+        **options,
+    )
+
+
+def plain(text: str) -> str:
+    """Without blanks, of which answers of a chat lack the first."""
+    return text.replace(" ", "")
+
+
+def touched(server: Server) -> int:
+    """Everything that has reached its socket."""
+    return server.requests + server.looks
+
+
+@COSTLY
+def test_a_second_process_sends_nothing_at_all(config: Config, tmp_path: Path) -> None:
+    with serving(config, SAYS) as server:
+        first = process(server, FIRST, tmp_path / "x.tokens")
+        before = touched(server)
+        again = process(server, FIRST, tmp_path / "x.tokens", max_requests=0)
+        assert (again.prompt, touched(server)) == (first.prompt, before)
+        assert again.usage.requests == 0
+
+
+@COSTLY
+def test_a_replay_needs_no_server(config: Config, tmp_path: Path) -> None:
+    with serving(config, SAYS) as server:
+        first = process(server, FIRST, tmp_path / "x.tokens")
+    assert process(server, FIRST, tmp_path / "x.tokens", cache_mode="replay").prompt == first.prompt
+
+
+@COSTLY
+def test_what_is_missing_is_asked_for_and_what_it_costs_to_meet_the_server_is_counted(
+    config: Config, tmp_path: Path
+) -> None:
+    with serving(config, SAYS) as server:
+        process(server, FIRST, tmp_path / "x.tokens")
+        before = server.requests
+        with pytest.raises(lq.BudgetError):
+            process(server, MORE, tmp_path / "x.tokens", max_requests=0)
+        assert server.requests == before  # what is free may be asked again
+        with pytest.raises(lq.BudgetError):
+            process(server, MORE, tmp_path / "x.tokens", max_requests=1)
+        asked = server.requests
+        usage = process(server, MORE, tmp_path / "x.tokens").usage
+        assert usage.requests == server.requests - asked > 1 and usage.tokens_from_cache
+
+
+@COSTLY
+def test_a_run_that_had_read_text_of_the_server_before_ended_and_asks_anew_S4(config: Config, tmp_path: Path) -> None:
+    """R1: one warning, and the result is the one that a run without a cache has on the server as it is now."""
+    file = tmp_path / "x.tokens"
+    with serving(config, SAYS) as server:
+        process(server, FIRST, file)
+        server.config, server.voice = replace(config, snapshot="2026-02-02"), Voice(lq.ScriptedModel(OTHERWISE))
+        assert "hi" in process(server, FIRST, file).prompt, "all of that is known, and was said by the one before"
+        before = server.requests
+        result = process(server, MORE, file)
+        result.check_ledger()
+        assert result.prompt == process(server, MORE, tmp_path / "y.tokens").prompt
+        assert plain(result.prompt).startswith("Say:so\nAndthenyes")
+        assert len(result.notices) == 1 and "has changed since the cache was written" in result.notices[0]
+        assert result.usage.requests and result.usage.tokens_from_cache == 0
+        assert server.requests > before
+        before = touched(server)
+        warm = process(server, MORE, file)
+        assert (warm.prompt, warm.notices, touched(server)) == (result.prompt, (), before)
+
+
+def test_a_reader_of_events_is_told_that_a_run_begins_anew(tmp_path: Path) -> None:
+    """S33: what was shown is not taken back; its branch is given up, and another one has the text of the result."""
+    file, session = str(tmp_path / "x.tokens"), lq.Session()
+    with serving(OPENAI_CHAT, SAYS) as server:
+        process(server, FIRST, Path(file))
+        server.config = replace(OPENAI_CHAT, snapshot="2026-02-02")
+        server.voice = Voice(lq.ScriptedModel(OTHERWISE))
+        model = lq.model("openai/stub", base_url=server.base_url)
+
+        async def seen() -> list[events.Event]:
+            return [event async for event in lq.compile(MORE).stream(model=model, session=session, cache=file)]
+
+        told = asyncio.run(seen())
+        texts = {0: "", 1: ""}
+        for event in told:
+            if isinstance(event, events.Text):
+                texts[event.state] += event.text
+        assert isinstance(told[-1], events.Finished)
+        assert plain(texts[0]).startswith("Say:hi") and texts[1] == told[-1].result.prompt
+        assert [event.state for event in told if isinstance(event, events.Pruned)] == [0]
+        assert len([event for event in told if isinstance(event, events.Notice)]) == 1
+        assert not [event for event in asyncio.run(seen()) if isinstance(event, events.Pruned)]
+
+
+def test_several_results_begin_anew_together(tmp_path: Path) -> None:
+    file = tmp_path / "x.tokens"
+    source = "sample(n=2, temperature=1)\n    " + MORE.replace("\n", "\n    ")
+    with serving(OPENAI_CHAT, SAYS) as server:
+        process(server, source.replace(MORE.replace("\n", "\n    "), FIRST), file, seed=3)
+        server.config = replace(OPENAI_CHAT, snapshot="2026-02-02")
+        server.voice = Voice(lq.ScriptedModel(OTHERWISE))
+        results: Any = process(server, source, file, seed=3)
+        assert {plain(result.prompt)[:6] for result in results} == {"Say:so"}
+        assert {len(result.notices) for result in results} == {1}
+
+
+@pytest.mark.parametrize("once", ['"{input()}"', "tools = []"], ids=["input", "tools"])
+def test_a_query_that_cannot_be_executed_twice_says_so_instead(once: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.tokens"
+    with serving(OPENAI_CHAT, SAYS) as server:
+        process(server, FIRST, file)
+        server.config = replace(OPENAI_CHAT, snapshot="2026-02-02")
+        with pytest.raises(lq.ModelError, match="has changed since the cache was written") as caught:
+            process(server, f"{MORE}\n{once}", file)
+        assert "run it again" in (caught.value.hint or "")
+
+
+def test_a_server_that_tells_freely_what_it_is_is_looked_at_by_every_process_S4(tmp_path: Path) -> None:
+    with serving(LLAMA_CPP, SAYS) as server:
+        process(server, FIRST, tmp_path / "x.tokens")
+        requests, looks = server.requests, server.looks
+        process(server, FIRST, tmp_path / "x.tokens")
+        assert server.requests == requests and server.looks > looks
+
+
+def test_a_refresh_meets_the_server_too(tmp_path: Path) -> None:
+    with serving(OPENAI_CHAT, SAYS) as server:
+        process(server, FIRST, tmp_path / "x.tokens")
+        server.config = replace(OPENAI_CHAT, snapshot="2026-02-02")
+        process(server, FIRST, tmp_path / "x.tokens", cache_mode="refresh")
+        before = touched(server)
+        assert process(server, FIRST, tmp_path / "x.tokens").usage.requests == 0
+        assert touched(server) == before
+
+
+def test_a_server_that_was_taken_for_another_one_once_locked_its_user_out(tmp_path: Path) -> None:
+    """The capabilities that the next process trusts are those that the last probe found, whatever they cost."""
+    file = tmp_path / "x.tokens"
+    with serving(LLAMA_CPP, SAYS) as server:
+        server.failing["props"] = [404]
+        process(server, FIRST, file)
+        assert "ho" in process(server, MORE, file).prompt
+        before = server.requests
+        process(server, MORE, file)
+        assert server.requests == before
+
+
+@COSTLY
+def test_a_run_that_has_read_nothing_of_the_server_before_goes_on_with_the_one_now_S4(
+    config: Config, tmp_path: Path
+) -> None:
+    """Two snapshots behind one name: each new row failed, though nothing in it was read from the file."""
+    file = tmp_path / "x.tokens"
+    with serving(config, "Say: hi\nTell: ho\n") as server:
+        process(server, FIRST, file)
+        for number, snapshot in enumerate(("2026-02-02", "2026-03-03", "2026-02-02")):
+            server.config = replace(config, snapshot=snapshot)
+            before = server.requests
+            result = process(server, f'"{number} Say: hi\\nTell:[X]" where len(X) < 4', file)
+            assert result.usage.requests == server.requests - before
+            before = touched(server)
+            process(server, f'"{number} Say: hi\\nTell:[X]" where len(X) < 4', file)
+            assert touched(server) == before
+
+
+def test_a_run_that_begins_anew_shows_its_prompt_once(tmp_path: Path) -> None:
+    file = str(tmp_path / "x.tokens")
+    with serving(OPENAI_TEXT, SAYS) as server:
+        process(server, FIRST, Path(file))
+        server.config = replace(OPENAI_TEXT, snapshot="2026-02-02")
+        model = lq.model("openai/stub", base_url=server.base_url)
+
+        async def shown() -> str:
+            text = ""
+            async for event in lq.compile('"One.\\nTwo:[X]" where len(X) < 4').stream(model=model, cache=file):
+                text += event.text if isinstance(event, events.Text) else ""
+            return text
+
+        assert asyncio.run(shown()).count("One.") == 1
+
+
+def test_an_entry_is_read_once_and_a_later_one_of_another_process_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[int] = []
+
+    def walk(texts: ByteTree, node: Node, data: bytes) -> Node:
+        walked.append(len(data))
+        return texts.tree.extend_path(node, data)
+
+    async def seen() -> None:
+        own, other = [await ModelTrees.open(tmp_path / "x.tokens") for _ in range(2)]
+        here, there = CapabilityCache(), CapabilityCache()
+        await here.keep(own, Known("first"))
+        await other.follow()
+        assert there.known(other, Known()) == Capabilities("first")
+        monkeypatch.setattr(ByteTree, "walk", walk)
+        assert there.known(other, Known()) == here.known(own, Known()) == Capabilities("first") and len(walked) == 1
+        await there.keep(other, Known("second"))
+        await own.follow()
+        assert here.known(own, Known()) == Capabilities("second")
+        for trees in (own, other):
+            await trees.close()
+
+    asyncio.run(seen())
+
+
+class Known(ScoredCompleter):
+    """A server that names itself."""
+
+    def __init__(self, fingerprint: str = "") -> None:
+        super().__init__(lq.ScriptedModel("a"))
+        self._fingerprint = fingerprint
+
+    async def probe(self, known: Capabilities | None = None) -> Capabilities:
+        return Capabilities(self._fingerprint)

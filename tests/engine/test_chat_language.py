@@ -1,0 +1,71 @@
+"""Messages as data, the roles of what is said, and `input()`: what a conversation needs of the language."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.engine import events
+from tests.engine.generate.test_path_turns import Chatty, says
+
+HISTORY = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{2+2}?"}]
+
+
+@pytest.fixture
+def session() -> lq.Session:
+    return lq.Session()
+
+
+def test_a_list_of_messages_is_turns_of_the_chat(session: lq.Session) -> None:
+    tagged, listed = Chatty(says("4.", "6.")), Chatty(says("4.", "6."))
+    rest = '{:assistant}[A]{:user}3+3?[B]" where STOPS_AT(A, ".") and STOPS_AT(B, ".")'
+    one = lq.run_sync('"{:system}Be brief.{:user}{{2+2}}?' + rest, model=tagged, session=session)
+    other = lq.run_sync('"{messages}' + rest, {"messages": HISTORY}, model=listed, session=lq.Session())
+    assert one.prompt == other.prompt == "Be brief.{2+2}?4.3+3?6."
+    assert tagged.read == listed.read
+    other.check_ledger()
+
+
+def test_a_list_of_messages_with_a_format_is_a_text(session: lq.Session) -> None:
+    result = lq.run_sync('"{messages!r}"', {"messages": HISTORY}, session=session)
+    assert result.prompt == repr(HISTORY)
+
+
+def test_what_is_said_tells_in_whose_turn(session: lq.Session) -> None:
+    async def told(source: str, inputs: dict[str, Any]) -> list[tuple[str | None, str | None, str]]:
+        stream = lq.compile(source).stream(inputs, model=Chatty(says("It is 4.")), session=session)
+        return [(event.role, event.hole, event.text) async for event in stream if isinstance(event, events.Text)]
+
+    source = '"{messages}{:assistant}It is [A]" where STOPS_AT(A, ".")'
+    found = asyncio.run(told(source, {"messages": HISTORY}))
+    assert found[:3] == [("system", None, "Be brief."), ("user", None, "{2+2}?"), ("assistant", None, "It is ")]
+    assert "".join(text for _, hole, text in found if hole == "A") == "4."
+
+
+def test_input_may_be_awaited_or_not_under_every_host(session: lq.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = 'first = input("a")\n"{first} {await input()} {input()}"\nreturn first.upper()'
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\nthree\n"))
+    result = lq.run_sync(source, session=session)
+    assert (result.prompt, result.value) == ("one two three", "ONE")
+
+
+def test_a_host_may_ask_the_user_in_its_own_way(session: lq.Session) -> None:
+    lines: Iterator[str] = iter(["one", "two"])
+
+    async def ask(prompt: str = "") -> str:
+        return next(lines)
+
+    result = lq.run_sync('"{await input()} {input()}"', {"input": ask}, session=session)
+    assert result.prompt == "one two"
+
+
+def test_at_the_end_of_stdin_a_sentence_says_so(session: lq.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(lq.InputError, match="input\\(\\) asks for a line, and stdin is at its end"):
+        lq.run_sync('"{input()}"', session=session)

@@ -1,0 +1,155 @@
+"""`lq.TokenCache`: a file with wishes, or memory of one's own that is shared by all who have the object."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.engine.settings import checked
+
+COUNT = '"Say:[A]" where len(A) == 6\n"Then:[B]" where len(B) == 6'
+SAMPLE = f"sample(seed=3, temperature=2.0)\n{COUNT}"
+
+
+def noisy(seed: int = 0) -> lq.ScriptedModel:
+    return lq.ScriptedModel("x", seed=seed, certainty=0)
+
+
+def run(source: str, model: lq.ScriptedModel, session: lq.Session | None = None, **options: Any) -> lq.Result:
+    return lq.run_sync(source, model=model, session=session or lq.Session(), **options)
+
+
+def test_runs_of_several_sessions_share_a_cache_in_memory_and_none_other() -> None:
+    model, cache = noisy(), lq.TokenCache()
+    first = run(COUNT, model, cache=cache)
+    calls = model.calls
+    second = run(COUNT, model, cache=cache)
+    assert calls and model.calls == calls and second.prompt == first.prompt
+    assert second.usage.tokens_from_model == 0, "another session's run number is not one's own (S31)"
+    assert second.usage.tokens_from_cache == first.usage.tokens_from_model
+    run(COUNT, model, cache=lq.TokenCache())
+    assert model.calls == 2 * calls
+    session = lq.Session()
+    run(COUNT, model, session, cache=cache)
+    run(COUNT, model, session)
+    assert model.calls == 3 * calls, "it is not the tree of the session"
+
+
+def test_questions_in_flight_are_shared_through_it() -> None:
+    model, session, cache = noisy(), lq.Session(), lq.TokenCache()
+
+    async def crowd() -> list[lq.Result]:
+        query = lq.compile(COUNT)
+        return await asyncio.gather(*(query.run(model=model, session=session, cache=cache) for _ in range(4)))
+
+    results = asyncio.run(crowd())
+    assert len({result.prompt for result in results}) == 1
+    alone = noisy()
+    run(COUNT, alone)
+    assert model.calls == alone.calls
+
+
+def test_a_cache_in_memory_that_nobody_has_any_more_is_gone() -> None:
+    async def go() -> None:
+        model, session, cache = noisy(), lq.Session(), lq.TokenCache()
+        await lq.run(COUNT, model=model, session=session, cache=cache)
+        tree = weakref.ref(cache.trees)
+        del cache
+        for _ in range(20):  # the loop puts the run's streams away, one in the other
+            gc.collect()
+            await asyncio.sleep(0)
+        assert tree() is None
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("source", [COUNT, SAMPLE], ids=["argmax", "sample"])
+@pytest.mark.parametrize("max_bytes", [1, 5000])
+def test_with_hardly_any_memory_a_file_still_answers_everything_law_1(source: str, max_bytes: int) -> None:
+    model, session = noisy(), lq.Session()
+    cache = lq.TokenCache("x.tokens", max_bytes=max_bytes)
+    wanted = run(source, model, cache=False)
+    first = run(source, model, session, cache=cache)
+    calls = model.calls
+    assert run(source, model, session, cache=cache).prompt == first.prompt == wanted.prompt
+    assert run(source, model, cache=cache).prompt == wanted.prompt
+    assert run(source, model, cache="x.tokens").prompt == wanted.prompt
+    assert model.calls == calls, "the same session, another one, and one with room for all: none asks anything"
+    tree = session._files[os.path.realpath("x.tokens"), max_bytes, False, False].tree(model.fingerprint)
+    assert tree.nbytes <= max(max_bytes, 3000)
+
+
+@pytest.mark.parametrize(
+    "written", ["x.tokens", Path("x.tokens"), lq.TokenCache("x.tokens"), lq.TokenCache(Path("x.tokens"))], ids=repr
+)
+def test_a_name_a_path_and_a_token_cache_are_the_same_file(written: Any) -> None:
+    model, session = noisy(), lq.Session()
+    run(COUNT, model, session, cache=written)
+    calls = model.calls
+    run(COUNT, model, session, cache="./x.tokens")
+    assert Path("x.tokens").exists() and model.calls == calls and len(session._files) == 1
+
+
+def test_a_header_may_name_one() -> None:
+    model, session = noisy(), lq.Session()
+    source = f'argmax(cache=lq.TokenCache("x.tokens", max_bytes=9999))\n{COUNT}'
+    lq.run_sync(source, {"lq": lq}, model=model, session=session)
+    assert Path("x.tokens").exists()
+
+
+def test_durable_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        synced.append(file)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    run(COUNT, noisy(), cache="x.tokens")
+    assert not synced
+    run(COUNT, noisy(1), cache=lq.TokenCache("x.tokens", durable=True))
+    assert synced
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: lq.TokenCache(7), "a file that text or a path names; this is 7"),  # type: ignore[arg-type]
+        (lambda: lq.TokenCache(b"x"), "a file that text or a path names; this is b'x'"),  # type: ignore[arg-type]
+        (lambda: lq.TokenCache(True), "a file that text or a path names; this is True"),  # type: ignore[arg-type]
+        (lambda: lq.TokenCache(""), "'' names no file"),
+        (lambda: lq.TokenCache("a\0b"), "names no file"),
+        (lambda: lq.TokenCache("x", max_bytes=0), "at least 1; this is 0"),
+        (lambda: lq.TokenCache("x", max_bytes=-5), "at least 1; this is -5"),
+        (lambda: lq.TokenCache("x", max_bytes=True), "this is True"),
+        (lambda: lq.TokenCache("x", max_bytes=1e9), "this is 1000000000.0"),  # type: ignore[arg-type]
+        (lambda: lq.TokenCache("x", durable=1), "durable is True or False; this is 1"),  # type: ignore[arg-type]
+        (lambda: lq.TokenCache(durable=True), "durable=True is about a file"),
+        (lambda: checked({"cache": 3.5}), "the name of a file or a TokenCache; this is 3.5"),
+        (lambda: checked({"cache": b"x.tokens"}), "the name of a file or a TokenCache; this is b'x.tokens'"),
+        (lambda: checked({"cache": ""}), "'' names no file"),
+    ],
+)
+def test_what_is_no_cache_is_told_so(make: Any, sentence: str) -> None:
+    with pytest.raises(lq.InputError) as caught:
+        make()
+    assert sentence in caught.value.message
+
+
+def test_a_wrong_cache_in_a_header_is_shown_with_its_place() -> None:
+    with pytest.raises(lq.InputError, match=r"<query>:1:\d+: 'a.b' names no file|names no file") as caught:
+        lq.run_sync('argmax(cache="")\n    "[X]"', session=lq.Session())
+    assert caught.value.span is not None
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        lq.TokenCache().max_bytes = 3  # type: ignore[misc]

@@ -1,0 +1,425 @@
+"""Tools: functions that a model calls while it fills a hole. Calls are checked, and never evaluated."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import threading
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+import lmql_lite as lq
+from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.terms import Matches
+from lmql_lite.engine import events
+from lmql_lite.engine.tools.toolbox import MARK, Tool, Toolbox, ToolError, literals, written
+from lmql_lite.errors import ConstraintError, InputError
+from lmql_lite.models.scripted import ScriptedCompleter
+
+
+class Place(BaseModel):
+    name: str
+    inhabitants: int = Field(ge=0)
+
+
+@dataclass
+class Weather:
+    degrees: float
+    sky: str
+
+
+def add(a: int, b: int = 2) -> int:
+    """adds two numbers
+
+    At any length.
+    """
+    return a + b
+
+
+async def search(query: str, /, *, limit: int = 3, kind: Literal["web", "book"] = "web") -> list[str]:
+    await asyncio.sleep(0)
+    return [f"{kind} {query}"] * limit
+
+
+def settle(place: Place, *others: int, **named: float) -> str:
+    return f"{place.name}{others}{named}"
+
+
+def fail(text: str) -> str:
+    raise ValueError(f"no {text}\nat all")
+
+
+def stop() -> str:
+    raise StopIteration("over")
+
+
+def output(arguments: str, function: Any = add, made: int = 0) -> str:
+    box = Toolbox([function])
+    return asyncio.run(box.output(function.__name__, arguments, made=made))
+
+
+# One call ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_is_described_in_one_line() -> None:
+    assert Tool(add).described == "add(a: int, b: int = 2) -> int: adds two numbers"
+    assert lq.describe([add, fail]).splitlines() == [
+        "- add(a: int, b: int = 2) -> int: adds two numbers",
+        "- fail(text: str) -> str",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "result"),
+    [
+        (add, "1, 2", "3"),
+        (add, "1", "3"),
+        (add, "b=1, a='4'", "5"),
+        (search, "'Rome', limit=1, kind=\"book\"", '["book Rome"]'),
+        (settle, '{"name": "Rome", "inhabitants": 3}, 1, 2, x=1', "\"Rome(1, 2){'x': 1.0}\""),
+    ],
+    ids=["by-place", "default", "by-name", "async", "model"],
+)
+def test_a_call_that_fits_is_made(function: Any, arguments: str, result: str) -> None:
+    assert output(arguments, function) == f"{result}`"
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "sentence"),
+    [
+        (add, "", "missing a required argument: 'a'; it is add(a: int, b: int = 2) -> int"),
+        (add, "1, 2, 3", "too many positional arguments; it is add(a: int, b: int = 2) -> int"),
+        (add, "1, c=2", "got an unexpected keyword argument 'c'; it is add(a: int, b: int = 2) -> int"),
+        (add, "1, b='x'", "b: input should be a valid integer, unable to parse string as an integer, not 'x'"),
+        (search, "'x', kind='film'", "kind: input should be 'web' or 'book', not 'film'"),
+        (settle, '{"name": "Rome"}', "place.inhabitants: field required, not {'name': 'Rome'}"),
+        (fail, '"luck"', "ValueError: no luck at all"),
+        (stop, "", "StopIteration: over"),
+        (add, "a, 2", "a is no literal: write the value itself"),
+        (add, "*[1, 2]", "*[1, 2] is no literal: write the value itself"),
+        (add, "**{'a': 1}", "** is not possible here"),
+        (add, "1, a=1", "multiple values for argument 'a'; it is add(a: int, b: int = 2) -> int"),
+        (add, "1)(2", "(1)(2) are no arguments of Python"),
+        (add, "1) + add(2", "(1) + add(2) are no arguments of Python"),
+        (add, "b=1, 2", "(b=1, 2) are no arguments of Python"),
+        (add, "__import__('os').getpid()", "__import__('os').getpid() is no literal: write the value itself"),
+    ],
+)
+def test_what_is_wrong_with_a_call_is_told_in_the_place_of_its_result(
+    function: Any, arguments: str, sentence: str
+) -> None:
+    assert output(arguments, function) == f"error: {sentence}`"
+
+
+@pytest.mark.parametrize("text", ["[" * 5000 + "]" * 5000, "-" * 100_000 + "1", "'\0'", "9" * 5000], ids=len)
+def test_arguments_that_no_parser_likes_are_refused_and_nothing_else_happens(text: str) -> None:
+    assert output(text).startswith("error: ")
+
+
+def test_a_tool_that_does_not_exist_and_one_call_too_many() -> None:
+    box = Toolbox([add, search], max_calls=2)
+    assert asyncio.run(box.output("ad", "1", made=0)) == "error: there is no ad, did you mean add?`"
+    assert asyncio.run(box.output("weather", "", made=1)) == "error: there is no weather, there are add, search`"
+    assert asyncio.run(box.output("add", "1", made=2)) == "error: no more than 2 calls can be made`"
+
+
+def test_a_function_that_is_not_async_runs_in_a_thread_of_its_own() -> None:
+    def where() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    async def inside() -> bool:
+        return where()
+
+    assert output("", where) == "false`" and output("", inside) == "true`"
+
+
+def test_a_query_can_be_a_tool() -> None:
+    @lq.query(model=lq.ScriptedModel(""))
+    def shout(word: str) -> str:
+        """lq
+        return word.upper()
+        """
+
+    assert output("'a'", shout) == '"A"`'
+    assert output("1", shout).startswith("error: word: input should be a valid string")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ('a "b"\nc', r'"a \"b\"\nc"'),
+        ("é`", '"é`"'),
+        ("\ud800", '"?"'),
+        (None, "null"),
+        (Weather(3.5, "blue"), '{"degrees": 3.5, "sky": "blue"}'),
+        ([Place(name="Rome", inhabitants=3)], '[{"name": "Rome", "inhabitants": 3}]'),
+        (datetime.date(2024, 2, 29), '"2024-02-29"'),
+        (1j, '"1j"'),
+    ],
+    ids=["text", "backtick", "surrogate", "none", "dataclass", "model", "date", "other"],
+)
+def test_a_result_is_one_line_of_json(value: Any, text: str) -> None:
+    assert written(value) == text
+
+
+def test_a_result_that_cannot_be_written_is_an_error() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(ToolError, match="cannot be written"):
+        written(circle)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.from_regex(Tool(settle).arguments, fullmatch=True))
+def test_whatever_the_form_of_a_call_lets_through_python_can_read(text: str) -> None:
+    literals(text.removesuffix(MARK))
+
+
+LITERALS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
+ARGUMENTS = st.one_of(LITERALS, st.lists(LITERALS, max_size=3), st.dictionaries(LITERALS, LITERALS, max_size=3))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(ARGUMENTS, max_size=3), st.lists(st.sampled_from("ab"), unique=True), ARGUMENTS)
+def test_literals_as_python_writes_them_have_that_form(by_place: list[Any], names: list[str], value: Any) -> None:
+    parts = [*map(repr, by_place), *(f"{name}={value!r}" for name in names)]
+    text = ", ".join(parts)
+    if "\\x" in text or "\\u" in text.lower() or "inf" in text or not text.isprintable():
+        return
+    automaton = Automaton(Matches(Tool(add).arguments))
+    state, count = automaton.start, 0
+    for byte in (text + MARK).encode():
+        state, count = automaton.step(state, count, byte)
+        assert state, (text, byte)
+    assert automaton.holds(state, count)
+    assert literals(text) == (by_place, dict.fromkeys(names, value))
+
+
+@pytest.mark.parametrize(
+    ("tools", "sentence"),
+    [
+        (add, "tools is a list of functions"),
+        ([], "tools is a list of functions"),
+        ([add, add], "two tools are called 'add'"),
+        (["add"], "a tool is a function with a name"),
+        ([lambda x: x], "a tool is a function with a name"),
+        ([Place], "a tool is a function with a name"),
+    ],
+    ids=["function", "empty", "twice", "text", "lambda", "class"],
+)
+def test_wrong_tools_are_refused_where_they_stand(tools: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence) as caught:
+        lq.run_sync('"[argmax(tools=tools) X]"', {"tools": tools}, model=lq.ScriptedModel(""))
+    assert caught.value.span is not None and caught.value.span.source == "tools"
+
+
+# A hole --------------------------------------------------------------------------------------------------------------
+
+QUERY = '"Q:[argmax(tools=[add, search]) X]\\n" where STOPS_BEFORE(X, "\\n")\nreturn X'
+TALK = (
+    'Q: I `add(1, 2) # result: 3` see, and `search("Rome", limit=1) # result: ["web Rome"]` then `add(\'x\') # result: '
+    "error: a: input should be a valid integer, unable to parse string as an integer, not 'x'` oh, `find(1) # result: "
+    "error: there is no find, there are add, search` well, `len(x)` is no call.\n"
+)
+GIVEN = {"add": add, "search": search}
+REACHING = (b" `add(", b'("', b'("Rome', b") #", b": 3`", b': ["we', b"`find(1) # ", b"` see", b".\n")
+"""Tokens that reach over the ends of calls and of texts between them."""
+
+
+def run(source: str = QUERY, inputs: Any = GIVEN, **options: Any) -> lq.Result:
+    return lq.run_sync(source, inputs, **{"session": lq.Session(), **options})
+
+
+@pytest.mark.parametrize("words", [(), REACHING, REACHING[::2], REACHING[1::2]], ids=["bytes", "all", "even", "odd"])
+def test_calls_are_made_where_the_model_makes_them(words: tuple[bytes, ...]) -> None:
+    session, model = lq.Session(), lq.ScriptedModel(TALK, words=words)
+    cold = run(session=session, model=model)
+    assert cold.prompt == TALK and cold.value == TALK[2:-1] and cold.endings["X"] == "stop"
+    inserted = b"".join(token.data for token in cold.tokens if token.hole is None and token.source == "prompt")
+    assert b'["web Rome"]`' in inserted or words
+    warm, alone = run(session=session, model=model), run(model=model, cache=False)
+    assert [token.id for token in warm.tokens] == [token.id for token in alone.tokens]
+    assert warm.prompt == alone.prompt == cold.prompt and warm.usage.forward_passes == 0
+
+
+@pytest.mark.parametrize("words", [(), REACHING], ids=["bytes", "reaching"])
+def test_whatever_a_model_says_around_calls_the_run_is_repeatable_and_its_books_add_up(
+    words: tuple[bytes, ...],
+) -> None:
+    calls = 0
+    for seed in range(6):
+        model = lq.ScriptedModel(TALK, certainty=9, seed=seed, words=words)
+        options: dict[str, Any] = {"model": model, "decoder": "sample", "seed": seed, "max_tokens": 150}
+        session = lq.Session()
+        cold, warm = run(session=session, **options), run(session=session, **options)
+        alone = run(cache=False, **options)
+        cold.check_ledger()
+        assert cold.prompt == warm.prompt == alone.prompt and warm.usage.forward_passes == 0
+        assert [token.id for token in warm.tokens] == [token.id for token in alone.tokens]
+        calls += cold.prompt.count("# result: ")
+    assert calls > 6
+
+
+def test_a_server_says_calls_freely_and_goes_on_in_one_request_where_it_guesses_the_results() -> None:
+    model, session = ScriptedCompleter(TALK), lq.Session()
+    assert run(model=model, session=session).prompt == TALK and model.requests == 1
+    assert run(model=model, session=session).prompt == TALK and model.requests == 1
+
+
+def test_a_result_is_the_tools_whatever_the_model_expected() -> None:
+    wrong, right = b"Q: `add(1, 2) # result: 99` and more of that", b"Q: `add(1, 2) # result: 3` three\n"
+
+    def script(said: bytes) -> bytes:
+        return next((text[len(said) :] for text in (wrong, right) if text.startswith(said)), b"")
+
+    for model in (lq.ScriptedModel(script), ScriptedCompleter(script)):
+        assert run(model=model).prompt == right.decode()
+
+
+def test_watchers_are_told_of_calls_and_the_texts_join_to_the_prompt() -> None:
+    async def collect() -> list[events.Event]:
+        stream = lq.compile(QUERY).stream(GIVEN, model=lq.ScriptedModel(TALK), session=lq.Session())
+        return [event async for event in stream]
+
+    seen = asyncio.run(collect())
+    calls = [(event.name, event.arguments, event.output) for event in seen if isinstance(event, events.ToolCalled)]
+    assert calls[:2] == [("add", "1, 2", "3"), ("search", '"Rome", limit=1', '["web Rome"]')]
+    assert [name for name, _, _ in calls] == ["add", "search", "add", "find"]
+    assert "".join(event.text for event in seen if isinstance(event, events.Text)) == TALK
+
+
+def test_a_call_that_is_begun_can_only_be_well_formed() -> None:
+    model = lq.ScriptedModel("Q: `add(7, nonsense", certainty=3)  # what it wants is no literal
+    for seed in range(10):
+        result = run(model=model, decoder="sample", seed=seed, max_tokens=400)
+        call = result["X"].partition("`add(")[2].partition(MARK)[0]
+        literals(call)
+
+
+def test_conditions_judge_the_whole_text_and_stops_only_what_the_model_says() -> None:
+    source = '"Q:[argmax(tools=[search]) X]" where STOPS_AT(X, "Rome") and len(X) < 80'
+    said = 'Q: `search("Rome", limit=1) # result: ["web Rome"]` is Rome, of course'
+    assert run(source, {"search": search}, model=lq.ScriptedModel(said))["X"] == said[2 : -len(", of course")]
+    with pytest.raises(ConstraintError, match=r"\[X\] does not allow what search was called for"):
+        run(source, {"search": search}, model=lq.ScriptedModel(said.replace("=1", "=9")))
+
+
+def test_a_call_for_which_a_bound_leaves_no_room_is_not_begun() -> None:
+    model = lq.ScriptedModel("Sum `add(1, 2) # result: 3` so")
+    for bound in range(2, 19):
+        result = run(f'"[argmax(tools=[add]) X]" where len(X) < {bound}', {"add": add}, model=model)
+        assert "add(" not in result["X"][:-4] and len(result["X"]) < bound  # at its end it is text like any other
+    said = "Sum `add(1, 2) # result: 3`"
+    result = run(f'"[argmax(tools=[add]) X]" where len(X) <= {len(said)}', {"add": add}, model=model)
+    assert result["X"] == said
+
+
+def test_arguments_of_a_call_leave_room_for_its_end() -> None:
+    model = lq.ScriptedModel('`search("a very long question indeed") # result: 3` so')
+    for seed in range(6):
+        source = '"[sample(tools=[search], temperature=1) X]" where len(X) < 36'
+        try:
+            result = run(source, {"search": search}, model=model, seed=seed)
+        except ConstraintError as error:  # the result is too long: of that nobody knew
+            assert "does not allow what search was called for" in str(error)
+            call = str(error).partition("called for: ")[2]
+            assert len(call.partition(MARK)[0]) < 36
+        else:
+            assert len(result["X"]) < 36
+
+
+def test_a_condition_that_forbids_what_ends_a_call_forbids_calls() -> None:
+    model = lq.ScriptedModel("Sum `add(1, 2) # result: 3` so")
+    source = '"[argmax(tools=[add]) X]" where not "#" in X and len(X) < 30'
+    assert "add(" not in run(source, {"add": add}, model=model)["X"]
+
+
+def test_a_condition_of_python_sees_the_whole_text_too() -> None:
+    source = '"Q:[argmax(tools=[add]) X]" where STOPS_BEFORE(X, "\\n") and judge(X)'
+    heard: list[str] = []
+
+    def judge(text: str) -> bool:
+        heard.append(text)
+        return True
+
+    said = " `add(1, 2) # result: 3` so"
+    assert run(source, {"add": add, "judge": judge}, model=lq.ScriptedModel(f"Q:{said}\n"))["X"] == said
+    assert heard == [said]
+
+
+def test_no_more_calls_are_made_than_allowed() -> None:
+    made: list[int] = []
+
+    def tick() -> int:
+        made.append(1)
+        return len(made)
+
+    def script(said: bytes) -> bytes:
+        return next(
+            b"`tick()"[said_of_it:] for said_of_it in range(6, -1, -1) if said.endswith(b"`tick()"[:said_of_it])
+        )
+
+    source = '"Q:[argmax(tools=[tick], max_calls=3) X]"'
+    result = run(source, {"tick": tick}, model=lq.ScriptedModel(script), max_tokens=120)
+    assert len(made) == 3 and result["X"].count("# result: error: no more than 3 calls can be made`") > 1
+
+
+def test_tools_of_the_query_itself_see_its_variables_and_each_result_of_several_has_its_own() -> None:
+    source = """
+sample(n=3, seed=1)
+    memory = []
+    def note(word: str):
+        memory.append(word)
+        return len(memory)
+    "Q:[argmax(tools=[note]) X]\\n[Y]"
+    return memory
+where STOPS_BEFORE(X, "\\n") and len(Y) == 2
+"""
+    said = 'Q: `note("a") # result: 1` `note("b") # result: 2`\n'
+    results: Any = run(source, {}, model=lq.ScriptedModel(said))
+    assert [result.value for result in results] == [["a", "b"]] * 3
+
+
+def test_a_call_that_is_begun_at_the_bound_is_said_to_its_end_and_then_the_hole_is_over() -> None:
+    said = "Q: `add(1, 2) # result: 3` `add(3, 4) # result: 7` and more"
+    model = lq.ScriptedModel(said, words=())
+    ends = {
+        run('"Q:[argmax(tools=[add]) X]"', {"add": add}, model=model, max_tokens=most)["X"] for most in range(7, 13)
+    }
+    assert ends == {" `add(1, 2) # result: 3`"}
+    endless = lq.ScriptedModel('Q: `add("' + "a" * 100, words=())
+    result = run('"Q:[argmax(tools=[add]) X]"', {"add": add}, model=endless, max_tokens=20)
+    assert "# result: error: a: input should be a valid integer" in result["X"]
+    assert 60 < sum(token.hole == "X" for token in result.tokens) < 90
+
+
+def test_a_typed_hole_takes_no_tools() -> None:
+    with pytest.raises(ConstraintError, match="has tools, and its value is no free text"):
+        run('"[argmax(tools=[add]) X: list[int]]"', {"add": add}, model=lq.ScriptedModel("[1]"))
+
+
+def test_a_tool_that_is_cancelled_with_its_run_cleans_up() -> None:
+    begun, ended = asyncio.Event(), list[bool]()
+
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def main() -> None:
+        query = lq.compile('"Q:[argmax(tools=[wait]) X]"')
+        task = asyncio.create_task(query.run({"wait": wait}, model=lq.ScriptedModel("Q: `wait() # result: null`")))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert ended == [True]

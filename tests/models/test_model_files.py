@@ -1,0 +1,60 @@
+"""Models of the hub: used if they are on this machine, and never downloaded unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub import HfApi, constants
+
+from lmql_lite.errors import ModelError
+from lmql_lite.models.model_files import located
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's own folder of downloads, empty, on a machine without a network."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+def test_a_model_that_was_downloaded_is_found_with_its_commit_and_without_a_network(cache: Path) -> None:
+    model = cache / "models--owner--tiny"
+    snapshot = model / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMIT)
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        located("owner/tiny")
+    (snapshot / "config.json").write_text("{}")
+    assert located("owner/tiny") == (snapshot, COMMIT)
+
+
+def test_a_model_that_is_only_on_the_hub_is_not_downloaded_but_its_size_and_the_command_are_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [
+        SimpleNamespace(rfilename="model.safetensors", size=1_200_000_000),
+        SimpleNamespace(rfilename="x", size=None),
+    ]
+    asked: list[tuple[str, bool]] = []
+
+    def info(self: object, name: str, *, files_metadata: bool) -> SimpleNamespace:
+        asked.append((name, files_metadata))
+        return SimpleNamespace(siblings=files)
+
+    monkeypatch.setattr(HfApi, "model_info", info)
+    with pytest.raises(ModelError, match=r"not on this machine; a download is 1\.20 GB") as raised:
+        located("owner/tiny")
+    assert raised.value.hint == "download it once: hf download owner/tiny"
+    assert asked == [("owner/tiny", True)] and not list(cache.rglob("*.safetensors"))
+
+
+def test_without_a_network_a_model_that_is_not_here_is_a_sentence() -> None:
+    with pytest.raises(ModelError, match="could be found on the hub") as raised:
+        located("owner/tiny")
+    assert "network" in (raised.value.hint or "")

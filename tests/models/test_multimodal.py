@@ -1,0 +1,454 @@
+"""Local models that take pictures, videos and clips: what a warm run costs, and that it says the same."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.cache.kv.kv_config import KVCacheConfig
+from lmql_lite.engine import events
+from lmql_lite.engine.plain import plain
+from lmql_lite.models.base import PassCounts
+from lmql_lite.models.media_decoding import thumbnail
+from lmql_lite.observe.lines import Lines, read
+from lmql_lite.observe.report import report as page_of
+from tests.models.tiny_multimodal import FOLDERS, Image, clip, movie, paligemma, picture, torch
+
+TEXT = "Look "
+LIMIT = "where len(TOKENS(X)) < 6"
+SEEN = {
+    "llava": ("image", [picture(0), picture(1, (40, 40))]),
+    "qwen2_vl": ("image", [picture(0), picture(1, (112, 40))]),
+    "whisper": ("audio", [clip(0)]),
+    "qwen2_audio": ("audio", [clip(0), clip(1, 0.5)]),
+    "gemma3": ("image", [picture(0), picture(1, (40, 40))]),
+    "qwen2_5_omni": ("image", [picture(0), picture(1, (112, 40))]),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: make(root / name) for name, make in FOLDERS.items()}
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("encoder")
+
+
+@pytest.fixture(autouse=True)
+def configured(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMCACHE_EC_LOCAL_DISK", str(disk))
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[str, Path]) -> Iterator[dict[str, Any]]:
+    patch = pytest.MonkeyPatch()
+    patch.delenv("LMCACHE_EC_LOCAL_DISK", raising=False)
+    yield {name: lq.model(f"local:{folder}") for name, folder in folders.items()}
+    patch.undo()
+
+
+def query(name: str) -> tuple[str, dict[str, Any]]:
+    modality, items = SEEN[name]
+    holes = " and ".join(f"{{{modality}(item{number})}}" for number in range(len(items)))
+    return f'"{TEXT}{holes}:[X]" {LIMIT}', {f"item{number}": data for number, data in enumerate(items)}
+
+
+def shown(model: Any, items: list[Any]) -> tuple[int, ...]:
+    """Path of a text with items in it."""
+    encode = model.tokenizer.encode
+    ids: tuple[int, ...] = (*model.tokenizer.bos, *encode(b"See"))
+    for item in items:
+        ids += (*model.show(item), *encode(b" and"))
+    return ids
+
+
+@torch.inference_mode()
+def own_logits(model: Any, ids: tuple[int, ...], items: list[Any]) -> Any:
+    """Logits after the whole path by the network's own forward, with pixels or samples and no cache."""
+    from lmql_lite.models.media_decoding import decode_audio, decode_image
+
+    network, encoding = model._network, model.encoding
+    entries = model._entries(items)
+    if encoding.is_speech:
+        (item,) = items
+        features = encoding._sounds(decode_audio(item, 16000), sampling_rate=16000, return_tensors="pt")
+        at = ids.index(model._mark)
+        text = torch.tensor([ids[:at] + ids[at + 33 :]])
+        return network(input_features=features["input_features"], decoder_input_ids=text).logits[0, -1]
+    tokens = torch.from_numpy(model._unfolded(ids, entries).tokens)[None]
+    last = {"logits_to_keep": torch.tensor([tokens.shape[1] - 1])} if "logits_to_keep" in model._takes else {}
+    if items[0].modality == "audio":
+        sounds = [decode_audio(item, 16000) for item in items]
+        text = [encoding._processor.audio_token] * len(items)
+        inputs = encoding._processor(text=text, audio=sounds, sampling_rate=16000, return_tensors="pt", padding=True)
+        features = {"input_features": inputs["input_features"]}
+        features["feature_attention_mask"] = inputs["feature_attention_mask"]
+        return network(input_ids=tokens, attention_mask=torch.ones_like(tokens), **features, **last).logits[0, -1]
+    pictures = [decode_image(item) for item in items if item.modality == "image"]
+    inputs = dict(encoding._images(images=pictures, return_tensors="pt"))
+    for clip_ in (item for item in items if item.modality == "audio"):
+        inputs |= encoding.sound_inputs(decode_audio(clip_, 16000))[1]
+    inputs |= dict.fromkeys(("mm_token_type_ids", "token_type_ids"), (tokens == encoding.image_token).int())
+    inputs = {name: value for name, value in inputs.items() if name in model._takes}
+    return network(input_ids=tokens, attention_mask=torch.ones_like(tokens), **inputs, **last).logits[0, -1]
+
+
+def media(name: str) -> list[Any]:
+    modality, items = SEEN[name]
+    return [getattr(lq, modality)(data) for data in items]
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_warm_run_encodes_and_decodes_nothing_and_its_logits_are_bit_equal(
+    name: str, folders: dict[str, Path], models: dict[str, Any]
+) -> None:
+    items = media(name)
+    cold = lq.model(f"local:{folders[name]}")
+    ids = shown(cold, items)
+    first = cold.logits(ids, [len(ids)])
+    counts = cold.encoder_calls, cold.decodes
+    again = lq.model(f"local:{folders[name]}")  # as in a new process: entries come from disk
+    assert shown(again, items) == ids
+    second = again.logits(ids, [len(ids)])
+    assert (again.encoder_calls, again.decodes) == (0, 0) and max(counts) <= len(items)
+    assert torch.equal(first, second)
+    assert float((first[0] - own_logits(again, ids, items)).abs().max()) <= 1e-5  # of a batch, encoders round otherwise
+    again._prefixes.clear()
+    alone = shown(again, items[:1])
+    assert torch.equal(again.logits(alone, [len(alone)])[0], own_logits(again, alone, items[:1]))
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_the_same_item_warm_costs_no_call(name: str, models: dict[str, Any], tmp_path: Path) -> None:
+    source, inputs = query(name)
+    model, file = models[name], tmp_path / "seen.tokens"
+    cold = lq.run_sync(source, inputs, model=model, cache=file)
+    before = model.decodes
+    warm = lq.run_sync(source, inputs, model=model, cache=file, session=lq.Session(), cache_mode="replay")
+    assert warm.prompt == cold.prompt and warm.usage.forward_passes == 0 and model.decodes == before
+    assert b"".join(token.data for token in warm.tokens if token.fate == "kept").decode() == warm.prompt
+
+
+def test_another_picture_is_another_path(models: dict[str, Any], tmp_path: Path) -> None:
+    source, file = f'"{{image(item)}} shows:[X]" {LIMIT}', tmp_path / "seen.tokens"
+    lq.run_sync(source, {"item": picture(0)}, model=models["llava"], cache=file)
+    with pytest.raises(lq.CacheError, match="the replay does not know"):
+        lq.run_sync(source, {"item": picture(1)}, model=models["llava"], cache=file, cache_mode="replay")
+
+
+def test_a_tokens_file_holds_the_digest_and_never_the_picture(models: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "seen.tokens"
+    data = picture(5, (200, 200))
+    lq.run_sync(f'"{{image(item)}} shows:[X]" {LIMIT}', {"item": data}, model=models["qwen2_vl"], cache=file)
+    stored = file.read_bytes()
+    assert len(stored) < 20_000 and data[100:140] not in stored and data[-60:-20] not in stored
+
+
+def test_recordings_and_reports_show_a_thumbnail_and_never_the_picture(models: dict[str, Any], tmp_path: Path) -> None:
+    data, file = picture(6, (300, 200)), tmp_path / "seen.tokens"
+    query = lq.compile(f'"A {{image(item)}}, a {{video(frames)}} and a {{image(item)}}:[X]" {LIMIT}')
+    inputs = {"item": data, "frames": movie()}
+
+    async def written() -> bytes:
+        lines = Lines()
+        stream = query.stream(inputs, model=models["qwen2_vl"], cache=file)
+        return "".join([lines.line(event).text() async for event in stream]).encode()
+
+    recorded = asyncio.run(written())
+    lines = list(read(io.BytesIO(recorded), "run"))
+    seen = [line.record for line in lines if isinstance(line.record, events.MediaShown)]
+    text = ""
+    for line in lines:
+        if isinstance(line.record, events.Text):
+            text += line.record.text
+        elif isinstance(line.record, events.MediaShown):
+            assert text.endswith(line.record.name)
+    assert [one.name.split()[0] for one in seen] == ["<image", "<video", "<image"]
+    for one in seen:
+        small = Image.open(io.BytesIO(base64.b64decode(one.thumbnail.partition(",")[2])))
+        assert small.format == "JPEG" and max(small.size) <= 96
+    page, stored = page_of(lines), file.read_bytes()
+    assert page.count('<img src="data:image/jpeg') == 3 and "img-src data:" in page
+    for other in (recorded, page.encode(), stored):
+        assert data[200:260] not in other and base64.b64encode(data[198:258]) not in other
+    assert b"data:image" in recorded and b"data:image" not in stored and len(stored) < 20_000
+
+
+def test_a_clip_and_a_picture_that_nobody_can_decode_have_no_thumbnail() -> None:
+    assert [thumbnail(one) for one in (lq.audio(clip()), lq.image(b"nonsense"), lq.video(movie()[:300]))] == [
+        "",
+        "",
+        "",
+    ]
+
+
+def test_a_returned_item_is_its_digest_in_json() -> None:
+    assert plain({"item": lq.image(b"bytes")}) == {"item": str(lq.image(b"bytes"))}
+
+
+def test_of_two_pictures_only_the_new_one_is_encoded(models: dict[str, Any]) -> None:
+    model = models["qwen2_vl"]
+    known, new = lq.image(picture(40)), lq.image(picture(41))
+    ids = shown(model, [known])
+    model.logits(ids, [len(ids)])
+    before = model.encoder_calls
+    ids = shown(model, [known, new, known])
+    model.logits(ids, [len(ids)])
+    assert model.encoder_calls == before + 1
+
+
+def test_positions_are_those_of_the_models_own_index(models: dict[str, Any]) -> None:
+    model = models["qwen2_vl"]
+    items = media("qwen2_vl")
+    ids = shown(model, items)
+    entries = model._entries(items)
+    whole = model._unfolded(ids, entries)
+    tokens = torch.from_numpy(whole.tokens)[None]
+    from lmql_lite.models.media_decoding import decode_image
+
+    grid = model.encoding._images(images=[decode_image(item) for item in items], return_tensors="pt")["image_grid_thw"]
+    types = (tokens == model.encoding.image_token).int()
+    expected, _ = model._network.model.get_rope_index(tokens, types, image_grid_thw=grid)
+    assert np.array_equal(whole.positions, expected[:, 0].numpy())
+    assert whole.positions.max() < len(whole.tokens) - 1  # positions run behind the number of tokens
+
+
+def test_an_entry_without_positions_is_refused_where_the_model_needs_them(models: dict[str, Any]) -> None:
+    model, item = models["qwen2_vl"], lq.image(picture(9))
+    ids = shown(model, [item])
+    entry = model._entries([item])[item.digest]
+    tensors = {name: tensor for name, tensor in entry.tensors.items() if name != "positions"}
+    with pytest.raises(lq.ModelError, match="needs positions"):
+        model._unfolded(ids, {item.digest: type(entry)(tensors, entry.facts)})
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_vl", "qwen2_audio", "gemma3", "qwen2_5_omni"])
+def test_a_prefix_hit_never_ends_inside_an_item(name: str, folders: dict[str, Path], models: dict[str, Any]) -> None:
+    items = media(name)
+    chunked, fresh = models[name], lq.model(f"local:{folders[name]}")
+    ids = shown(chunked, items)
+    ends = range(3, len(ids) + 1, 9)
+    for end in ends:  # also ones inside of an item, whose hit is rounded down to its beginning
+        chunked._prefixes.clear()
+        chunked.logits(ids[: 1 + len(ids) // 2], [1])
+        inside = end if not _is_inside(ids, end, chunked._mark) else len(ids)
+        whole = chunked._unfolded(ids, chunked._entries(items))
+        assert chunked._prefixes.longest(whole, end - 1).length in set(whole.starts.tolist())
+        found = chunked.logits(ids[:inside], [inside])
+        fresh._prefixes.clear()
+        assert float((found - fresh.logits(shown(fresh, items)[:inside], [inside])).abs().max()) <= 1e-5
+
+
+def _is_inside(ids: tuple[int, ...], end: int, mark: int) -> bool:
+    return any(ids[at] == mark and at < end <= at + 32 for at in range(len(ids)))
+
+
+def test_pictures_whose_attention_runs_both_ways_are_read_in_one_piece(models: dict[str, Any]) -> None:
+    """A second picture behind a known prefix: the library loses the mask of a picture as soon as there is a past."""
+    assert {name for name, model in models.items() if model._in_one_piece} == {"gemma3"}
+    model, items = models["gemma3"], media("gemma3")
+    model._prefixes.clear()
+    alone, both = shown(model, items[:1]), shown(model, items)
+    model.logits(alone, [len(alone)])
+    counts = PassCounts()
+    found = model.logits(both, [len(both)], None, counts)
+    assert not counts.reused and float((found[0] - own_logits(model, both, items)).abs().max()) <= 1e-5
+    longer = both + model.tokenizer.encode(b" then")
+    counts = PassCounts()
+    found = model.logits(longer, [len(longer)], None, counts)  # text behind pictures goes on from what is known
+    assert counts.reused == {"memory": counts.reused["memory"]} and counts.fed == len(longer) - len(both)
+    assert float((found[0] - own_logits(model, longer, items)).abs().max()) <= 1e-5
+
+
+def test_a_picture_and_a_clip_in_one_prompt_are_two_entries(models: dict[str, Any], folders: dict[str, Path]) -> None:
+    model = models["qwen2_5_omni"]
+    assert model.encoding.modalities == {"image", "video", "audio"}
+    items = [lq.image(picture(50)), lq.audio(clip(51, 0.7))]
+    ids = shown(model, items)
+    before = model.encoder_calls
+    found = model.logits(ids, [len(ids)])
+    assert model.encoder_calls == before + 2
+    assert float((found[0] - own_logits(model, ids, items)).abs().max()) <= 1e-5
+    more = [items[1], lq.image(picture(52)), items[0]]
+    ids = shown(model, more)
+    model.logits(ids, [len(ids)])
+    assert model.encoder_calls == before + 3  # of three items, one was new
+
+
+def test_a_model_that_reads_its_text_both_ways_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(lq.ModelError, match="needs more of a picture than embeddings in its place"):
+        lq.model(f"local:{paligemma(tmp_path)}")
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_check_12_kv_is_found_by_another_process_and_never_that_of_another_item(
+    name: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Behind the same text, an item of the same size."""
+    kv = KVCacheConfig(local_disk=str(tmp_path), chunk_size=8)
+    first = lq.model(f"local:{folders[name]}", kv=kv)
+    make = clip if SEEN[name][0] == "audio" else picture
+    one, other = (getattr(lq, SEEN[name][0])(make(seed)) for seed in (20, 21))
+    ids = {
+        item.digest: shown(first, [item])
+        + first.tokenizer.encode(b" this text is long enough for it to be worth a page of its own")
+        for item in (one, other)
+    }
+    expected = {
+        digest: first.logits(path, [len(path)], {digest: item})
+        for item, (digest, path) in zip((one, other), ids.items(), strict=True)
+    }
+    assert float((expected[one.digest] - expected[other.digest]).abs().max()) > 1e-3
+    first.kv.tiers.flush()
+    second = lq.model(f"local:{folders[name]}", kv=kv)
+    for item in (one, other):
+        counts, path = PassCounts(), ids[item.digest]
+        found = second.logits(path, [len(path)], {item.digest: item}, counts)
+        assert float((found - expected[item.digest]).abs().max()) <= 1e-5
+        assert list(counts.reused) == ["disk"] and counts.fed <= 8  # less than a page
+    unseen = getattr(lq, SEEN[name][0])(make(22))
+    counts, path = PassCounts(), shown(second, [unseen])
+    second.logits(path, [len(path)], {unseen.digest: unseen}, counts)
+    assert sum(counts.reused.values()) <= len(second.tokenizer.bos) + len(second.tokenizer.encode(b"See"))
+
+
+def test_a_speech_model_computes_the_keys_of_its_clip_once(models: dict[str, Any]) -> None:
+    model, item = models["whisper"], lq.audio(clip(30))
+    ids = shown(model, [item]) + model.tokenizer.encode(b" one two three")
+    model._prefixes.clear()
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    hooks = [layer.encoder_attn.k_proj.register_forward_hook(count) for layer in model._network.model.decoder.layers]
+    whole = []
+    for end in range(len(ids) - 3, len(ids) + 1):
+        whole.append(model.logits(ids[:end], [end])[0])
+    assert calls == len(hooks)
+    for hook in hooks:
+        hook.remove()
+    model._prefixes.clear()
+    at_once = model.logits(ids, range(len(ids) - 3, len(ids) + 1))
+    assert float((at_once - torch.stack(whole)).abs().max()) <= 1e-5
+
+
+def test_live_keys_and_values_stay_within_the_stated_memory(folders: dict[str, Path]) -> None:
+    model = lq.model(f"local:{folders['llava']}", kv=KVCacheConfig(max_local_cpu_size=0.0))
+    ids = shown(model, []) + model.tokenizer.encode(b"some text of some tokens")
+    for _ in range(2):
+        counts = PassCounts()
+        model.logits(ids, [len(ids)], None, counts)
+        assert counts.fed == len(ids) and not counts.reused
+
+
+def test_every_token_of_a_span_has_a_number_of_its_own_in_the_chain() -> None:
+    import hashlib
+
+    from lmql_lite.models.media_path import span_chain
+
+    digests = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(20_000)]
+    numbers = {number for digest in digests for number in span_chain(digest, 5)}
+    assert len(numbers) == 100_000 and max(numbers) < 0 and min(numbers) >= -(2**63)
+
+
+def test_a_video_is_shown_as_the_frames_that_are_asked_for(models: dict[str, Any]) -> None:
+    model, data = models["qwen2_vl"], movie(6)
+    spans = {}
+    for count in (2, 3, 50):
+        item = lq.video(data, num_frames=count)
+        spans[count] = model._entries([item])[item.digest].tensors["tokens"].tolist()
+    begin = model._network.config.vision_start_token_id
+    assert {count: span.count(begin) for count, span in spans.items()} == {2: 2, 3: 3, 50: 6}
+    assert lq.video(data, num_frames=2).digest != lq.video(data, num_frames=3).digest
+
+
+def test_an_item_in_a_turn_of_a_chat_and_in_a_nested_query(models: dict[str, Any]) -> None:
+    source = """
+@lq.query
+def describe(item):
+    '''lq
+    "Here is {item}, which shows [WORD]" where len(TOKENS(WORD)) < 3
+    return WORD
+    '''
+
+"First.[X: describe(image(data))]"
+"Then {image(data)} again:[Y]" where len(TOKENS(Y)) < 3
+"""
+    result = lq.run_sync(source, {"data": picture(0)}, model=models["llava"])
+    assert result.prompt.count("<image ") == 1 and result.variables["X"]
+
+
+BAD = {
+    "truncated picture": ("image", picture()[:900], "cannot be decoded: image file is truncated"),
+    "no picture": ("image", b"nonsense", "is no picture of a known format"),
+    "a clip for a picture": ("image", clip(), "is no picture of a known format"),
+    "truncated video": ("video", movie()[:300], "cannot be decoded"),
+    "no frames": ("video", clip(0, 0.1), "has no frames"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_item_is_an_error_at_its_place_and_nothing_is_cached(
+    case: str, models: dict[str, Any], disk: Path
+) -> None:
+    modality, data, message = BAD[case]
+    model, item = models["qwen2_vl"], getattr(lq, modality)(data)
+    with pytest.raises(lq.InputError, match=message) as raised:
+        lq.run_sync(f'"See {{item}}:[X]" {LIMIT}', {"item": item}, model=model)
+    assert raised.value.span is not None and raised.value.span.source == "{item}"
+    assert not model.encoder.contains(model.encoding.key(item))
+
+
+def test_a_clip_of_no_seconds_is_an_error_at_its_place(models: dict[str, Any]) -> None:
+    with pytest.raises(lq.InputError, match="lasts 0 seconds") as raised:
+        lq.run_sync(f'"{{audio(data)}}:[X]" {LIMIT}', {"data": clip(0, 0.0)}, model=models["whisper"])
+    assert raised.value.span is not None and raised.value.span.source == "{audio(data)}"
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_unpacked(models: dict[str, Any]) -> None:
+    import io
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    bomb = io.BytesIO()
+    bomb.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"0" * 1000)))
+    with pytest.raises(lq.InputError, match=r"60000 x 60000 pixels|exceeds limit"):
+        lq.run_sync(f'"{{image(data)}}:[X]" {LIMIT}', {"data": bomb.getvalue()}, model=models["llava"])
+
+
+def test_a_model_is_shown_only_what_it_takes(models: dict[str, Any]) -> None:
+    with pytest.raises(lq.ModelError, match="cannot be shown audio") as raised:
+        lq.run_sync(f'"{{audio(data)}}:[X]" {LIMIT}', {"data": clip()}, model=models["llava"])
+    assert raised.value.span is not None and raised.value.hint == "it takes image and video"
+
+
+def test_an_item_is_not_kept_after_its_run(models: dict[str, Any]) -> None:
+    model = models["llava"]
+    lq.run_sync(f'"{{image(data)}}:[X]" {LIMIT}', {"data": picture(77)}, model=model)
+    gc.collect()
+    assert lq.image(picture(77)).digest not in model._items
+
+
+def test_a_picture_of_pil_is_the_same_path_as_itself(models: dict[str, Any]) -> None:
+    pixels = Image.new("RGB", (30, 30), (200, 10, 10))
+    assert lq.image(pixels).digest == lq.image(pixels.copy()).digest
+    result = lq.run_sync(f'"{{image(item)}}:[X]" {LIMIT}', {"item": pixels}, model=models["llava"])
+    assert result.prompt.startswith(f"<image {lq.image(pixels).digest[:12]}>:")

@@ -1,0 +1,203 @@
+"""A crowd under a rate limit: nobody is lost, and few are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from email.utils import formatdate
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.errors import ModelError
+from lmql_lite.models.openai import pacing
+from lmql_lite.models.openai.model import OpenAIModel
+from lmql_lite.models.openai.pacing import Pace, pause_before, wanted_pause
+from tests.models.api import choice, run
+from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
+
+WORDS = [choice(text="Hi"), choice(text="", finish_reason="stop"), "[DONE]"]
+
+
+class Limited:
+    """A limit of requests per second; `headers` are those of a refusal."""
+
+    def __init__(self, rate: int, span: float = 1.0, **headers: str) -> None:
+        self.rate = rate
+        self.span = span
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.refused = 0
+        self.accepted: deque[float] = deque()
+        self.lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Reply:
+        if request.method == "GET":
+            listed = {"data": [{"id": "m", "owned_by": "someone"}]}
+            return Reply(200, listed) if request.path == "/v1/models" else NOT_FOUND
+        with self.lock:
+            now = time.monotonic()
+            while self.accepted and now - self.accepted[0] > self.span:
+                self.accepted.popleft()
+            if len(self.accepted) >= self.rate:
+                self.refused += 1
+                return Reply(429, {"error": {"message": "Rate limit reached"}}, self.headers)
+            self.accepted.append(now)
+        return Reply(200, WORDS)
+
+
+def crowd(server: Answering, rows: int) -> list[str]:
+    async def many() -> list[str]:
+        model = OpenAIModel("m", base_url=server.base_url)
+        query = lq.compile('"Row {n}:[X]"')
+        results = await asyncio.gather(*(query.run({"n": n}, model=model, session=session) for n in range(rows)))
+        return [result["X"] for result in results]
+
+    session = lq.Session()
+    return run(many())
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry_After": "1"}, {"retry_after_ms": "300"}], ids=["none", "s", "ms"])
+def test_31_of_200_queries_were_lost_under_a_limit_of_10_a_second(headers: dict[str, str]) -> None:
+    """R8, five times as fast: 60 queries, at most 10 in each fifth of a second."""
+    limit = Limited(10, 0.2, **headers)
+    with answering(limit) as server:
+        assert crowd(server, 60) == ["Hi"] * 60
+        assert limit.refused < 0.25 * len(server.posts)  # 60 queries are few for a burst of 8 to 18
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("headers", [{}, {"Retry_After": "1"}], ids=["none", "s"])
+def test_200_queries_at_10_a_second_lose_none_and_fewer_than_a_tenth_are_refused(headers: dict[str, str]) -> None:
+    limit = Limited(10, **headers)
+    with answering(limit) as server:
+        assert crowd(server, 200) == ["Hi"] * 200
+        assert limit.refused < 0.1 * len(server.posts)
+
+
+def test_a_refusal_makes_all_wait() -> None:
+    async def played() -> tuple[float, float]:
+        pace = Pace(8)
+        async with pace.turn() as sent:
+            pass
+        pace.refused(sent, 0.2)
+        began = time.monotonic()
+
+        async def waits() -> float:
+            async with pace.turn():
+                return time.monotonic() - began
+
+        first, second = await asyncio.gather(waits(), waits())
+        return first, second
+
+    first, second = run(played())
+    assert 0.19 < first < 0.6 and second >= first
+
+
+def test_refusals_of_one_burst_count_once() -> None:
+    async def played() -> int:
+        pace = Pace(8)
+        sent = time.monotonic()
+        for _ in range(8):
+            pace.refused(sent, 0.0)
+        return pace.failures
+
+    assert run(played()) == 1
+
+
+def test_few_requests_are_open_before_the_first_answer() -> None:
+    async def played() -> int:
+        pace, open_now = Pace(32), 0
+
+        async def one() -> None:
+            nonlocal open_now
+            async with pace.turn():
+                open_now += 1
+                await asyncio.sleep(9)
+
+        tasks = [asyncio.create_task(one()) for _ in range(32)]
+        await asyncio.sleep(0.02)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return open_now
+
+    assert run(played()) == pacing.FIRST_WINDOW
+
+
+def test_the_last_requests_of_a_limit_are_spread_until_there_are_more() -> None:
+    async def played(left: str, reset: str) -> float:
+        pace = Pace(32)
+        names = ("remaining", "limit", "reset")
+        pace.accepted(
+            {f"x-ratelimit-{name}-requests": value for name, value in zip(names, (left, "10", reset), strict=True)}
+        )
+        began = time.monotonic()
+        async with pace.turn():
+            return time.monotonic() - began
+
+    assert 0.19 < run(played("0", "2s")) < 1.0  # a tenth of the time in which all ten return
+    assert run(played("9", "6m0s")) < 0.1
+    assert run(played("0", "soon")) < 0.1
+    assert run(played("many", "2s")) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "2"}, 2.0),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "2"}, 2.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": formatdate(0, usegmt=True)}, 0.0),
+        ({}, None),
+    ],
+)
+def test_a_server_says_in_many_ways_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+    assert wanted_pause(headers) == seconds
+    pause = pause_before(1, headers)
+    assert pause is not None and (seconds is None or seconds <= pause <= 1.25 * seconds)
+
+
+@pytest.mark.parametrize(("status", "headers", "tries"), [
+    (408, {}, 2), (409, {}, 2), (520, {}, 2), (524, {}, 2), (529, {}, 2),
+    (400, {"x-should-retry": "true"}, 2), (500, {"x-should-retry": "false"}, 1),
+])  # fmt: skip
+def test_statuses_that_the_official_client_tries_again_ended_the_run(
+    status: int, headers: dict[str, str], tries: int, quick_and_alone: None
+) -> None:
+    """R12."""
+    failed: list[int] = []
+
+    def answer(request: Request) -> Reply:
+        if request.method == "POST" and not failed:
+            failed.append(status)
+            return Reply(status, {"error": {"message": "later"}}, headers)
+        return Limited(99)(request)
+
+    with answering(answer) as server:
+        if tries == 1:
+            with pytest.raises(ModelError, match="later"):
+                crowd(server, 1)
+        else:
+            assert crowd(server, 1) == ["Hi"]
+        assert len(server.posts) == tries + (tries == 2)  # the probe comes before
+
+
+@pytest.mark.parametrize("code", [429, 408, 500, 503])
+def test_an_error_in_the_place_of_the_first_event_was_not_tried_again(code: int, quick_and_alone: None) -> None:
+    """R12: OpenRouter's way, with status 200."""
+    failed: list[int] = []
+
+    def answer(request: Request) -> Reply:
+        if request.method == "POST" and len(failed) < 2:
+            failed.append(code)
+            return Reply(200, [{"error": {"code": code, "message": "Provider returned error"}, "choices": []}])
+        return Limited(99)(request)
+
+    with answering(answer) as server:
+        assert crowd(server, 1) == ["Hi"]
+        assert len(server.posts) == 4

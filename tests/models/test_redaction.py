@@ -1,0 +1,160 @@
+"""One scrub of keys: in errors and files, in any form in which a server says them again."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmql_lite as lq
+from lmql_lite.errors import ModelError
+from lmql_lite.models.openai.address import Address
+from lmql_lite.models.openai.model import OpenAIModel
+from lmql_lite.redaction import is_secret, redacted, without
+from tests.models.api import choice, run, sse
+from tests.servers.answering import NOT_FOUND, Reply, Request, answering
+
+pytestmark = pytest.mark.usefixtures("quick_and_alone")
+KEY = "0123456789abcdef0123456789abcdef"
+"""Of no known shape, as Azure's are."""
+PRINTABLE = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)
+
+
+@settings(deadline=None)
+@given(PRINTABLE, st.binary(max_size=7), st.binary(max_size=7))
+def test_a_key_is_found_in_every_form(key: str, before: bytes, after: bytes) -> None:
+    for data in (
+        base64.b64encode(before + key.encode() + after),
+        base64.urlsafe_b64encode(before + key.encode() + after),
+    ):
+        begin, end = -(-len(before) * 8 // 6), (len(before) + len(key)) * 8 // 6
+        assert data.decode()[begin:end] not in without(data.decode(), key)
+    for spelled in (key, quote(key), quote(key, safe=""), json.dumps(key)[1:-1].replace("/", "\\/")):
+        assert without(f"it is {spelled}", key) == "it is [hidden]"
+
+
+def test_a_placeholder_is_no_secret() -> None:
+    assert without("an example of x", "x") == "an example of x"
+    assert without("nothing", "") == "nothing"
+
+
+@pytest.mark.parametrize("name", ["api_key", "X-Api-Key", "Authorization", "access_token", "client_secret", "token"])
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name)
+
+
+def test_names_that_are_no_secrets() -> None:
+    assert not any(map(is_secret, ("max_tokens", "key", "tokenizer", "api-version", "X-Title")))
+
+
+ECHOES = {
+    "an event that cannot be read": [choice(text=5) | {"said": KEY}],
+    "an event that is no JSON": [f"{{{KEY}"],
+    "a word at the end": [choice(delta={"refusal": KEY})],
+    "an error in the stream": [{"error": {"message": f"no {KEY}", "code": 400}}],
+    "base64": [{"error": {"message": base64.b64encode(f"Bearer {KEY}".encode()).decode(), "code": 400}}],
+    "far behind": [choice(text=5) | {"said": "x" * 270 + KEY}],
+}
+
+
+@pytest.mark.parametrize("events", ECHOES.values(), ids=ECHOES)
+def test_a_key_that_the_server_said_again_was_shown(events: list[object], tmp_path: Path) -> None:
+    """R11: on the terminal, in events, and in every kind of trace."""
+
+    def answer(request: Request) -> Reply:
+        if request.method == "GET":
+            return Reply(200, {"data": [{"id": "m", "owned_by": "vllm"}]}) if "models" in request.path else NOT_FOUND
+        return Reply(200, sse(*events).encode())
+
+    with answering(answer) as server:
+        for suffix in ("json", "lqrun", "html"):
+            trace = tmp_path / f"x.{suffix}"
+            with pytest.raises(ModelError) as caught:
+                model = OpenAIModel("m", base_url=server.base_url, api_key=KEY)
+                lq.run_sync('"Hi:[X]"', model=model, trace=str(trace), max_tokens=3)
+            shown = caught.value.report() + str(caught.value.args) + trace.read_text("utf-8")
+            for part in (KEY, KEY[:12], base64.b64encode(KEY.encode()).decode()[:16]):
+                assert part not in shown
+
+
+@pytest.mark.parametrize("models", [{"data": KEY}, {"data": [{"id": KEY, "owned_by": "vllm"}]}, [KEY]])
+def test_a_key_among_the_models_was_shown(models: object) -> None:
+    def answer(request: Request) -> Reply:
+        found = {"/v1/models": models, "/version": {"version": "0.11.2"}}.get(request.path)
+        return NOT_FOUND if found is None else Reply(200, found)
+
+    with answering(answer) as server, pytest.raises(ModelError) as caught:
+        run(OpenAIModel("m", base_url=server.base_url, api_key=KEY).probe())
+    assert KEY not in caught.value.report() and "[key]" in caught.value.report()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "user:{key}@host/v1",
+        "http://user:{key}/x@host:port/v1",
+        "https://user:{key}@[host/v1",
+        "ftp://user:{key}@host/v1",
+        "http://host/v1?api_key={key}",
+        "http://host/v1#{key}",
+    ],
+)
+def test_an_address_that_is_none_was_quoted_with_its_password(url: str) -> None:
+    """R11."""
+    with pytest.raises(ModelError) as caught:
+        Address.of(url.format(key=KEY), None)
+    assert KEY not in caught.value.report()
+
+
+def test_a_key_in_the_path_of_an_address_was_written_into_the_cache(tmp_path: Path) -> None:
+    """R11. Two keys are two places."""
+    one, other = (Address.of(f"http://host/{key}/v1", None) for key in (KEY, KEY[::-1]))
+    assert KEY not in one.shown and one.shown != other.shown
+    assert one.url == f"http://host/{KEY}/v1"
+
+    def answer(request: Request) -> Reply:
+        if request.method == "GET":
+            listed = {"data": [{"id": "m", "owned_by": "someone"}]}
+            return Reply(200, listed) if request.path.endswith("/v1/models") else NOT_FOUND
+        return Reply(200, [choice(text="Hi"), choice(text="", finish_reason="stop")])
+
+    with answering(answer) as server:
+        model = OpenAIModel("m", base_url=f"{server.root}/{KEY}/v1", headers={"X-Api-Key": "another-secret"})
+        lq.run_sync('"Hi:[X]"', model=model, cache=str(tmp_path / "x.tokens"))
+        kept = (tmp_path / "x.tokens").read_bytes()
+        assert KEY.encode() not in kept and b"another-secret" not in kept
+        assert server.requests[-1].headers["x-api-key"] == "another-secret"
+
+
+def test_a_redirect_to_another_host_takes_no_key_along() -> None:
+    def elsewhere(request: Request) -> Reply:
+        return Reply(200, {"data": [{"id": "m"}]})
+
+    with answering(elsewhere) as other:
+
+        def answer(request: Request) -> Reply:
+            return Reply(307, None, {"Location": other.root.replace("127.0.0.1", "localhost") + "/v1/models"})
+
+        with answering(answer) as server:
+            model = OpenAIModel("m", base_url=server.base_url, api_key=KEY, headers={"X-Mine": "1"})
+            assert run(model.models()) == ("m",)
+        assert not {"authorization", "api-key", "x-mine"} & set(other.requests[0].headers)
+
+
+def test_a_proxy_that_leads_nowhere_was_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R22."""
+    monkeypatch.setenv("HTTP_PROXY", f"http://user:{KEY}@127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
+    with pytest.raises(ModelError, match=r"the proxy http://\[hidden\]@127.0.0.1:9 does not lead to") as caught:
+        run(OpenAIModel("m", base_url="http://example.invalid/v1").probe())
+    assert "NO_PROXY" in (caught.value.hint or "") and KEY not in caught.value.report()
+
+
+def test_what_looks_like_a_key_is_hidden_and_what_does_not_is_not() -> None:
+    assert redacted("Bearer abcdefgh sk-12345678 hf_abcdefghij") == "Bearer [hidden] [hidden] [hidden]"
+    assert redacted("key_of_a_dict, sk-1, a token") == "key_of_a_dict, sk-1, a token"

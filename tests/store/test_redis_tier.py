@@ -1,0 +1,152 @@
+"""The Redis tier when the server is absent, hangs, comes back, forgets or holds something else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lmql_lite.errors import CacheError
+from lmql_lite.store import redis_connection
+from lmql_lite.store.memory_tier import MemoryTier
+from lmql_lite.store.redis_tier import RedisTier
+from lmql_lite.store.tiered import Tiered
+from tests.store.redis_server import RedisServer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path) as running:
+        yield running
+
+
+class Clock:
+    """Clock of the circuit breaker: counts what was asked, and time passes when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(redis_connection.time, "monotonic", lambda: self.now)
+
+
+def test_an_absent_server_is_asked_ever_less_often_and_serves_when_it_is_back(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    tier = RedisTier(server.url, "test", 2**20)
+    assert tier.put("key", b"value")
+    server.stop()
+    pauses = []
+    for _ in range(10):
+        assert tier.get(["key"]) == [None] and tier.contains(["key"]) == [False] and not tier.put("key", b"value")
+        before, errors = clock.now, tier.counts.errors
+        while tier.counts.errors == errors:
+            clock.now += 0.5
+            tier.get(["key"])
+        pauses.append(clock.now - before)
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
+    assert len(tier.notices) == 1 and "does not answer" in tier.notices[0]
+    server.start()
+    clock.now += 30.0
+    assert tier.put("key", b"again") and tier.get(["key"]) == [b"again"]
+    server.stop()
+    assert tier.get(["key"]) == [None]
+    clock.now += 0.5  # the pauses begin anew
+    server.start()
+    assert tier.put("key", b"third")
+
+
+def test_a_hanging_server_costs_one_time_out(server: RedisServer) -> None:
+    tier = RedisTier(server.url, "test", 2**20, timeout=0.1)
+    store = Tiered([MemoryTier(2**20), tier])
+    assert store.put("key", b"value")
+    server.hang()
+    begin = time.monotonic()
+    for number in range(20):
+        assert store.put(f"key {number}", bytes(1000))
+        assert store.get([f"key {number}", "key"]) == [bytes(1000), b"value"]
+    assert tier.counts.errors <= 1 + (time.monotonic() - begin) / 0.5  # not one time-out for each of 20 questions
+
+
+def test_no_server_at_all_is_a_miss(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    tier = RedisTier("redis://127.0.0.1:1", "test", 2**20)
+    assert tier.get(["key"]) == [None] and tier.head(["key"], 4) == [None] and not tier.put("key", b"value")
+    assert tier.sizes() == {} and not tier.pin("key", True) and not tier.delete("key")
+    tier.touch(["key"])
+    tier.close()
+    assert tier.counts.errors >= 1
+
+
+@pytest.mark.parametrize("url", ["http://host", "redis//host", "host:6379", "redis://host:port", ""])
+def test_a_bad_url_is_an_error_that_names_it(url: str) -> None:
+    pytest.importorskip("redis")
+    with pytest.raises(CacheError, match="is no URL of a Redis server") as error:
+        RedisTier(url, "test", 2**20)
+    assert error.value.hint == "such as redis://localhost:6379"
+
+
+def test_valkey_urls_are_taken(server: RedisServer) -> None:
+    assert RedisTier(server.url.replace("redis", "valkey"), "test", 2**20, timeout=5.0).put("key", b"value")
+
+
+def test_damaged_and_foreign_entries_are_misses_and_removed(server: RedisServer) -> None:
+    redis = pytest.importorskip("redis")
+    tier, client = RedisTier(server.url, "test", 2**20, timeout=5.0), redis.Redis.from_url(server.url)
+    for key, damage in [("short", b"x"), ("other", None), ("flipped", b"")]:
+        tier.put(key, b"value of an entry")
+        entry = f"lmql_lite:{{test}}:entry:{key}"
+        whole = client.get(entry)
+        client.set(
+            entry, damage or (whole[:-1] + b"\0" if damage == b"" else client.get("lmql_lite:{test}:entry:x") or b"{}")
+        )
+        assert tier.get([key]) == [None] and not client.exists(entry)
+    assert tier.counts.corrupt == 3 and tier.keys() == []
+    client.close()
+    tier.close()
+
+
+def test_a_key_of_another_type_is_a_miss_and_no_outage(server: RedisServer) -> None:
+    redis = pytest.importorskip("redis")
+    tier, client = RedisTier(server.url, "test", 2**20, timeout=5.0), redis.Redis.from_url(server.url)
+    client.set("lmql_lite:{test}:order", "somebody else's")
+    assert not tier.put("key", b"value") and "refuses a command" in tier.notices[0]
+    client.flushall()
+    assert tier.put("key", b"value") and tier.get(["key"]) == [b"value"]
+    client.close()
+    tier.close()
+
+
+def test_a_server_that_forgets_is_an_empty_tier(server: RedisServer) -> None:
+    redis = pytest.importorskip("redis")
+    tier, client = RedisTier(server.url, "test", 5000, timeout=5.0), redis.Redis.from_url(server.url)
+    for number in range(4):
+        tier.put(f"key {number}", bytes(1000))
+    client.delete("lmql_lite:{test}:entry:key 0")  # as `allkeys-lru` does
+    assert tier.get(["key 0", "key 1"]) == [None, bytes(1000)]
+    for number in range(10):
+        assert tier.put(f"later {number}", bytes(1000))
+    assert len(client.keys("lmql_lite:{test}:entry:*")) <= 5
+    client.flushall()
+    assert tier.get(["key 1"]) == [None] and tier.put("key", b"value")
+    client.close()
+    tier.close()
+
+
+def test_two_clients_share_entries_and_cap_and_namespaces_do_not(server: RedisServer) -> None:
+    one, two = (RedisTier(server.url, "shared", 5500, timeout=5.0) for _ in range(2))
+    other = RedisTier(server.url, "other", 5500, timeout=5.0)
+    other.put("key 0", b"other")
+    for number in range(20):
+        assert (one, two)[number % 2].put(f"key {number}", bytes(1000))
+        assert sum(one.sizes().values()) <= 5500
+    assert set(one.keys()) == set(two.keys()) == {f"key {n}" for n in range(15, 20)}
+    assert other.get(["key 0"]) == [b"other"]
+
+
+def test_a_large_value_is_sent_in_pieces(server: RedisServer) -> None:
+    value = bytes(range(256)) * 20_000
+    tier = RedisTier(server.url, "test", 2**24, timeout=5.0)
+    assert tier.put("key", memoryview(value)) and tier.get(["key"]) == [value]
+    assert tier.head(["key"], 300) == [value[:300]]

@@ -1,0 +1,440 @@
+"""`@query`: names (S27), kinds of functions, signatures, types of what is returned, several results."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import lmql_lite as lq
+from lmql_lite.engine import events
+from lmql_lite.engine.frame import NestedCall
+from lmql_lite.errors import ConstraintError
+
+SILENT = lq.ScriptedModel("")
+
+
+@dataclass
+class Joke:
+    setup: str
+    laughs: int = 0
+
+
+class Trip(BaseModel):
+    place: str
+    days: int
+
+
+@lq.query(model=SILENT)
+def echo(first: Any, /, second: Any = 2, *rest: Any, third: Any = 3, **named: Any) -> Any:
+    """lq
+    return first, second, rest, third, named
+    """
+
+
+@lq.query(model=SILENT)
+def greeting(name: str) -> str:
+    """lq
+    "Hello {name}"
+    return "Hello " + name
+    """
+
+
+class Host:
+    word = "Welcome"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @lq.query(model=SILENT)
+    def greet(self, guest: str = "you") -> Any:
+        """lq
+        return f"{self.name} greets {guest}"
+        """
+
+    @classmethod
+    @lq.query(model=SILENT)
+    def of_class(cls, guest: str) -> Any:
+        """lq
+        return f"{cls.word} {guest}"
+        """
+
+    @lq.query(model=SILENT)
+    @classmethod
+    def of_class_inside(cls, guest: str) -> Any:
+        """lq
+        return f"{cls.word} {guest}"
+        """
+
+    @staticmethod
+    @lq.query(model=SILENT)
+    def plain(guest: str) -> Any:
+        """lq
+        return guest
+        """
+
+    @lq.query(model=SILENT)
+    @staticmethod
+    def plain_inside(guest: str) -> Any:
+        """lq
+        return guest
+        """
+
+
+# Parameters ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_parameter_is_an_input() -> None:
+    assert echo(1) == (1, 2, (), 3, {})
+    assert echo(1, 9, 8, 7, third=6, other=5) == (1, 9, (8, 7), 6, {"other": 5})
+
+
+def test_keywords_that_are_no_parameters_are_options_unless_the_function_takes_any() -> None:
+    assert greeting.run_sync("Ada", seed=7).seed == 7
+    assert echo(1, seed=7) == (1, 2, (), 3, {"seed": 7})
+    with pytest.raises(TypeError, match="no option called 'sead': did you mean seed"):
+        greeting("Ada", sead=7)
+
+
+def test_a_parameter_called_as_an_option_is_a_parameter() -> None:
+    @lq.query(model=SILENT)
+    def told(seed: int) -> Any:
+        """lq
+        return seed
+        """
+
+    assert told(seed=7) == 7 and told.run_sync(seed=7).seed != 7
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Host("Ada").greet("Bob") == "Ada greets Bob",
+        lambda: Host("Ada").greet() == "Ada greets you",
+        lambda: Host.greet(Host("Ada"), "Bob") == "Ada greets Bob",
+        lambda: Host("Ada").greet.run_sync(guest="Bob").value == "Ada greets Bob",
+        lambda: Host.of_class("Bob") == Host("").of_class("Bob") == "Welcome Bob",
+        lambda: Host.of_class_inside("Bob") == Host("").of_class_inside("Bob") == "Welcome Bob",
+        lambda: Host.of_class_inside.run_sync("Bob").value == "Welcome Bob",
+        lambda: Host.plain("Bob") == Host("").plain("Bob") == "Bob",
+        lambda: Host.plain_inside("Bob") == Host("").plain_inside.run_sync("Bob").value == "Bob",
+    ],
+    ids=["method", "default", "unbound", "run", "class", "class-inside", "class-run", "static", "static-inside"],
+)
+def test_methods_of_all_kinds(call: Callable[[], bool]) -> None:
+    assert call()
+
+
+def test_a_subclass_is_the_class_that_a_class_method_gets() -> None:
+    class Guesthouse(Host):
+        word = "Hi"
+
+    assert Guesthouse.of_class_inside("Bob") == Guesthouse.of_class("Bob") == "Hi Bob"
+
+
+# Names (S27) ---------------------------------------------------------------------------------------------------------
+
+LATER = "before"
+
+
+@lq.query(model=SILENT)
+def reads_module() -> Any:
+    """lq
+    return LATER
+    """
+
+
+def test_a_name_of_the_module_is_read_when_the_query_is_called_S27(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "LATER", "after")
+    assert reads_module() == "after"
+
+
+def test_closures_are_live_where_python_makes_them_and_as_defined_where_only_the_docstring_reads_S27() -> None:
+    seen, unseen = "old", "old"
+
+    @lq.query(model=SILENT)
+    def both() -> Any:
+        """lq
+        return seen, unseen
+        """
+        return seen
+
+    seen = unseen = "new"
+    assert both() == ("new", "old") and unseen == "new"
+
+
+def test_a_method_of_a_local_class_sees_the_function_around_it_and_not_the_class_S27() -> None:
+    colour = "red"  # noqa: F841  (only the query reads it)
+
+    class Box:
+        LATER = "of the class"
+
+        @lq.query(model=SILENT)
+        def look(self) -> Any:
+            """lq
+            return colour, LATER
+            """
+
+    assert Box().look() == ("red", "before")
+
+
+def test_one_decorator_serves_functions_of_different_scopes_S27() -> None:
+    scripted = lq.query(model=SILENT)
+
+    def one() -> lq.QueryFunction:
+        word = "one"  # noqa: F841
+
+        @scripted
+        def said() -> Any:
+            """lq
+            return word
+            """
+
+        return said
+
+    assert one()() == "one"
+
+
+def test_text_that_is_indented_less_than_its_function_keeps_its_escapes() -> None:
+    @lq.query(model=SILENT)
+    def lines() -> Any:
+        """lq
+return "a\nb"
+"""  # fmt: skip
+
+    assert lines() == "a\nb"
+
+
+# Types of results ----------------------------------------------------------------------------------------------------
+
+
+@lq.query(model=SILENT)
+def typed_joke(value: Any) -> Joke:
+    """lq
+    return value
+    """
+
+
+@lq.query(model=SILENT)
+def typed_number(value: Any) -> int:
+    """lq
+    if value is None:
+        return
+    "{value}"
+    return value
+    """
+
+
+@lq.query(model=SILENT)
+def typed_trips(value: Any) -> list[Trip]:
+    """lq
+    return value
+    """
+
+
+@lq.query(model=SILENT)
+def typed_host(value: Any) -> Host | None:
+    """lq
+    return value
+    """
+
+
+def test_an_annotation_makes_the_value_what_it_says() -> None:
+    assert typed_number("42") == 42
+    assert typed_joke({"setup": "why", "laughs": "3"}) == Joke("why", 3)
+    assert typed_joke(Joke("why")) == Joke("why")
+    assert typed_trips([{"place": "Rome", "days": 3}]) == [Trip(place="Rome", days=3)]
+    assert typed_number.run_sync("42").value == 42
+    host = Host("Ada")
+    assert typed_host(host) is host and typed_host(None) is None
+
+
+def test_a_value_that_does_not_fit_is_an_error_at_its_return() -> None:
+    with pytest.raises(ConstraintError, match=r"typed_number\(\) has to return int, and 'x' is none: input") as caught:
+        typed_number("x")
+    assert caught.value.span is not None and caught.value.span.source == "return value"
+    with pytest.raises(ConstraintError, match=r"return Joke.* laughs: input should be a valid integer"):
+        typed_joke({"setup": "why", "laughs": "many"})
+    with pytest.raises(ConstraintError, match="Host"):
+        typed_host("Ada")
+    with pytest.raises(ConstraintError, match="int"):
+        typed_number(None)
+
+
+def test_a_type_may_stand_below_its_function_and_inside_another_one() -> None:
+    @lq.query(model=SILENT)
+    def early() -> Later:
+        """lq
+        return {"number": 1}
+        """
+
+    @dataclass
+    class Local:
+        number: int
+
+    @lq.query(model=SILENT)
+    def local() -> list[Local]:
+        """lq
+        return [{"number": 2}]
+        """
+
+    assert early() == Later(1) and local() == [Local(2)]
+
+
+@dataclass
+class Later:
+    number: int
+
+
+def test_a_type_that_only_the_checker_knows_is_refused_with_a_hint() -> None:
+    @lq.query(model=SILENT)
+    def lost() -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
+        """lq
+        return 1
+        """
+
+    with pytest.raises(lq.InputError, match=r"lost\(\) returns 'Nowhere', which cannot be read"):
+        lost()
+
+
+def test_without_a_return_the_annotation_says_nothing() -> None:
+    @lq.query(model=SILENT)
+    def shown() -> lq.Result:
+        """lq
+        "a"
+        """
+
+    assert shown().prompt == "a"
+
+
+# Manners -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_function_looks_like_its_function() -> None:
+    assert greeting.__name__ == "greeting" and greeting.__module__ == __name__
+    assert repr(greeting) == "<query greeting(name: 'str') -> 'str'>"
+    assert list(inspect.signature(Host.greet).parameters) == ["self", "guest"]
+    assert list(inspect.signature(Host("Ada").greet).parameters) == ["guest"]
+    assert list(inspect.signature(Host.of_class_inside).parameters) == ["guest"]
+
+
+def test_it_is_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(greeting)) is greeting
+    assert pickle.loads(pickle.dumps(Host.greet)) is Host.greet
+    assert pickle.loads(pickle.dumps(Host("Ada").greet))("Bob") == "Ada greets Bob"
+
+
+def test_what_is_no_function_is_refused_and_so_is_an_option_that_does_not_exist() -> None:
+    with pytest.raises(TypeError, match="stands above a function"):
+        lq.query("'a'")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="@query has no option called 'modle': did you mean model"):
+        lq.query(modle="demo")  # type: ignore[call-overload]
+
+
+def test_run_stream_plan_and_call_are_the_same_run() -> None:
+    async def collect() -> tuple[Any, events.Event]:
+        async for event in greeting.stream("Ada"):
+            last = event
+        return (await greeting.run("Ada")).value, last
+
+    value, last = asyncio.run(collect())
+    assert isinstance(last, events.Finished)
+    assert value == last.result.value == greeting.run_sync("Ada").value == greeting("Ada") == "Hello Ada"
+    assert greeting.plan().missing == ("name",) and not greeting.plan("Ada").missing
+
+
+def test_an_async_function_is_known_as_one_and_runs_many_at_once_in_one_loop() -> None:
+    @lq.query(model=lq.ScriptedModel("Rome: a hat\n"))
+    async def packing(place: str) -> str:
+        """lq
+        "{place}:[THING]" where STOPS_BEFORE(THING, "\n")
+        return THING.strip()
+        """
+
+    async def many() -> list[str]:
+        return await asyncio.gather(*(packing("Rome") for _ in range(5)))
+
+    assert asyncio.run(many()) == ["a hat"] * 5
+    if hasattr(inspect, "markcoroutinefunction"):
+        assert inspect.iscoroutinefunction(packing)
+
+
+def test_another_query_can_call_it_as_a_value() -> None:
+    call = Host("Ada").greet.nested(("Bob",), {})
+    assert isinstance(call, NestedCall) and call.name == "greet"
+    assert (call.arguments["guest"], call.arguments["self"].name) == ("Bob", "Ada")
+    assert reads_module.nested((), {}).scope["LATER"] == LATER
+    assert lq.compile('"{a}{b}"').nested((1,), {"b": 2}).arguments == {"a": 1, "b": 2}
+    with pytest.raises(TypeError, match="missing"):
+        greeting.nested((), {})
+
+
+# Several results -----------------------------------------------------------------------------------------------------
+
+DICE = lq.ScriptedModel("", certainty=0)
+
+
+@lq.query(model=DICE, decoder="sample", seed=3)
+def thrown(sides: int) -> str:
+    """lq
+    "{sides}:[X]" where len(X) == 3
+    return X
+    """
+
+
+def test_n_results_come_best_first_and_the_best_is_the_one_of_the_last_event() -> None:
+    results = thrown.run_sync(6, n=4, session=lq.Session())
+    assert len(results) == 4 and len({result.seed for result in results}) == 4
+    assert [result.score for result in results] == sorted((result.score for result in results), reverse=True)
+    assert thrown(6, n=4) == [result.value for result in results]
+    assert lq.run_sync('sample(n=2, seed=1)\n    "[X]"\nwhere len(X) == 2', model=DICE)[0].prompt  # type: ignore[index]
+    assert isinstance(thrown.run_sync(6, n=1), lq.Result)
+
+
+def test_a_parameter_named_like_a_hole_is_its_first_value():
+    @lq.query(model=lq.ScriptedModel("bc"))
+    def f(X):
+        """lq
+        "{X}[X]" where len(X) < 2
+        return X
+        """
+
+    assert f.run_sync("a").prompt == "ab"
+    assert f("a") == "b"
+
+
+def test_a_parameter_that_the_query_assigns_again_is_not_lost():
+    @lq.query(model=lq.ScriptedModel("b"))
+    def f(place):
+        """lq
+        place = place.upper()
+        "{place}[X]" where len(X) < 2
+        """
+
+    assert f("a").prompt.startswith("A")
+
+
+def test_a_parameter_called_context_is_refused():
+    with pytest.raises(lq.QueryError, match="cannot have a parameter 'context'"):
+
+        @lq.query
+        def f(context):
+            """lq
+            "{context}[X]"
+            """
+
+
+def test_a_lambda_has_no_docstring():
+    with pytest.raises(lq.QueryError, match="<lambda> has no docstring with a query"):
+        lq.query(lambda: None)
+
+
+def test_an_option_of_lmql_that_is_not_here_says_what_stands_for_it() -> None:
+    with pytest.raises(TypeError, match=r"is_async.*async def"):
+        lq.query(is_async=True)  # type: ignore[call-overload]
