@@ -53,8 +53,6 @@ class ModelTrees:
     ) -> None:
         self.max_bytes = max_bytes
         self.runs = itertools.count(1)
-        self.notices: Sequence[str] = () if file is None else file.notices
-        """Those of the file, which may become more."""
         self._file = file
         self._clock = clock
         self._records = file is not None and not reads_only
@@ -95,6 +93,11 @@ class ModelTrees:
         finally:
             file.close()
         return trees
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user is to be told of the file, so far."""
+        return () if self._file is None else tuple(self._file.notices)
 
     def tree(self, fingerprint: str) -> TokenTree:
         tree = self._trees.get(fingerprint)
