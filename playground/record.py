@@ -16,7 +16,7 @@ from typing import Any
 import lmql_lite as lq
 from lmql_lite.apps.playground.checks import query_of
 from lmql_lite.apps.playground.runs import Journal, Scrub
-from lmql_lite.apps.playground.worker import line_of
+from lmql_lite.observe.lines import as_object, choice_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECORDED = EXAMPLES / "recorded"
@@ -40,7 +40,8 @@ async def recorded(example: Path) -> bytes:
     with TemporaryDirectory() as folder:  # one example names a file, where an earlier run may have left something
         place = str(Path(folder, "new.tokens"))
         async for event in query.stream(inputs, model="demo", session=lq.Session(), seed=SEED, cache=place):
-            journal.add(line_of(event) | ({"date": ""} if isinstance(event, lq.events.Started) else {}))
+            told = as_object(event) | choice_of(event)
+            journal.add(told | ({"date": ""} if isinstance(event, lq.events.Started) else {}))
     return b"".join(journal.lines)
 
 

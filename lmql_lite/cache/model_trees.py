@@ -96,7 +96,7 @@ class ModelTrees:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user is to be told of the file, so far."""
+        """Notices of the file so far: sentences for the user."""
         return () if self._file is None else tuple(self._file.notices)
 
     def tree(self, fingerprint: str) -> TokenTree:

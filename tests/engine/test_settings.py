@@ -8,7 +8,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.engine.budget import STEP_BUDGET
-from lmql_lite.engine.settings import BEAM_WIDTH, Settings, checked
+from lmql_lite.engine.settings import BEAM_WIDTH, checked
 from lmql_lite.errors import Span
 from lmql_lite.lang.keywords import DECODERS_NOT_YET
 from lmql_lite.options import INSTEAD, STEERED, Sampling
@@ -84,9 +84,9 @@ def test_what_a_run_asks_for_is_what_call_and_header_say() -> None:
 
 def test_another_decoder_leaves_behind_what_belongs_to_the_one_in_the_header() -> None:
     drawing = checked({"decoder": "sample", "temperature": 2.0, "n": 3, "top_k": 5})
-    assert checked({"decoder": "argmax"}).over(drawing) == Settings({"decoder": "argmax", "top_k": 5})
+    assert checked({"decoder": "argmax"}).over(drawing).given == {"decoder": "argmax", "top_k": 5}
     assert checked({"decoder": "argmax"}).over(drawing).sampling().temperature == 0
-    assert checked({"decoder": "beam"}).over(drawing) == Settings({"decoder": "beam", "n": 3, "top_k": 5})
+    assert checked({"decoder": "beam"}).over(drawing).given == {"decoder": "beam", "n": 3, "top_k": 5}
     assert checked({"decoder": "beam_sample"}).over(drawing).sampling().temperature == 2.0
     with pytest.raises(lq.InputError, match="argmax finds one result"):
         checked({"n": 3}).over(checked({"decoder": "argmax"}))
