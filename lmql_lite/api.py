@@ -117,7 +117,7 @@ class Query:
             raise InputError(f"the input {twice[0]!r} is given twice")
         options = {name: value for name, value in named.items() if name in OPTIONS and name not in self.inputs}
         inputs |= {name: value for name, value in named.items() if name not in options}
-        answers = blocking(answers_of(self.stream(inputs, **cast("Options", options))))
+        answers = blocking(answers_of(self.batches(Purse(), inputs, cast("Options", options))))
         if not self.returns:
             return answers
         return [result.value for result in answers] if isinstance(answers, list) else answers.value
@@ -151,12 +151,13 @@ class Query:
         Raises InputError for a missing or unknown input and for a wrong option, ConstraintError where a `where`
         cannot be met, ModelError where the model fails, and whatever the query's own Python raises, unwrapped.
         """
-        return self.stream_from(Purse(), inputs, options)
+        return flat(self.batches(Purse(), inputs, options))
 
-    async def stream_from(
+    async def batches(
         self, purse: Purse, inputs: Mapping[str, Any] | None, options: Options
-    ) -> AsyncGenerator[events.Event, None]:
-        """One run as in `stream`, whose limits are those of all runs with this `purse`."""
+    ) -> AsyncGenerator[events.Batch, None]:
+        """Events of one run as in `stream`, those of a moment together. Its limits are those of all runs with this
+        `purse`."""
         given = self._given(inputs)
         if unknown := [name for name in options if name not in OPTIONS and name in self.inputs]:
             raise InputError(
@@ -172,8 +173,7 @@ class Query:
         async with aclosing(traced(batches, trace) if trace else batches) as stream:
             with ShortTracebacks():
                 async for batch in stream:
-                    for event in batch:
-                        yield event
+                    yield batch
 
     @overload  # n=1 is an int, too: the first that fits counts
     async def run(  # type: ignore[overload-overlap]
@@ -191,7 +191,7 @@ class Query:
         Best is the result whose tokens have the highest sum of raw log-probabilities; equal ones stay in the order of
         their numbers. Options and errors as in `stream`.
         """
-        return await answers_of(self.stream_from(Purse(), inputs, {"n": n, **options}))
+        return await answers_of(self.batches(Purse(), inputs, {"n": n, **options}))
 
     run_sync = blocked(run)
 
@@ -240,7 +240,7 @@ class Query:
         if columns == "carry":
             inputs = carried(inputs, (*self.inputs, INPUT))
         own = cast("Options", row_options(options, self.program, row))
-        return await answers_of(self.stream_from(purse or Purse(), inputs, own))
+        return await answers_of(self.batches(purse or Purse(), inputs, own))
 
     @overload
     async def map(
@@ -331,12 +331,20 @@ def _of_source(name: str, text: str, first_line: int) -> Query:
     return Query(compile_program(parse(Source(name, text, first_line))))
 
 
-async def answers_of(stream: AsyncGenerator[events.Event, None]) -> Answers:
+async def flat(batches: AsyncGenerator[events.Batch, None]) -> AsyncGenerator[events.Event, None]:
+    """The events one by one."""
+    async with aclosing(batches):
+        async for batch in batches:
+            for event in batch:
+                yield event
+
+
+async def answers_of(batches: AsyncGenerator[events.Batch, None]) -> Answers:
     """The end of a run: its result, or a list of them, best first, if several were asked for."""
     last: events.Event | None = None
-    async with aclosing(stream):
-        async for event in stream:
-            last = event
+    async with aclosing(batches):
+        async for batch in batches:
+            last = batch[-1] if batch else last
     assert isinstance(last, events.Finished), "a run ends with Finished or raises"
     return list(last.results) if last.results else last.result
 
@@ -379,7 +387,7 @@ async def run(
     >>> asyncio.run(lq.run('"Say:[X]"', model=lq.ScriptedModel("Say: hi")))["X"]
     ' hi'
     """
-    return await answers_of(compile(source).stream(inputs, n=n, **options))
+    return await answers_of(compile(source).batches(Purse(), inputs, {"n": n, **options}))
 
 
 run_sync = blocked(

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Unpa
 
 from typing_extensions import TypeVar
 
-from lmql_lite.api import Answers, Options, Query, RunOptions, answers_of
+from lmql_lite.api import Answers, Options, Query, RunOptions, answers_of, flat
 from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocked, blocking
 from lmql_lite.engine.budget import Purse
@@ -144,25 +144,30 @@ class QueryFunction(Generic[P, R, Called]):
         return work if self._is_async else blocking(work)  # type: ignore[no-any-return]
 
     async def _answer(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        answers = await answers_of(self.stream(*arguments, **named))
+        answers = await answers_of(self._batches_of(arguments, named))
         if not self.query.returns:
             return answers
         return [result.value for result in answers] if isinstance(answers, list) else answers.value
 
-    async def stream(self, *arguments: P.args, **named: P.kwargs) -> AsyncGenerator[events.Event, None]:
+    def stream(self, *arguments: P.args, **named: P.kwargs) -> AsyncGenerator[events.Event, None]:
         """Events of a run, as in `Query.stream`. Raises ConstraintError for a value that does not fit the
         annotation."""
-        inputs, options = self._told(named)
-        async with aclosing(self._stream(self._bind(arguments, inputs), options)) as stream:
-            async for event in stream:
-                yield event
+        return flat(self._batches_of(arguments, named))
 
-    async def _stream(
+    async def _batches_of(
+        self, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> AsyncGenerator[events.Batch, None]:
+        inputs, options = self._told(named)
+        async with aclosing(self._batches(self._bind(arguments, inputs), options)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _batches(
         self, inputs: Mapping[str, Any], options: Options, purse: Purse | None = None
-    ) -> AsyncGenerator[events.Event, None]:
-        async with aclosing(self.query.stream_from(purse or Purse(), inputs, options)) as stream:
-            async for event in stream:
-                yield self._finished(event) if isinstance(event, events.Finished) else event
+    ) -> AsyncGenerator[events.Batch, None]:
+        async with aclosing(self.query.batches(purse or Purse(), inputs, options)) as batches:
+            async for batch in batches:
+                yield [self._finished(event) if isinstance(event, events.Finished) else event for event in batch]
 
     def _finished(self, event: events.Finished) -> events.Finished:
         several = event.results or (event.result,)
@@ -171,7 +176,7 @@ class QueryFunction(Generic[P, R, Called]):
 
     async def run(self, *arguments: P.args, **named: P.kwargs) -> Result[R]:
         """The whole `Result`; of `n` > 1 a list of them, as `Query.run` gives it."""
-        answers: Any = await answers_of(self.stream(*arguments, **named))
+        answers: Any = await answers_of(self._batches_of(arguments, named))
         return answers  # type: ignore[no-any-return]
 
     def run_sync(self, *arguments: P.args, **named: P.kwargs) -> Result[R]:
@@ -216,7 +221,7 @@ class QueryFunction(Generic[P, R, Called]):
         if columns == "carry" and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             named = carried(named, parameters)
         own = cast("Options", row_options(options, self.program, row))
-        return await answers_of(self._stream(self._bind(arguments, named), own, purse))
+        return await answers_of(self._batches(self._bind(arguments, named), own, purse))
 
     @overload
     async def map(

@@ -51,6 +51,8 @@ class Vocabulary:
             if not self.texts or self.texts[-1] != data:
                 self.texts.append(data)
                 starts.append(at)
+        self.lengths: IntArray = np.array([len(data or b"") for data in tokens], dtype=np.intp)
+        """Bytes of every token."""
         self.first_bytes: NDArray[np.uint8] = np.zeros(self.size, dtype=np.uint8)
         """Of every token."""
         for data, token in by_text:

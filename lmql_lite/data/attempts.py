@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import groupby
 from typing import Any
 
 from lmql_lite.api import RunOptions
@@ -96,14 +97,14 @@ def _result_fields(result: Result, keeps_prompts: bool) -> dict[str, Any]:
 def _tokens(result: Result, keeps_prompts: bool) -> list[list[Any]]:
     """Text, source and hole of each token; the program's own text in one piece, shortened in the middle."""
     found: list[list[Any]] = []
-    for token in result.tokens:
-        if token.fate != "kept":
+    kept = (token for token in result.tokens if token.fate == "kept")
+    for is_prompt, tokens in groupby(kept, key=lambda token: token.hole is None):
+        if not is_prompt:
+            found += ([token.text, token.source, token.hole] for token in tokens)
             continue
-        if token.hole is None and found and found[-1][2] is None:
-            found[-1][0] += token.text
-        else:
-            found.append([token.text, token.source, token.hole])
-    for piece in found if not keeps_prompts else ():
-        if piece[2] is None and len(piece[0]) > 2 * PROMPT_SHOWN:
-            piece[0] = f"{piece[0][:PROMPT_SHOWN]} ... {piece[0][-PROMPT_SHOWN:]}"
+        first, *others = tokens
+        text = b"".join([first.data, *(token.data for token in others)]).decode("utf-8", "replace")
+        if not keeps_prompts and len(text) > 2 * PROMPT_SHOWN:
+            text = f"{text[:PROMPT_SHOWN]} ... {text[-PROMPT_SHOWN:]}"
+        found.append([text, first.source, None])
     return found

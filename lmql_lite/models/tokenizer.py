@@ -115,7 +115,7 @@ class ByteSpeller:
     def _encode_characters(self, text: str, characters: Callable[[str], list[int]]) -> list[int]:
         """Tokens of the whole text, or those of its two halves if they do not spell the text."""
         ids, data = characters(text), text.encode()
-        if b"".join(self._vocabulary[number] or b"" for number in ids) == data:
+        if b"".join([self._vocabulary[number] or b"" for number in ids]) == data:
             return ids
         if len(text) == 1:
             return self._encode_bytes(data, f"the character {text!r} (U+{ord(text):04X})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from lmql_lite.cache.token_tree import TokenTree
@@ -102,7 +103,10 @@ class HoleFill(ABC, Generic[Candidates, Choice]):
     def give_up(self, state: State) -> list[Step]:
         """Records tokens that do not lead to `state` as rejected, and returns them."""
         assert self.opened is not None, "a hole is opened first"
-        kept = {id(step) for step in steps_since(self.opened, state)}
+        steps = steps_since(self.opened, state)
+        if len(steps) == len(self.made) and all(map(is_, steps, self.made)):
+            return []
+        kept = set(map(id, steps))
         return self.ledger.reject(step for step in self.made if id(step) not in kept)
 
     def note(self, before: State, after: State) -> State:

@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from itertools import accumulate
+
+import numpy as np
 
 from lmql_lite.cache.entry import Node
 from lmql_lite.cache.token_tree import TokenTree
@@ -151,7 +152,7 @@ class TokenPath:
         if not state.pending or state.pending[0].hole is not None:
             return state, 0
         piece, *others = state.pending
-        ends = list(accumulate(len(self._data(token)) for token in ids))
+        ends = np.cumsum(self._vocabulary.lengths[list(ids)]).tolist()
         many = bisect_left(ends, len(piece.data)) if others else bisect_right(ends, len(piece.data))
         if not many:  # the token at the end has a part of what follows
             return state, 0
