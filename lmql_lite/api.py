@@ -362,6 +362,11 @@ def compile(source: str | Path) -> Query:
         sentence = f"a query is a text or the path of a file, and this is {source!r}"
         hint = "decode bytes first: source.decode()" if isinstance(source, bytes) else "give its text, or a Path"
         raise InputError(sentence, hint=hint)
+    with ShortTracebacks():
+        return _compiled(source)
+
+
+def _compiled(source: str | Path) -> Query:
     is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(SUFFIXES))
     text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source).removeprefix("\ufeff"))
     return Query(compile_program(parse(text)))

@@ -40,6 +40,7 @@ from lmql_lite.engine.rows import (
     rows_at_once,
 )
 from lmql_lite.engine.session import default_session
+from lmql_lite.engine.tracebacks import ShortTracebacks
 from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang.docstrings import docstring
 from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES
@@ -366,7 +367,8 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
         raise QueryError(
             f"{function.__name__}() cannot have a parameter 'context': it is the run's own object", hint=hint
         )
-    compiled = Query(known or compile_program(parse(docstring(function))))
+    with ShortTracebacks():
+        compiled = Query(known or compile_program(parse(docstring(function))))
     names = {*compiled.inputs, *MODULES, *DATES, *MEDIA, BLOCK, *named_in(function.__annotations__.get("return"))}
     return QueryFunction(function, compiled, options, _around(frame, names), kind)
 

@@ -430,6 +430,31 @@ def test_a_parameter_called_context_is_refused():
             """
 
 
+def test_a_query_right_behind_its_quotes_was_refused_for_the_indent_of_its_other_lines() -> None:
+    @lq.query(model=lq.ScriptedModel("Say: a, b"))
+    def said(many: int) -> str:
+        """if many:
+            "Say:[X]"
+        return X
+        """
+        raise NotImplementedError
+
+    assert said(1) == " a, b"
+
+
+def test_a_query_that_does_not_compile_shows_no_frame_of_the_compiler() -> None:
+    for made in (lambda: lq.compile('"[X'), lambda: lq.query(broken)):
+        with pytest.raises(lq.QueryError) as caught:
+            made()
+        assert len(caught.traceback) <= 4, caught.traceback
+
+
+def broken() -> None:
+    """lq
+    "[X
+    """
+
+
 def test_a_lambda_has_no_docstring():
     with pytest.raises(lq.QueryError, match="<lambda> has no docstring with a query"):
         lq.query(lambda: None)

@@ -45,7 +45,16 @@ def docstring(function: FunctionType) -> Source:
         return _query_text(function, name, "", first_line)
     literal = (ast.get_source_segment(source, first.value) or "").lstrip("rRuU")
     marks = 3 if literal[:3] in ("'''", '"""') else 1
-    return _query_text(function, name, literal[marks:-marks], first_line + first.lineno - 1 - is_indented)
+    text = _without_margin(literal[marks:-marks], first.col_offset)
+    return _query_text(function, name, text, first_line + first.lineno - 1 - is_indented)
+
+
+def _without_margin(text: str, margin: int) -> str:
+    """The text, which may begin right behind its quotes; then its other lines lose the indent that those have."""
+    first, *others = text.splitlines(keepends=True) or [""]
+    if not first.strip() or first.strip() in MARKS:
+        return text
+    return first.lstrip() + "".join(line[margin:] if line[:margin].isspace() else line for line in others)
 
 
 def _without_file(source: Source) -> Source:
