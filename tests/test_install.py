@@ -206,7 +206,7 @@ def test_an_editable_install_reads_the_checkout(tmp_path: Path) -> None:
 # The playground's page ----------------------------------------------------------------------------------------------
 
 BUNDLE = {f"lmql_lite/playground/dist/{name}" for name in ("index.html", "THIRD_PARTY_NOTICES.txt", "src/main.js")}
-PLAIN = {f"lmql_lite/playground/{name}" for name in ("index.html", "style.css", "src/main.js")}
+PLAIN = {f"lmql_lite/playground/{name}" for name in ("index.html", "style.css", "view.css", "src/main.js")}
 
 needs_bundle = pytest.mark.skipif(
     not (ROOT / "hatch_build.py").is_file()

@@ -13,7 +13,7 @@ import lmql_lite as lq
 from lmql_lite.constraints.simplify import satisfies, simplify
 from lmql_lite.constraints.terms import And, Choice, Not, Term
 from lmql_lite.errors import Span
-from lmql_lite.program import contradictions
+from lmql_lite.program import clauses as of_program
 from lmql_lite.program.bytecode import span_of
 
 
@@ -84,8 +84,8 @@ def test_the_options_that_stay_are_those_that_meet_all_of_the_condition(seed: in
 
 def test_the_clauses_of_a_conflict_are_found_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    simplify = contradictions.simplify
-    monkeypatch.setattr(contradictions, "simplify", lambda term: asked.append(1) or simplify(term))
+    simplify = of_program.simplify
+    monkeypatch.setattr(of_program, "simplify", lambda term: asked.append(1) or simplify(term))
     bans = [f'not "{number}" in X' for number in range(300)]
     clauses = [*bans[:150], 'X in ["cat", "x77"]', *bans[150:200], "len(X) == 3", *bans[200:], 'X != "cat"']
     together = r'`not "77" in X`, .* and `X != "cat"` cannot hold together'
