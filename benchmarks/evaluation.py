@@ -29,6 +29,7 @@ from lmql_lite.data.metrics import metric_named
 from lmql_lite.data.run_folder import RunFolder
 from lmql_lite.models.base import Model, Scorer, ScoreRequest
 from lmql_lite.models.scripted import ScriptedCompleter
+from lmql_lite.tokens import Tokenizer
 
 CHOICE = lq.compile('"Review: {review}\\nSentiment:[X]" where X in [" positive", " negative"]\nreturn X.strip()')
 PLAIN = lq.compile('"{review}"\nreturn "positive"')
@@ -55,6 +56,20 @@ class Timed:
             return await self._model.score(requests)
         finally:
             self.seconds += time.thread_time() - began
+
+
+class Roomy:
+    """A model with the demo's tokenizer, room for long prompts, and no opinion: what is left is our own work."""
+
+    name, fingerprint = "roomy", "roomy-1"
+    context_length, sequences = 100_000, 8
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._row = np.zeros(len(tokenizer.vocabulary), dtype=np.float32)
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
+        return [[self._row for _ in request.positions] for request in requests]
 
 
 def job(query: lq.Query, data: Path, model: Model, cache: lq.TokenCache, at_once: int | None) -> EvalJob:
@@ -144,12 +159,13 @@ def main() -> int:
         few = home / "few.jsonl"
         lines = ({"id": n, "shots": SHOTS, "review": f"The room {n} was dirty.", "target": ""} for n in range(100))
         few.write_text("".join(json.dumps(each) + "\n" for each in lines))
-        cache = eval_cache()
-        timed("a prompt of 16,000 characters, cold", 100, lambda: run(job(LONG, few, server, cache, 8), home / "l"))
-        warm = timed(
-            "a prompt of 16,000 characters, warm", 100, lambda: run(job(LONG, few, server, cache, 8), home / "m")
-        )
-        line("ms CPU a row", 10 * warm, 5, at_most=True)
+        for kind, long in (("server", server), ("local", Roomy(demo.tokenizer))):
+            cache = eval_cache()
+            for state in ("cold", "warm"):
+                folder = home / f"{kind} {state}"
+                name = f"16,000 characters of prompt, {kind}, {state}"
+                spent = timed(name, 100, lambda: run(job(LONG, few, long, cache, 8), folder))  # noqa: B023
+            line("ms CPU a row", 10 * spent, 5, at_most=True)
 
         again = timed("resumed: all rows finished", rows, lambda: run(job(CHOICE, data, model, cache, 8), home / "8"))
         line("rows a CPU second", rows / again, 20_000)
