@@ -13,7 +13,7 @@ import math
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -99,6 +99,7 @@ class KnownToken:
 
     `logprob` is None if it was not reported; `run` is as in `ScoreEntry`. `inside`: these bytes are the end of a longer
     token, and the server was never asked what comes at this place. `key` is the question that the token answers.
+    `behind` is the node to which it leads, where that was come by.
     """
 
     data: bytes
@@ -106,6 +107,11 @@ class KnownToken:
     run: int
     inside: bool = False
     key: CacheKey = CacheKey()
+    behind: Node | None = None
+
+    def within(self, data: bytes) -> KnownToken:
+        """The part of it that these bytes are."""
+        return self if data == self.data else replace(self, data=data, behind=None)
 
     @property
     def ends(self) -> bool:
@@ -205,22 +211,23 @@ class ByteTree:
         for key in keys:
             found = self._plain(node) if key.question is None else self._answered(node, key)
             if found is not None:
-                tokens, logprob, run = found
+                tokens, logprob, run, behind = found
                 data = b"" if tokens[0] == END else bytes(tokens)
                 reported = None if logprob in (UNREPORTED, INSIDE) else logprob
-                return KnownToken(data, reported, run, logprob == INSIDE, key)
+                return KnownToken(data, reported, run, logprob == INSIDE, key, behind)
         return None
 
-    def _plain(self, node: Node) -> tuple[list[int], float, int] | None:
-        """Bytes of one token, or its end-of-text; its log-probability, and the run that requested it."""
+    def _plain(self, node: Node) -> tuple[list[int], float, int, Node | None] | None:
+        """Bytes of one token, or its end-of-text; its log-probability, the run that requested it, and the node behind
+        it."""
         found = self.tree.best_path(node, INSIDE)
         if found is None:
             return None
-        entry, tokens = found
+        entry, tokens, behind = found
         assert isinstance(entry.scores, TopK), "servers report no whole scores"
-        return tokens, entry.scores.logprobs.item(0), entry.run
+        return tokens, entry.scores.logprobs.item(0), entry.run, behind
 
-    def _answered(self, node: Node, key: CacheKey) -> tuple[list[int], float, int] | None:
+    def _answered(self, node: Node, key: CacheKey) -> tuple[list[int], float, int, Node | None] | None:
         first = answer = self._answer(node, key)
         if first is None:
             return None
@@ -231,7 +238,7 @@ class ByteTree:
                 break
             node = self.tree.extend(node, answer.token)
             answer = self._answer(node, key)
-        return tokens, first.logprob, first.run
+        return tokens, first.logprob, first.run, node
 
     def details(self, node: Node, known: KnownToken) -> tuple[int | None, Alternatives | None]:
         """Id and alternatives of a token after `node`; None for what is not known, or not any more."""

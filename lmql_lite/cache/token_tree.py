@@ -211,13 +211,14 @@ class TokenTree:
             self._memory.add_above_pin(new)
             return way[-2::-1]
 
-    def best_path(self, node: Node, goes_on: float) -> tuple[ScoreEntry, list[int]] | None:
-        """The top-k entry at `node` and its best token, then the best token of the node below it, and so on as long as
-        that has the log-probability `goes_on`. None where no top-k entry is known; whole scores are none."""
+    def best_path(self, node: Node, goes_on: float) -> tuple[ScoreEntry, list[int], Node | None] | None:
+        """The top-k entry at `node`, its best token and those that are best below it as long as they have the
+        log-probability `goes_on`, and the node behind them. None without a top-k entry; whole scores are none."""
         with self._lock:
             place: int = node
             first = entry = self._scores(place)
             tokens: list[int] = []
+            below = 0
             while entry is not None and isinstance(best := entry.scores, TopK):
                 if tokens and best.logprobs.item(0) != goes_on:
                     break
@@ -228,7 +229,8 @@ class TokenTree:
                     break
                 place, entry = below, self._scores(below)
             self._nodes.use(place)
-            return (first, tokens) if first is not None and tokens else None
+            behind = self._references.new(place) if below else None
+            return (first, tokens, behind) if first is not None and tokens else None
 
     def drop_scores(self) -> None:
         """Drops all scores; nodes and answers stay."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lmql_lite.cache.byte_tree import TURNS, ByteTree, KnownToken, media_tokens
+from lmql_lite.cache.entry import Node
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.state import Piece, State, Step, data_of, ended, join, steps_since, until
@@ -76,7 +77,7 @@ class BytePath:
         """Puts a token of the server on the path; `matcher` is where the hole stands after it."""
         source: Source = "model" if said.run == self._ledger.run else "cache"
         record = Token(UNNUMBERED, said.data, hole, source, "kept", said.logprob)
-        return self._add(state, said.data, record, matcher, counts=True)
+        return self._add(state, said.data, record, matcher, counts=True, node=said.behind)
 
     def force(self, state: State, data: bytes, hole: str) -> State:
         """Text that a constraint leaves no choice about: pending, like the program's own."""
@@ -121,8 +122,17 @@ class BytePath:
         self._ledger.add(step)
         return step, 0
 
-    def _add(self, state: State, data: bytes, record: Token, matcher: Matcher | None = None, *, counts: bool) -> State:
-        node = self._texts.walk(state.node, data)
+    def _add(
+        self,
+        state: State,
+        data: bytes,
+        record: Token,
+        matcher: Matcher | None = None,
+        *,
+        counts: bool,
+        node: Node | None = None,
+    ) -> State:
+        node = self._texts.walk(state.node, data) if node is None else node
         step = Step(record, state.node, node, state.history)
         self._ledger.add(step)
         return state._replace(

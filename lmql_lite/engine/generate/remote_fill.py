@@ -132,7 +132,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         self._thinks = first is None
         if first is None:
             return None
-        said = replace(first, data=within(first.data, left))
+        said = first.within(within(first.data, left))
         is_fit = fits(said.data, matcher)
         is_allowed = question.pushed is None or (is_fit and question.allows(self._text_to(state), said))
         if (said.ends or (is_fit and not is_allowed)) and question.pushed and question.ends(self._text_to(state)):
@@ -252,7 +252,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             return self._decided(state, KnownToken(data, logprob, self.ledger.run))
         begins = whole_characters(said.data[: matcher.longest_valid(said.data)])
         if begins and matcher.longest_valid(begins) == len(begins):
-            return self._decided(state, replace(said, data=begins))
+            return self._decided(state, said.within(begins))
         banned: list[int] = []
         while len(banned) < BANNED:
             token, _ = self._frontier.byte_tree.details(state.node, said)
@@ -286,7 +286,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         said = None
         while said is None:
             said = await self._frontier.read(state.node, question, tokens_for(left), self._reader, state.history)
-        return replace(said, data=within(said.data, left))
+        return said.within(within(said.data, left))
 
     def _text_to(self, state: State) -> bytes:
         return self._frontier.text_to(state.node)

@@ -226,7 +226,9 @@ class OpenAIModel(ModelObject):
                         for piece in assembler.take(delta):
                             count += 1
                             if assembler.spent is not None:
-                                sent = replace(assembler.spent, requests=exchange.requests)
+                                sent = assembler.spent
+                            if sent is not None and sent.requests != exchange.requests:
+                                sent = replace(sent, requests=exchange.requests)
                             yield replace(piece, spent=sent) if sent else piece
                             sent = None
                             if count == most:
