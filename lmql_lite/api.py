@@ -151,7 +151,7 @@ class Query:
         Raises InputError for a missing or unknown input and for a wrong option, ConstraintError where a `where`
         cannot be met, ModelError where the model fails, and whatever the query's own Python raises, unwrapped.
         """
-        return flat(self.batches(Purse(), inputs, options))
+        return events.flat(self.batches(Purse(), inputs, options))
 
     async def batches(
         self, purse: Purse, inputs: Mapping[str, Any] | None, options: Options
@@ -331,14 +331,6 @@ def _of_source(name: str, text: str, first_line: int) -> Query:
     return Query(compile_program(parse(Source(name, text, first_line))))
 
 
-async def flat(batches: AsyncGenerator[events.Batch, None]) -> AsyncGenerator[events.Event, None]:
-    """The events one by one."""
-    async with aclosing(batches):
-        async for batch in batches:
-            for event in batch:
-                yield event
-
-
 async def answers_of(batches: AsyncGenerator[events.Batch, None]) -> Answers:
     """The end of a run: its result, or a list of them, best first, if several were asked for."""
     last: events.Event | None = None
@@ -363,13 +355,9 @@ def compile(source: str | Path) -> Query:
         hint = "decode bytes first: source.decode()" if isinstance(source, bytes) else "give its text, or a Path"
         raise InputError(sentence, hint=hint)
     with ShortTracebacks():
-        return _compiled(source)
-
-
-def _compiled(source: str | Path) -> Query:
-    is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(SUFFIXES))
-    text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source).removeprefix("\ufeff"))
-    return Query(compile_program(parse(text)))
+        is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(SUFFIXES))
+        text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source).removeprefix("\ufeff"))
+        return Query(compile_program(parse(text)))
 
 
 @overload

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Unpa
 
 from typing_extensions import TypeVar
 
-from lmql_lite.api import Answers, Options, Query, RunOptions, answers_of, flat
+from lmql_lite.api import Answers, Options, Query, RunOptions, answers_of
 from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocked, blocking
 from lmql_lite.engine.budget import Purse
@@ -153,7 +153,7 @@ class QueryFunction(Generic[P, R, Called]):
     def stream(self, *arguments: P.args, **named: P.kwargs) -> AsyncGenerator[events.Event, None]:
         """Events of a run, as in `Query.stream`. Raises ConstraintError for a value that does not fit the
         annotation."""
-        return flat(self._batches_of(arguments, named))
+        return events.flat(self._batches_of(arguments, named))
 
     async def _batches_of(
         self, arguments: tuple[Any, ...], named: dict[str, Any]

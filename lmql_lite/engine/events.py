@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -316,3 +317,11 @@ class Choosable(NamedTuple):
                 if matcher.longest_valid(new) < len(new):
                     return source
         return None
+
+
+async def flat(batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Event, None]:
+    """Events of batches, one by one."""
+    async with aclosing(batches):
+        async for batch in batches:
+            for event in batch:
+                yield event
