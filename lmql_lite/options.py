@@ -209,7 +209,8 @@ class HeaderOptions(TypedDict, total=False):
         ),
     ]
     tell_answers: Annotated[
-        bool | None, OptionRow("Tells a chat what it may answer, if nothing else can.", noun="True or False", flag="")
+        bool | None,
+        OptionRow("The sentence that tells a chat what it may answer, if needed.", noun="True or False", flag=""),
     ]
     max_hole_requests: Annotated[int | None, OptionRow("Most requests of a hole (32 if not given).", low=1, flag="N")]
     max_requests: Annotated[
