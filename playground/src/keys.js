@@ -3,6 +3,11 @@ import { TABS } from "./tabs.js";
 
 const TWICE_MS = 2_000;
 
+/** Shortcuts are written as the machine's keyboard has them. */
+export function nameKeys() {
+  if (/Mac|iP/.test(navigator.platform)) for (const key of document.querySelectorAll("kbd.mod")) key.textContent = "⌘";
+}
+
 export function listen({ run, stop, save, plan, help, tabs, card, say, problem, isRunning }) {
   let escaped = -Infinity;
   const held = (event) => (event.ctrlKey || event.metaKey) && !event.altKey;

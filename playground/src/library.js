@@ -49,7 +49,8 @@ export class Library {
     const shipped = new Set(examples.map(({ name }) => name));
     const own = files.filter(({ name }) => !shipped.has(name));
     this.files = own.map(({ name }) => name);
-    this.isExamples = files.length > 0 && own.length === 0; // the folder that was named is the one of the examples
+    // the folder that was named is the one of the examples, or a copy of it; more may be in it
+    this.isExamples = shipped.size > 0 && files.length - own.length === shipped.size;
     byId("new").hidden = byId("save-as").hidden = !folder;
     const cards = examples.map((example) => card(spoken(example.name), example.name, example.title, () => this._example(example)));
     const more = own.map(({ name, bytes }) => card(name, `${bytes} bytes`, "", () => this.open(name)));

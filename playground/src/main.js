@@ -5,7 +5,7 @@ import { byId, make, visible } from "./dom.js";
 import { loadRich, plainEditor } from "./editor.js";
 import { Guide } from "./guide.js";
 import { Inputs, Options } from "./inputs.js";
-import { listen } from "./keys.js";
+import { listen, nameKeys } from "./keys.js";
 import { Library } from "./library.js";
 import { applyTheme, fromAddress, nextTheme, remember, remembered } from "./memory.js";
 import { askedFrom } from "./onward.js";
@@ -97,6 +97,7 @@ class Page {
     });
     if (before.open) this.library.restore(before.open);
     this.listen();
+    nameKeys();
     await this.greet(address, before);
     document.documentElement.dataset.ready = rich ? "rich" : "plain";
   }
@@ -147,7 +148,7 @@ class Page {
       const examples = await this.library.fill();
       const file = address.file ?? about.start?.file;
       if (!address.code && before.text === undefined) {
-        const first = file ?? this.library.files[0];
+        const first = file ?? (this.library.isExamples ? null : this.library.files[0]);
         if (first) await this.library.open(first);
         else this.library.openText(examples[0]?.name ?? "query.lq", examples[0]?.text ?? FIRST);
         if (!file && this.library.isExamples) byId("examples-dialog").showModal();
