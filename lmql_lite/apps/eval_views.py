@@ -116,8 +116,10 @@ def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
     failed = sum(report["errors"].values())
     counted_as = "" if not failed else f", {counted(failed, 'error')} {report['errors_count_as']}"
     yield f"{folder}: {counted(report['attempts'], 'attempt')} of {counted(report['ids'], 'row')}{counted_as}"
-    if report["kept"] or report["reused"]:
-        yield f"  {report['kept']:,} known before, {report['reused']:,} of other runs"
+    is_partly_known = report["kept"] or report["reused"]
+    if is_partly_known:
+        new = report["attempts"] - report["kept"] - report["reused"]
+        yield f"  finished before {report['kept']:,}, of other runs {report['reused']:,}, new {new:,}"
     for each in report["metrics"]:
         yield f"  {each['name']:<16} {each['mean']:.4f}  {_interval(each)}  n {each['n']:,}"
     if tries := report.get("tries"):
@@ -139,7 +141,7 @@ def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
         if usage.get(name)
     ]
     if spent:
-        yield f"  {', '.join(spent)}"
+        yield f"  {'together ' if is_partly_known else ''}{', '.join(spent)}"
     if report["cost"]:
         yield f"  cost {money(report['cost'])}"
 

@@ -47,7 +47,7 @@ def test_the_same_command_continues_and_a_limit_is_no_part_of_the_run() -> None:
     assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "--limit", "5").exit_code == 0
     assert report("r")["attempts"] == 5
     done = lq("q.lq", "d.csv", "-o", "r", "-m", "exact")
-    assert done.exit_code == 0 and "5 known before" in done.output
+    assert done.exit_code == 0 and "finished before 5, of other runs 0, new 7" in done.output
     assert report("r")["attempts"] == 12 and len(list(attempts_in(Path("r")))) == 12
     size = (Path("r") / "rows.jsonl").stat().st_size
     assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact").exit_code == 0
