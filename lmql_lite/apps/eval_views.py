@@ -112,9 +112,19 @@ def row_events(wanted: bool) -> Iterator[RowEvents | None]:
         raise
 
 
+COUNTED_AS = {"left out": "left out", "wrong": "counted as wrong"}
+SPENT = {
+    "requests": "request",
+    "forward_passes": "forward pass",
+    "prompt_tokens": "prompt token",
+    "completion_tokens": "completion token",
+    "tokens_from_cache": "cached token",
+}
+
+
 def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
     failed = sum(report["errors"].values())
-    counted_as = "" if not failed else f", {counted(failed, 'error')} {report['errors_count_as']}"
+    counted_as = "" if not failed else f", {counted(failed, 'error')}, {COUNTED_AS[report['errors_count_as']]}"
     yield f"{folder}: {counted(report['attempts'], 'attempt')} of {counted(report['ids'], 'row')}{counted_as}"
     is_partly_known = report["kept"] or report["reused"]
     if is_partly_known:
@@ -135,11 +145,7 @@ def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
     for kind, number in report["errors"].items():
         yield f"  {kind}: {counted(number, 'row')} (lq eval show {folder} --errors)"
     usage = report["usage"]
-    spent = [
-        f"{usage[name]:,} {name.replace('_', ' ')}"
-        for name in ("requests", "forward_passes", "prompt_tokens", "completion_tokens", "tokens_from_cache")
-        if usage.get(name)
-    ]
+    spent = [counted(usage[name], what) for name, what in SPENT.items() if usage.get(name)]
     if spent:
         yield f"  {'together ' if is_partly_known else ''}{', '.join(spent)}"
     if report["cost"]:

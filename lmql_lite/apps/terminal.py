@@ -294,8 +294,8 @@ def note(sentence: str) -> None:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 token`, `2 entries`."""
-    plural = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
+    """`1 token`, `2 entries`, `3 passes`."""
+    plural = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}es" if what.endswith("s") else f"{what}s"
     return f"{number:,} {what if number == 1 else plural}"
 
 

@@ -70,7 +70,7 @@ def test_a_row_that_fails_counts_as_wrong_and_is_run_again() -> None:
     with Path("d.csv").open("a") as file:
         file.write("d,too,many,cells\n")
     done = lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "--max-errors", "1")
-    assert done.exit_code == 8 and "2 errors wrong" in done.output
+    assert done.exit_code == 8 and "2 errors, counted as wrong" in done.output
     assert report("r")["errors"] == {"InputError": 1, "ValueError": 1} and report("r")["metrics"][0]["n"] == 4
     shown = lq("show", "r", "--errors")
     assert "line 5 has 4 cells, and the header has 3" in shown.output
