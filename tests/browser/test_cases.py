@@ -47,7 +47,7 @@ def opened(tab: Tab) -> None:
 
 
 def ends(tab: Tab) -> list[tuple[str, str]]:
-    """What each run was given and how it ended, first run first."""
+    """Inputs and ends of the runs, first run first."""
     rows = tab.page.locator("#runs-list tbody tr").evaluate_all(
         "rows => rows.map(row => [row.children[3].textContent, row.children[2].textContent])"
     )

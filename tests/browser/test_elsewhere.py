@@ -51,7 +51,7 @@ PUT = """html => {
         old.replaceWith(script);
     }
 }"""
-"""What a notebook does with an output in HTML."""
+"""An output in HTML, as a notebook treats it."""
 
 
 @pytest.fixture

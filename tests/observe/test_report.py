@@ -36,7 +36,7 @@ ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "class", "titl
 
 
 class Page(HTMLParser):
-    """Which elements a page has, its texts, its scripts and the data in it."""
+    """Elements of a page, its texts, its scripts and the data in it."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -67,7 +67,7 @@ class Page(HTMLParser):
             self.texts.append(data)
 
     def text(self) -> str:
-        """What it spells, its marks turned back."""
+        """The text that it spells, its marks turned back."""
         return re.sub("⟨U\\+([0-9A-F]{4,6})⟩", lambda found: chr(int(found[1], 16)), "".join(self.texts))
 
 

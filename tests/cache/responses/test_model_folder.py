@@ -148,7 +148,7 @@ def test_a_run_is_finalized_twice(tmp_path: Path) -> None:
 
 
 def test_a_merged_run_goes_on_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it adds is seen at once by a cache that had read the merged answers, and merged at its end."""
+    """Answers that it adds are seen at once by a cache that had read the merged ones, and merged at its end."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with created(tmp_path) as cache:
         keep(cache, 3)
