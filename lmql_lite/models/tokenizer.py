@@ -100,18 +100,24 @@ class HFTokenizer:
         return self._last.encode(text, lambda rest: self._speller.encode(rest, self._characters))
 
     def _has_boundaries(self) -> bool:
-        """True if no token reaches from a line end into a letter or digit behind it, and the text before it is split
-        as if nothing followed. No token of the vocabulary may do the first; the second is tried."""
-        added = self._backend.get_added_tokens_decoder().values()
-        if any(each.lstrip or each.rstrip for each in added):
+        """True if no token reaches from a line end into a letter or digit behind it, and neither side changes how the
+        other is split. No token of the vocabulary may do the first; the second is tried."""
+        if any(each.lstrip or each.rstrip for each in self._backend.get_added_tokens_decoder().values()):
             return False
         if any(_BOUNDARY.search(data) for data in self._vocabulary if data):
             return False
-        tries = ("It's 1234567 o'clock, he said:\n", "a\tb;\n", "x = f(1);\n\n", "\u00e9\u4e2d...\n", "(12.50)\r\n")
-        parts = [self._characters(text) for text in tries]
-        return self._characters("".join(f"{text}B2" for text in tries)) == [
-            number for part in parts for number in (*part, *self._characters("B2"))
-        ]
+        behind = {text: self._characters(text) for text in ("B2", "9876543 a", "zone's\n\n  end")}
+        for line in (
+            "It's 1234567 o'clock, he said:\n",
+            "a\tb;  \n",
+            "x = f(1);\n\n",
+            "\u00e9\u4e2d...\n",
+            "(12.50)\r\n",
+        ):
+            before = self._characters(f"{line}B2")[: -len(behind["B2"])]
+            if any(self._characters(line + text) != before + ids for text, ids in behind.items()):
+                return False
+        return True
 
     def _characters(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
