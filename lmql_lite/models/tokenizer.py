@@ -128,8 +128,8 @@ class LastText:
     """Tokens of the long text that was encoded last. In one that begins alike, such as the next row's prompt with the
     same examples, only what follows the last line end in common is encoded.
 
-    Exact where no token reaches from a line end into the letter behind it: then the tokens on either side are the same
-    whatever stands on the other.
+    Exact where no token reaches from a line end into the letter behind it, and where neither side changes how the other
+    is split. The vocabulary says the first; the second is tried on a few lines, and not proven (D89).
     """
 
     def __init__(self, vocabulary: Sequence[bytes | None]) -> None:
