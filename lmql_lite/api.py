@@ -35,7 +35,7 @@ from lmql_lite.engine.rows import (
 )
 from lmql_lite.engine.session import Session, default_session
 from lmql_lite.engine.settings import checked
-from lmql_lite.engine.tracebacks import ShortTracebacks
+from lmql_lite.engine.tracebacks import shorten
 from lmql_lite.errors import InputError, did_you_mean
 from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES, PROVIDED
 from lmql_lite.lang.parser import parse
@@ -153,7 +153,7 @@ class Query:
         """
         return events.flat(self.batches(Purse(), inputs, options))
 
-    async def batches(
+    def batches(
         self, purse: Purse, inputs: Mapping[str, Any] | None, options: Options
     ) -> AsyncGenerator[events.Batch, None]:
         """Events of one run as in `stream`, those of a moment together. Its limits are those of all runs with this
@@ -168,12 +168,8 @@ class Query:
         model = options.pop("model", None)
         settings = checked(options)
         trace = Trace(settings.trace) if settings.trace else None
-        batches = session.stream(self.program, given, settings, model, trace.calls if trace else None, purse)
-        batches = watched(batches)
-        async with aclosing(traced(batches, trace) if trace else batches) as stream:
-            with ShortTracebacks():
-                async for batch in stream:
-                    yield batch
+        batches = watched(session.stream(self.program, given, settings, model, trace.calls if trace else None, purse))
+        return traced(batches, trace) if trace else batches
 
     @overload  # n=1 is an int, too: the first that fits counts
     async def run(  # type: ignore[overload-overlap]
@@ -334,9 +330,13 @@ def _of_source(name: str, text: str, first_line: int) -> Query:
 async def answers_of(batches: AsyncGenerator[events.Batch, None]) -> Answers:
     """The end of a run: its result, or a list of them, best first, if several were asked for."""
     last: events.Event | None = None
-    async with aclosing(batches):
-        async for batch in batches:
-            last = batch[-1] if batch else last
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                last = batch[-1] if batch else last
+    except BaseException as error:
+        shorten(error)
+        raise
     assert isinstance(last, events.Finished), "a run ends with Finished or raises"
     return list(last.results) if last.results else last.result
 
@@ -354,10 +354,13 @@ def compile(source: str | Path) -> Query:
         sentence = f"a query is a text or the path of a file, and this is {source!r}"
         hint = "decode bytes first: source.decode()" if isinstance(source, bytes) else "give its text, or a Path"
         raise InputError(sentence, hint=hint)
-    with ShortTracebacks():
+    try:
         is_path = isinstance(source, Path) or ("\n" not in source and source.endswith(SUFFIXES))
         text = Source.from_file(Path(source)) if is_path else Source("<query>", str(source).removeprefix("\ufeff"))
         return Query(compile_program(parse(text)))
+    except Exception as error:
+        shorten(error)
+        raise
 
 
 @overload

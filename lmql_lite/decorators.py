@@ -40,7 +40,7 @@ from lmql_lite.engine.rows import (
     rows_at_once,
 )
 from lmql_lite.engine.session import default_session
-from lmql_lite.engine.tracebacks import ShortTracebacks
+from lmql_lite.engine.tracebacks import shorten
 from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang.docstrings import docstring
 from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES
@@ -155,13 +155,9 @@ class QueryFunction(Generic[P, R, Called]):
         annotation."""
         return events.flat(self._batches_of(arguments, named))
 
-    async def _batches_of(
-        self, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> AsyncGenerator[events.Batch, None]:
+    def _batches_of(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> AsyncGenerator[events.Batch, None]:
         inputs, options = self._told(named)
-        async with aclosing(self._batches(self._bind(arguments, inputs), options)) as batches:
-            async for batch in batches:
-                yield batch
+        return self._batches(self._bind(arguments, inputs), options)
 
     async def _batches(
         self, inputs: Mapping[str, Any], options: Options, purse: Purse | None = None
@@ -367,8 +363,11 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
         raise QueryError(
             f"{function.__name__}() cannot have a parameter 'context': it is the run's own object", hint=hint
         )
-    with ShortTracebacks():
+    try:
         compiled = Query(known or compile_program(parse(docstring(function))))
+    except Exception as error:
+        shorten(error)
+        raise
     names = {*compiled.inputs, *MODULES, *DATES, *MEDIA, BLOCK, *named_in(function.__annotations__.get("return"))}
     return QueryFunction(function, compiled, options, _around(frame, names), kind)
 

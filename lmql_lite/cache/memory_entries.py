@@ -119,7 +119,8 @@ class MemoryEntries:
             if node in self.scores or node in self.answers:
                 self._spare[node] = None
             node = self._nodes.parent(node)
-        self.make_room()
+        if self._nbytes > self.max_bytes - NODE_BYTES * self._nodes.loose:
+            self.make_room()
 
     # room
 

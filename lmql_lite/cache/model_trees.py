@@ -52,10 +52,13 @@ class ModelTrees:
         reads_only: bool = False,
     ) -> None:
         self.max_bytes = max_bytes
+        self.has_file = file is not None
+        self.notices: Sequence[str] = () if file is None else file.notices
+        """Notices of the file so far: sentences for the user."""
         self.runs = itertools.count(1)
         self._file = file
-        self._clock = clock
         self._records = file is not None and not reads_only
+        self._clock = clock
         self._trees: dict[str, TokenTree] = {}
         self._reader = RecordReader(lambda model: partial(self.tree(model.fingerprint).extend_many, logged=True))
         self._is_writing = False
@@ -93,11 +96,6 @@ class ModelTrees:
         finally:
             file.close()
         return trees
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Notices of the file so far: sentences for the user."""
-        return () if self._file is None else tuple(self._file.notices)
 
     def tree(self, fingerprint: str) -> TokenTree:
         tree = self._trees.get(fingerprint)

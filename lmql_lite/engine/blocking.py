@@ -11,7 +11,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, ParamSpec, TypeVar
 
-from lmql_lite.engine.tracebacks import ShortTracebacks
+from lmql_lite.engine.tracebacks import shorten
 
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
@@ -27,8 +27,22 @@ def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
         pass
     else:
         return _in_thread(work)
-    with ShortTracebacks():
-        return asyncio.run(work)
+    try:
+        return _run(work)
+    except BaseException as error:
+        shorten(error)
+        raise
+
+
+def _run(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """`asyncio.run` with a task that has no result: when it gives SIGINT back, Python spells out that task."""
+    kept: list[Answer] = []
+
+    async def keep() -> None:
+        kept.append(await work)
+
+    asyncio.run(keep())
+    return kept[0]
 
 
 def _in_thread(work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -58,9 +72,9 @@ def _in_thread(work: Coroutine[Any, Any, Answer]) -> Answer:
                 cancel()
         wait([done])
         raise
-    with ShortTracebacks():
-        if error := done.exception():
-            raise error
+    if error := done.exception():
+        shorten(error)
+        raise error
     return done.result()
 
 

@@ -103,52 +103,52 @@ class Returning:
 Block = Loop | With | TryBlock | Handled | Final | Returning
 
 
+@dataclass(slots=True)
 class Blocks:
-    """Those of one query under way, outermost first."""
+    """Those of one query under way, outermost first. While the `stack` is empty there is nothing to ask them."""
 
-    def __init__(self, stack: tuple[Block, ...] = ()) -> None:
-        self._stack = stack
+    stack: tuple[Block, ...] = ()
 
     def fork(self) -> Blocks:
-        return Blocks(self._stack)
+        return Blocks(self.stack)
 
     @property
     def entered(self) -> str | None:
         """The slot of the innermost `with` that is open; None where none is."""
-        return next((block.slot for block in reversed(self._stack) if isinstance(block, With)), None)
+        return next((block.slot for block in reversed(self.stack) if isinstance(block, With)), None)
 
     @property
     def has_last_words(self) -> bool:
         """True if something has to run however the query ends."""
-        return any(isinstance(block, With) or (isinstance(block, TryBlock) and block.always) for block in self._stack)
+        return any(isinstance(block, With) or (isinstance(block, TryBlock) and block.always) for block in self.stack)
 
     def are_those_of(self, other: Blocks) -> bool:
         """True if the same blocks are open at the same places."""
-        return self._stack == other._stack
+        return self.stack == other.stack
 
     @property
     def errors(self) -> tuple[BaseException, ...]:
         """The exceptions that are under way, outermost first."""
-        return tuple(error for block in self._stack if (error := _error_of(block)) is not None)
+        return tuple(error for block in self.stack if (error := _error_of(block)) is not None)
 
     @property
     def returned(self) -> tuple[Any, ...]:
         """Values that the query returns after its `finally` blocks, outermost first."""
-        return tuple(block.onward.value for block in self._stack if isinstance(block, Returning))
+        return tuple(block.onward.value for block in self.stack if isinstance(block, Returning))
 
     def give_back(self, values: Sequence[Any]) -> None:
         """It returns these instead."""
         left = iter(values)
-        self._stack = tuple(
+        self.stack = tuple(
             Returning(replace(block.onward, value=next(left))) if isinstance(block, Returning) else block
-            for block in self._stack
+            for block in self.stack
         )
 
     @property
     def is_guarded(self) -> bool:
         """True if an exception may be handled here."""
-        return bool(self._stack) and any(
-            isinstance(block, With) or (isinstance(block, TryBlock) and not block.always) for block in self._stack
+        return any(
+            isinstance(block, With) or (isinstance(block, TryBlock) and not block.always) for block in self.stack
         )
 
     def refuse_cancelled(self) -> None:
@@ -195,7 +195,7 @@ class Blocks:
     async def leave(self, onward: LeavingLoop | LeavingReturn, environment: Environment) -> int | LeavingReturn:
         """Out of the blocks that end with it, up to the first `finally`: the next place, or what the query returns."""
         depth = onward.depth if isinstance(onward, LeavingLoop) else 0
-        while len(self._stack) > depth:
+        while len(self.stack) > depth:
             match self._pop(environment):
                 case With() as block:
                     await self._exit(block, None, environment)
@@ -211,7 +211,7 @@ class Blocks:
         """
         by_handlers = by_handlers and not isinstance(error, CANCELLATIONS)
         _chain(error, environment.get(ERROR))
-        while self._stack:
+        while self.stack:
             match self._pop(environment):
                 case With(target=target) as block:
                     try:
@@ -231,12 +231,12 @@ class Blocks:
         raise error
 
     def _push(self, block: Block, environment: Environment) -> None:
-        self._stack = (*self._stack, block)
+        self.stack = (*self.stack, block)
         self._note(environment)
 
     def _pop(self, environment: Environment) -> Block:
-        *rest, block = self._stack
-        self._stack = tuple(rest)
+        *rest, block = self.stack
+        self.stack = tuple(rest)
         if isinstance(block, Loop):
             del environment[block.slot]
         self._note(environment)

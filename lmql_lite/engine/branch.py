@@ -14,7 +14,7 @@ from lmql_lite.engine.copying import only_reads
 from lmql_lite.engine.environment import Context, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
 from lmql_lite.engine.frame import Frame, own
-from lmql_lite.engine.generate.generator import Generator, HoleFill, matcher_of
+from lmql_lite.engine.generate.generator import Generator, HoleFill
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.result import OptionScores
@@ -31,13 +31,14 @@ class OpenHole:
     op: Hole
     term: Term
     fill: HoleFill[Any, Any]
-    judge: Judge
+    judge: Judge | None
+    """None where every text of the hole is its value."""
     shown: int = 0
     """Number of bytes of its text that are emitted."""
     rejections: int = 0
 
     def fork(self, generator: Generator) -> OpenHole:
-        return replace(self, fill=self.fill.fork(generator), judge=self.judge.fork())
+        return replace(self, fill=self.fill.fork(generator), judge=self.judge and self.judge.fork())
 
     def ready(self, matcher: Matcher) -> str:
         """Text that can be emitted. Text that may be cut or rejected waits, and so does half a character (S33)."""
@@ -133,11 +134,6 @@ class Branch:
     def op(self) -> Op:
         return self.frames[-1].program.ops[self.state.pc]
 
-    @property
-    def matcher(self) -> Matcher:
-        """The place of the open hole in its condition."""
-        return matcher_of(self.state)
-
     def take_events(self) -> list[Event]:
         """The events since the last call."""
         taken, self.ledger.events = self.ledger.events, []
@@ -149,21 +145,19 @@ class Branch:
 
     def keep(self) -> None:
         """Pins the entries on the path in memory (S9), and shows the text to `context`."""
-        node = self.state.node
-        if node != self._pinned:
-            self._pin(node)
+        node, before = self.state.node, self._pinned
         self.context.prompt = self.state.text
+        if node != before:
+            self._pinned = node
+            self.generator.tree.pin(node)
+            if before is not None:
+                self.generator.tree.unpin(before)
 
     def leave(self) -> None:
         """The branch goes no further: nothing has to be kept for it."""
-        self._pin(None)
-
-    def _pin(self, node: Node | None) -> None:
-        before, self._pinned = self._pinned, node
-        if node is not None:
-            self.generator.tree.pin(node)
-        if before is not None:
-            self.generator.tree.unpin(before)
+        if self._pinned is not None:
+            self.generator.tree.unpin(self._pinned)
+            self._pinned = None
 
     # Python ---------------------------------------------------------------------------------------------------------
 
@@ -185,10 +179,6 @@ class Branch:
             own(self.frames, (self.context,))
             self._is_borrowed = False
 
-    def term(self, op: Hole) -> Term:
-        """The condition of a hole, with the values of now."""
-        return self.frame.term(op, self.state.pc, self.now)
-
     async def _score(self, options: Any) -> OptionScores:
         """`context.score`."""
         try:
@@ -202,7 +192,7 @@ class Branch:
     @property
     def is_guarded(self) -> bool:
         """True if the query may go on without the text of now: then it is emitted once it is known to stay (S33)."""
-        return any(frame.blocks.is_guarded for frame in self.frames)
+        return any(frame.blocks.stack and frame.blocks.is_guarded for frame in self.frames)
 
     def say(self, text: Text | MediaShown) -> None:
         """Emits text, as soon as it is known to stay."""

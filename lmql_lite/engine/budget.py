@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lmql_lite.errors import BudgetError
 from lmql_lite.models.base import ServerUsage
@@ -122,16 +122,16 @@ class Budget:
             ).of("max_cost", self.max_cost, self.cost(prompt_tokens, completion_tokens))
 
 
+@dataclass(slots=True, eq=False)
 class Purse:
     """Spending of runs together: of a map, of several results, of queries that others call."""
 
-    def __init__(self) -> None:
-        self.requests = 0
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self._open: list[Bill] = []
-        """Requests under way, at the most that they can have."""
-        self._waiting: list[asyncio.Future[None]] = []
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    _open: list[Bill] = field(default_factory=list)
+    """Requests under way, at the most that they can have."""
+    _waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
     def spend(self, prompt_tokens: int, completion_tokens: int) -> None:
         self.prompt_tokens += prompt_tokens

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from lmql_lite.cache.entry import Node
@@ -26,14 +27,11 @@ from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import And, Term
 from lmql_lite.engine.result import Result
+from lmql_lite.engine.tracebacks import shorten
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.media import Media
 from lmql_lite.program.ops import Hole
 from lmql_lite.tokens import Role, Token
-
-
-def _any_id() -> str:
-    return secrets.token_hex(8)
 
 
 def _now() -> str:
@@ -50,7 +48,7 @@ class Started:
     decoder: str
     seed: int
     returns: bool = False
-    run: str = field(default_factory=_any_id, compare=False)
+    run: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
     results: int = 1
     name: str = field(default="", compare=False)
     query: str = field(default="", compare=False)
@@ -321,7 +319,11 @@ class Choosable(NamedTuple):
 
 async def flat(batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Event, None]:
     """Events of batches, one by one."""
-    async with aclosing(batches):
-        async for batch in batches:
-            for event in batch:
-                yield event
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                for event in batch:
+                    yield event
+    except BaseException as error:
+        shorten(error)
+        raise

@@ -34,15 +34,15 @@ from lmql_lite.program.types import NAMES, TextType
 
 async def open_hole(branch: Branch, op: Hole) -> None:
     """Opens a hole that no query fills; one that a decorator or a distribution fills has its value then."""
-    given = _given(branch, op)
+    given = _given(branch, op) if branch.frame.settings.prefill else None
     if op.distribution is not None:
         await _choose(branch, op, op.distribution, given and given.text)
         return
-    op = await _typed(branch, op)
+    op = await _typed(branch, op) if op.type is not None else op
     frame, generator = branch.frame, branch.generator
-    term, limit = branch.term(op), frame.settings.limit
+    term, limit = frame.term(op, branch.state.pc, branch.now), frame.settings.limit
     matcher, judge = matcher_for(op, term, limit, generator), _judge(branch, op)
-    op = judge.op
+    op = judge.op if judge is not None else op
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
         sampling, toolbox = await own_decoder(op, frame.settings, sampling, branch.python)
@@ -57,9 +57,12 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     await look(branch, branch.hole)
 
 
-def _judge(branch: Branch, op: Hole) -> Judge:
-    """The judge of a hole that opens. Where its query returns it as it stands, the Python of the hole that waits for it
-    may refuse it, too (S26), unless a token of the hole before may reach into it."""
+def _judge(branch: Branch, op: Hole) -> Judge | None:
+    """The judge of a hole that opens; None where every text is a value.
+
+    Where its query returns it as it stands, the Python of the hole that waits for it may refuse it, too (S26), unless
+    a token of the hole before may reach into it.
+    """
     waiting: list[Caller] = []
     asked, at = op, branch.state.pc
     for frame in reversed(branch.frames):
@@ -72,7 +75,9 @@ def _judge(branch: Branch, op: Hole) -> Judge:
     for caller in reversed(waiting):
         if outer is not None or caller.op.predicates:
             outer = Judge(caller.op, outer, caller.nested.typed)
-    return Judge(op if outer is None else replace(op, is_judged=True), outer)
+    if outer is not None:
+        return Judge(replace(op, is_judged=True), outer)
+    return Judge(op) if op.type or op.number or op.predicates else None
 
 
 async def decorate(branch: Branch, op: Hole) -> bool:
@@ -87,7 +92,7 @@ async def decorate(branch: Branch, op: Hole) -> bool:
     if fixed is None:
         return False
     op = await _typed(branch, op)
-    value, text, broken = fixed_value(op, branch.term(op), fixed, branch.generator.count)
+    value, text, broken = fixed_value(op, frame.term(op, branch.state.pc, branch.now), fixed, branch.generator.count)
     await check(branch, op, broken, value, text, "a decorator")
     branch.state = answered(branch.state, branch.state, text, op.name, branch.ledger)
     await bind(branch, op.name, value, text, "forced", text)
@@ -117,7 +122,7 @@ def _given(branch: Branch, op: Hole) -> Given | None:
 
 async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
     """The state after the given text. Raises ConstraintError for one that the conditions of the hole forbid."""
-    state, matcher, data = branch.state, branch.matcher, given.text.encode()
+    state, matcher, data = branch.state, matcher_of(branch.state), given.text.encode()
     if isinstance(hole.fill, ToolFill):
         sentence, hint = f"[{hole.op.name}] has tools, and cannot be given its text", "leave it out of prefill"
         raise InputError(sentence, span=hole.op.span, hint=hint)
@@ -142,7 +147,7 @@ async def look(branch: Branch, hole: OpenHole) -> None:
     """Shows and judges the text of the hole: another value may have to be found, and it may have its value."""
     frame, may_reject = branch.frame, hole.op.may_reject
     while True:
-        matcher = branch.matcher
+        matcher = matcher_of(branch.state)
         if frame.decoration is not None:
             if not may_reject:
                 branch.own()
@@ -154,7 +159,9 @@ async def look(branch: Branch, hole: OpenHole) -> None:
             branch.own()
         elif matcher.ending is None:
             return
-        broken = await hole.judge.objects(matcher, *(each.environment for each in reversed(branch.frames)))
+        broken = None
+        if hole.judge is not None:
+            broken = await hole.judge.objects(matcher, *(each.environment for each in reversed(branch.frames)))
         if broken is None:
             break
         if not branch.leads:
@@ -170,7 +177,8 @@ async def look(branch: Branch, hole: OpenHole) -> None:
         name, text = hole.op.name, matcher.value.decode()
         branch.state = hole.fill.close(branch.state)
         branch.hole = None
-        await bind(branch, name, hole.judge.value, text, matcher.ending, matcher.value[hole.shown :].decode())
+        value = hole.judge.value if hole.judge is not None else text
+        await bind(branch, name, value, text, matcher.ending, matcher.value[hole.shown :].decode())
 
 
 def show(branch: Branch, hole: OpenHole, matcher: Matcher) -> None:
@@ -219,7 +227,7 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
     options = await branch.python(distribution.options, distribution.span)
     op = await _typed(branch, op)
     limit = frame.settings.limit
-    matcher = matcher_for(op, branch.term(op), limit, generator)
+    matcher = matcher_for(op, frame.term(op, branch.state.pc, branch.now), limit, generator)
     branch.own()
     choosing = Choosing(op, frame.environment, generator, frame.sampling, limit)
     chosen = await choosing.choose(branch.state, options, matcher, given or None)

@@ -23,49 +23,32 @@ DRAFTED_ANYWAY = 64
 UNLIMITED = Budget()
 
 
+@dataclass(slots=True)
 class Drafted:
-    """Nodes of a run that were scored before the run reached them, if it ever does."""
+    """Nodes of a run that were scored before the run reached them; `missed` are those that it has not reached."""
 
-    def __init__(self) -> None:
-        self.last: tuple[Node, ...] = ()
-        """The last draft."""
-        self.events: list[events.Event] = []
-        """Events of drafts that are not emitted yet."""
-        self._all: set[Node] = set()
-        self._missed: set[Node] = set()
+    nodes: set[Node] = field(default_factory=set)
+    missed: set[Node] = field(default_factory=set)
+    last: tuple[Node, ...] = ()
+    """The last draft."""
+    events: list[events.Event] = field(default_factory=list)
+    """Events of drafts that are not emitted yet."""
 
     def fork(self) -> Drafted:
-        fork = copy(self)
-        fork.events = []
-        return fork
-
-    def __contains__(self, node: Node) -> bool:
-        return node in self._all
+        return replace(self, events=[])
 
     def add(self, nodes: tuple[Node, ...]) -> None:
-        self._missed.update(node for node in nodes if node not in self._all)
-        self._all.update(nodes)
-
-    def reach(self, node: Node) -> None:
-        """The run has come to the node."""
-        self._missed.discard(node)
-
-    def reach_all(self, steps: Iterable[Step]) -> None:
-        if self._missed:
-            self._missed.difference_update(step.node for step in steps)
+        self.missed.update(node for node in nodes if node not in self.nodes)
+        self.nodes.update(nodes)
 
     @property
     def pay(self) -> bool:
         """True if it is worth drafting what the query's own Python will answer."""
-        return len(self._all) < DRAFTED_ANYWAY or 4 * len(self._missed) <= 3 * len(self._all)
-
-    @property
-    def missed(self) -> int:
-        return len(self._missed)
+        return len(self.nodes) < DRAFTED_ANYWAY or 4 * len(self.missed) <= 3 * len(self.nodes)
 
     def came_true(self) -> int:
         """Number of tokens of the last draft that the run has reached."""
-        return len(self.last) - sum(node in self._missed for node in self.last)
+        return len(self.last) - sum(node in self.missed for node in self.last)
 
 
 @dataclass(slots=True)
@@ -137,12 +120,12 @@ class Ledger:
         """The source of a token after `node` that `run` asked for (S31)."""
         if run != self.run:
             return "cache"
-        return "draft" if node in self.drafted else "model"
+        return "draft" if node in self.drafted.nodes else "model"
 
     def add(self, step: Step, choosable: Choosable | None = None) -> None:
         """A token joins the path."""
         self.events.append(events.TokenMoved(step.token, step.node, step.parent, choosable=choosable))
-        self.drafted.reach(step.node)
+        self.drafted.missed.discard(step.node)
         if step.token.hole is None:
             self._prompt += 1
         else:
@@ -156,7 +139,8 @@ class Ledger:
         added to it."""
         moves += [events.TokenMoved(step.token, step.node, step.parent) for step in steps[len(moves) :]]
         self.events += moves
-        self.drafted.reach_all(steps)
+        if self.drafted.missed:
+            self.drafted.missed.difference_update(step.node for step in steps)
         self._prompt += len(steps)
 
     def drop(self, step: Step, fate: Fate) -> None:
@@ -274,7 +258,7 @@ class Ledger:
             tokens_from_model=self._kept["model"],
             tokens_forced=self._kept["forced"],
             draft_accepted=self._kept["draft"],
-            draft_rejected=self.drafted.missed,
+            draft_rejected=len(self.drafted.missed),
             wasted_tokens=self._wasted,
             tokens_fed=passes.fed or None,
             kv_from_memory=passes.reused.get("memory"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmql_lite.cache.model_trees import ModelTrees
@@ -27,7 +28,8 @@ ONCE = re.compile(r"\b(input|tools)\b")
 @dataclass(frozen=True, slots=True)
 class Opened:
     """Runs that are about to begin: `run` is the only one, or all together. `trees` are their cache, None where every
-    hole asks anew; what they learn on a `fresh` tree replaces what is known. `reads_only`: nothing of it is kept."""
+    hole asks anew; what they learn on a `fresh` tree replaces what is known. `reads_only`: nothing of it is kept.
+    `sources` of notices: of the cache, and of a model that reuses blocks; more sentences may be added to each."""
 
     runs: list[Run]
     run: Running
@@ -36,6 +38,7 @@ class Opened:
     trees: ModelTrees | None
     fresh: TokenTree | None
     reads_only: bool
+    sources: list[Sequence[str]]
     capabilities: CapabilityCache
     number: int = 0
     """Number of the first branch: more than 0 where these runs ask anew what others had read."""
@@ -62,18 +65,11 @@ class Opened:
 
     def numbered(self, batch: events.Batch) -> events.Batch:
         """Events with the numbers of their branches."""
-        if not self.number:
-            return batch
         return [numbered(event, getattr(event, "state", 0) + self.number) for event in batch]
 
     def new_notices(self, shown: dict[str, None]) -> list[events.Notice]:
-        """Notices of the cache, and of a model that reuses blocks, that are not shown yet."""
-        blocks = self.model.blocks if isinstance(self.model, LocalModel) else None
-        every = (*(self.trees.notices if self.trees else ()), *(blocks.notices if blocks is not None else ()))
-        if self.number and isinstance(self.model, RemoteModel):
-            place = self.model.completer.place
-            every = (f"{place} has changed since the cache was written: everything is asked anew", *every)
-        new = [notice for notice in every if notice not in shown]
+        """Notices that are not shown yet."""
+        new = [notice for notices in self.sources for notice in notices if notice not in shown]
         shown.update(dict.fromkeys(new))
         return [events.Notice(notice) for notice in new]
 

@@ -14,7 +14,7 @@ from lmql_lite.engine.decode.decoding import Decoding, decoding
 from lmql_lite.engine.environment import Environment, called_at, interpolated
 from lmql_lite.engine.filling import decorate, look, open_hole, show
 from lmql_lite.engine.frame import Elsewhere, Frame, answered
-from lmql_lite.engine.generate.generator import Generator, fail_unfilled
+from lmql_lite.engine.generate.generator import Generator, fail_unfilled, matcher_of
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import Result
@@ -151,7 +151,7 @@ class Run:
         while done < most and (state := fill.known(branch.state)) is not None:
             done += 1
             branch.state = state
-            matcher = branch.matcher
+            matcher = matcher_of(branch.state)
             if matcher.ending is not None:
                 await look(branch, hole)
                 break
@@ -229,7 +229,8 @@ class Run:
                 branch.go(branch.state, target if bool(await branch.python(test, span)) == when else None)
             case Return(span, code):
                 value = await branch.python(code, span) if code else None
-                onward = await branch.frame.blocks.leave(LeavingReturn(op, value), branch.frame.environment)
+                returning, blocks = LeavingReturn(op, value), branch.frame.blocks
+                onward = await blocks.leave(returning, branch.frame.environment) if blocks.stack else returning
                 await self._onward(branch, onward)
             case _:
                 if not isinstance(op, Try | EndTry):
@@ -266,7 +267,8 @@ class Run:
     async def _hole(self, branch: Branch, op: Hole) -> None:
         """Opens a hole, or calls the query that fills it."""
         for frame in branch.frames:
-            frame.blocks.refuse_cancelled()
+            if frame.blocks.stack:
+                frame.blocks.refuse_cancelled()
         branch.ledger.events.append(events.HoleOpened(op.name, op.span))
         branch.opened += 1
         branch.frame.opened = branch.state

@@ -269,7 +269,7 @@ class Scheduler:
         drafted.events += [
             Guessed(Token(token, vocabulary[token] or b"", None, "draft", "kept", None), place, parent)
             for token, parent, place in zip(guess, nodes, nodes[1:], strict=False)
-            if place not in drafted
+            if place not in drafted.nodes
         ]
         drafted.add(drafted.last)
         return draft + guess
@@ -329,17 +329,17 @@ class Scheduler:
                     answer.exception()  # a draft's answer may have no reader: that is no lost exception
 
 
+@dataclass(slots=True)
 class Drafts:
     """Length of the next draft: about as many tokens as came true lately. Where none do, drafts all but stop.
 
     It decides what is asked together, never what is answered.
     """
 
-    def __init__(self) -> None:
-        self._right = 4.0
-        """Tokens of a draft that came true, lately and on average."""
-        self._pause = 1
-        self._wait = 0
+    _right: float = 4.0
+    """Tokens of a draft that came true, lately and on average."""
+    _pause: int = 1
+    _wait: int = 0
 
     def length(self) -> int:
         """Tokens of a draft now; 0 for a while after drafts that did not come true."""

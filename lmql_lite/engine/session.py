@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -179,20 +179,22 @@ class Session:
                     if given_up:
                         yield [*given_up]
                     continue
-                batch = opened.numbered(run.take_events())
+                batch = run.take_events()
+                if opened.number:
+                    batch = opened.numbered(batch)
                 batch, repeated = batch[repeated:], max(repeated - len(batch), 0)
                 emitted += len(batch)
                 if batch:
                     if recorded is not None:
                         recorded.see(batch)
-                    yield [*opened.new_notices(shown), *batch]
+                    yield [*opened.new_notices(shown), *batch] if opened.sources else batch
             last = run.finished()
             if not is_kept:
                 is_kept = True
                 await opened.keep()
-            for notice in opened.new_notices(shown):
+            for notice in opened.new_notices(shown) if opened.sources else ():
                 yield [notice]
-            yield [last.noting((*first, *shown))]
+            yield [last.noting((*first, *shown)) if first or shown else last]
         except BaseException as error:
             await run.close(error)
             if isinstance(error, CacheError) and self.recording is not None:
@@ -254,10 +256,19 @@ class Session:
             sampling = replace(settings.sampling(), seed=seed)
             generator = self._generator(entry, settings, trees, fresh, ledger, sampling)
             runs.append(Run(program, environment, settings, sampling, generator, elsewhere, before))
-        reads_only = trees is None or settings.cache_mode in ("ro", "replay")
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
         number = replaced.next_number if replaced else 0
-        return Opened(runs, together, settings, entry, trees, fresh, reads_only, self._capabilities, number)
+        reads_only = trees is None or settings.cache_mode in ("ro", "replay")
+        sources = list[Sequence[str]]()
+        if isinstance(entry, RemoteModel):
+            if number:
+                changed = f"{entry.completer.place} has changed since the cache was written: everything is asked anew"
+                sources.append((changed,))
+        else:
+            reads_only = reads_only or not (fresh is not None or (trees is not None and trees.has_file))
+            sources += [] if entry.blocks is None else [entry.blocks.notices]
+        sources += [trees.notices] if trees is not None and trees.has_file else []
+        return Opened(runs, together, settings, entry, trees, fresh, reads_only, sources, self._capabilities, number)
 
     def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
         """The model that reuses blocks by this policy. Raises ModelError where it cannot."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lmql_lite.cache.entry import Node
 from lmql_lite.engine.events import TokenMoved
@@ -35,16 +35,14 @@ class SpelledPrompt:
         return min(common_length(self.ids, other.ids), bisect_right(self.ends, length), len(self.steps))
 
 
+@dataclass(slots=True)
 class SpelledPrompts:
-    """Belongs to one tree: the steps keep their nodes."""
+    """Belongs to one tree: the steps keep their nodes. Asked about prompts of `LEAST` to `MOST` tokens."""
 
-    def __init__(self) -> None:
-        self._kept: list[SpelledPrompt] = []
+    _kept: list[SpelledPrompt] = field(default_factory=list)
 
     def begin(self, prompt: SpelledPrompt) -> None:
         """Fills in the steps that an earlier prompt has, and keeps this one if it has many others."""
-        if not LEAST <= len(prompt.ids) <= MOST:
-            return
         best, known = None, 0
         for each in self._kept:
             if (length := each.common(prompt)) > known:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmql_lite.cache.entry import Node
-from lmql_lite.cache.sampling import NO_PENALTIES, Penalties
+from lmql_lite.cache.sampling import Penalties
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
@@ -221,8 +221,6 @@ class PathCounts:
 
     def penalties(self, history: Step | None, sampling: Sampling) -> Penalties:
         """Penalties of the tokens on the path with this history."""
-        if not sampling.penalises:
-            return NO_PENALTIES
         self._go_to(history)
         ids, in_text, said = (np.array(column, np.int32) for column in (self._ids, self._in_text, self._said))
         return Penalties.of(sampling, ids, in_text, said)

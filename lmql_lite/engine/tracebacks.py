@@ -30,16 +30,10 @@ def from_query(trace: TracebackType | None, file: str) -> TracebackType | None:
     return part
 
 
-class ShortTracebacks:
-    """Lets an exception of the query's own Python show where that is, and not the way from here to there. An error of
-    ours says itself where it is."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is not None:
-            error.__traceback__ = None if isinstance(error, LmqlLiteError) else _beyond(trace)
+def shorten(error: BaseException) -> None:
+    """Removes the frames of the engine from the traceback of an exception that the query's own Python raised. An error
+    of this package states its own place, and keeps none of them."""
+    error.__traceback__ = None if isinstance(error, LmqlLiteError) else _beyond(error.__traceback__)
 
 
 def _beyond(trace: TracebackType | None) -> TracebackType | None:

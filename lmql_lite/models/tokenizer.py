@@ -50,11 +50,11 @@ class HFTokenizer:
         byte_level = _is_byte_level(backend)
         self._backend = _plain(backend, byte_level)
         self._backend.encode_special_tokens = True
-        self._bos = tuple(bos)
-        self._eos = frozenset(eos) | (chat.ends if chat else frozenset())
-        self._vocabulary = _vocabulary(self._backend, byte_level, size, self._eos.union(self._bos))
-        self._speller = ByteSpeller(self._vocabulary, _single_bytes(self._backend, self._vocabulary, byte_level))
-        self._last = LastText(self._vocabulary) if self._has_boundaries() else None
+        self.bos = tuple(bos)
+        self.eos = frozenset(eos) | (chat.ends if chat else frozenset())
+        self.vocabulary = _vocabulary(self._backend, byte_level, size, self.eos.union(self.bos))
+        self._speller = ByteSpeller(self.vocabulary, _single_bytes(self._backend, self.vocabulary, byte_level))
+        self._last = LastText(self.vocabulary) if self._has_boundaries() else None
 
     @classmethod
     def from_folder(cls, folder: Path) -> HFTokenizer:
@@ -82,18 +82,6 @@ class HFTokenizer:
         chat = read_chat(folder, backend)
         return cls(backend, bos=bos, eos=eos, size=int(config.get("vocab_size") or 0), chat=chat)
 
-    @property
-    def vocabulary(self) -> tuple[bytes | None, ...]:
-        return self._vocabulary
-
-    @property
-    def bos(self) -> tuple[int, ...]:
-        return self._bos
-
-    @property
-    def eos(self) -> frozenset[int]:
-        return self._eos
-
     def encode(self, text: bytes) -> tuple[int, ...]:
         if self._last is None or len(text) < LONG:
             return self._speller.encode(text, self._characters)
@@ -104,7 +92,7 @@ class HFTokenizer:
         other is split. No token of the vocabulary may do the first; the second is tried."""
         if any(each.lstrip or each.rstrip for each in self._backend.get_added_tokens_decoder().values()):
             return False
-        if any(_BOUNDARY.search(data) for data in self._vocabulary if data):
+        if any(_BOUNDARY.search(data) for data in self.vocabulary if data):
             return False
         behind = {text: self._characters(text) for text in ("B2", "9876543 a", "zone's\n\n  end")}
         for line in (

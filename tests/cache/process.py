@@ -61,7 +61,7 @@ class Process:
 
     async def save(self) -> None:
         assert await self.trees.save("model", "a model", VOCABULARY)
-        assert self.trees.notices == ()
+        assert not self.trees.notices
 
     async def learn(self, token: int, *path: int) -> None:
         """What comes after a path, and keeps it."""

@@ -63,7 +63,7 @@ def test_what_one_learns_the_others_know(server: RedisServer) -> None:
         for process in (one, two, three):
             await process.trees.follow()
             assert [said(process.tree, 1, 2), said(process.tree, 1, 2, 7), said(process.tree, 4)] == [7, 8, 9]
-            assert process.trees.notices == ()
+            assert not process.trees.notices
 
     shared(server, work, 3)
 
@@ -84,7 +84,7 @@ def test_three_writers_at_once_keep_everything(server: RedisServer) -> None:
     async def fresh(process: Process) -> None:
         await process.trees.follow()
         assert all(said(process.tree, n, t, t + 1) == t for n in range(3) for t in range(30))
-        assert process.trees.notices == ()
+        assert not process.trees.notices
 
     shared(server, fresh, 1)
 

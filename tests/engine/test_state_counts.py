@@ -160,4 +160,3 @@ def test_a_token_costs_the_same_at_the_end_of_a_long_text() -> None:
     before = len(counts._counted)
     counts.penalties(step, policy)
     assert (before, len(counts._counted)) == (2991, 3000)
-    assert counts.penalties(step, Sampling()).ids.size == 0

@@ -18,7 +18,7 @@ from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.decode.decoding import Stepping, numbered
 from lmql_lite.engine.decode.merging import are_equal, place_of
-from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.generator import Generator, matcher_of
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.state import Step
@@ -250,7 +250,9 @@ class Contest:
     async def _to_question(self, beam: Beam) -> None:
         """On to where the model is asked for a token of a hole."""
         branch = beam.branch
-        while not (branch.is_over or beam.is_lost or (branch.hole is not None and not branch.matcher.forced())):
+        while not (branch.is_over or beam.is_lost):
+            if branch.hole is not None and not matcher_of(branch.state).forced():
+                return
             await self._tried(beam, self._run.step(branch))
 
     async def _ask(self, beam: Beam) -> None:

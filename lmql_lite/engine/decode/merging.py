@@ -11,6 +11,7 @@ from typing import Any
 
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.environment import Context
+from lmql_lite.engine.generate.generator import matcher_of
 
 _MADE: tuple[Iterable[Any], ...] = ((), [], "", b"", range(0), {}, {}.values(), {}.items())
 ITERATORS = tuple(type(iter(made)) for made in _MADE)
@@ -22,7 +23,7 @@ def place_of(branch: Branch) -> Hashable:
     state, hole = branch.state, branch.hole
     callers = tuple(frame.caller.before.pc for frame in branch.frames if frame.caller is not None)
     programs = tuple(id(frame.program) for frame in branch.frames)
-    said = state.text.encode() + (branch.matcher.text if hole else b"")
+    said = state.text.encode() + (matcher_of(state).text if hole else b"")
     return programs, callers, state.pc, said, branch.is_over, hole is not None, state.turn
 
 

@@ -37,6 +37,9 @@ class HoleFill(ABC, Generic[Candidates, Choice]):
     no choice. A value that Python rejects is replaced by another attempt: `go_back`.
     """
 
+    thinks: bool = False
+    """True if nothing was chosen because the model still thinks; what it thought is emitted meanwhile."""
+
     def __init__(self, op: Hole, path: Path, ledger: Ledger, sampling: Sampling, limit: int) -> None:
         self.op = op
         self.path = path
@@ -47,11 +50,6 @@ class HoleFill(ABC, Generic[Candidates, Choice]):
         self.opened: State | None = None
         self.made: list[Step] = []
         """Every token of every attempt."""
-
-    @property
-    def thinks(self) -> bool:
-        """True if nothing was chosen because the model still thinks; what it thought is emitted meanwhile."""
-        return False
 
     @abstractmethod
     def open(self, state: State, matcher: Matcher) -> State:
@@ -98,7 +96,8 @@ class HoleFill(ABC, Generic[Candidates, Choice]):
         """The state after the hole, which has its value. Tokens of other attempts are recorded as rejected."""
         rejected = self.give_up(state)
         assert self.opened is not None, "a hole is opened first"
-        return noted(self.path.close(self.opened, state), rejected)
+        state = self.path.close(self.opened, state)
+        return noted(state, rejected) if rejected else state
 
     def give_up(self, state: State) -> list[Step]:
         """Records tokens that do not lead to `state` as rejected, and returns them."""

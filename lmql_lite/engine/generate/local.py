@@ -106,14 +106,16 @@ class LocalGenerator:
     def fill(
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
     ) -> LocalFill:
-        self._forget()
+        if self._isolated:
+            self.tree.drop_scores()
         return LocalFill(op, term, self, sampling, limit)
 
     def begin_call(self, state: State) -> State:
         return self.path.resolve(state)
 
     def begin_options(self, state: State) -> State:
-        self._forget()
+        if self._isolated:
+            self.tree.drop_scores()
         return self.path.settle(state)
 
     def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
@@ -153,7 +155,8 @@ class LocalGenerator:
         return state
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
-        self._forget()
+        if self._isolated:
+            self.tree.drop_scores()
         before, state = self.ledger.meter.forward_passes, self._aside().path.settle(state)
         weighed, logprobs = await self.weigh(state, options, [self.spell(state, each)[0] for each in options])
         tokens = []
@@ -186,10 +189,6 @@ class LocalGenerator:
         aside = copy(self)
         aside.path = self._path(self.scheduler, Ledger(self.ledger.run))
         return aside
-
-    def _forget(self) -> None:
-        if self._isolated:
-            self.tree.drop_scores()
 
     # While Python is awaited ----------------------------------------------------------------------------------------
 

@@ -186,7 +186,9 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     def _allowed(
         self, state: State, matcher: Matcher, held: bytes, left: int, draft: tuple[int, ...] = ()
     ) -> Candidates:
-        penalties = self.path.counts.penalties(state.history, self.sampling)
+        penalties = NO_PENALTIES
+        if self.sampling.penalises:
+            penalties = self.path.counts.penalties(state.history, self.sampling)
         candidates = Candidates(state, matcher, held, self._mask(matcher, state.held, left), penalties, draft)
         if not self._exact or self.sampling.truncates:
             return candidates

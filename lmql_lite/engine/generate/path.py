@@ -33,7 +33,7 @@ from lmql_lite.engine.generate.pending_text import (
     unread,
 )
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.spelled_prompts import LEAST, SpelledPrompt, SpelledPrompts
+from lmql_lite.engine.spelled_prompts import LEAST, MOST, SpelledPrompt, SpelledPrompts
 from lmql_lite.engine.state import (
     Overhang,
     PathCounts,
@@ -157,7 +157,8 @@ class TokenPath:
         if not many:  # the token at the end has a part of what follows
             return state, 0
         prompt = SpelledPrompt(state.node, state.history, piece.data, ids[:many], ends[:many], [], [])
-        self._prompts.begin(prompt)
+        if LEAST <= many <= MOST:
+            self._prompts.begin(prompt)
         steps, begin = prompt.steps, ends[len(prompt.steps) - 1] if prompt.steps else 0
         node, history = (steps[-1].node, steps[-1]) if steps else (state.node, state.history)
         for token, end in zip(ids[len(steps) : many], ends[len(steps) : many], strict=True):

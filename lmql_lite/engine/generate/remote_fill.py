@@ -77,13 +77,8 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         self._rejected: Rejected = frozenset()
         self._ends_here = False
         """The hole ends at the place that was asked about last."""
-        self._thinks = False
         self._insists = False
         """The required text is inserted, since the server did not write it."""
-
-    @property
-    def thinks(self) -> bool:
-        return self._thinks
 
     def fork(self, generator: object) -> RemoteFill:
         raise AssertionError("runs with a server have one branch")
@@ -129,7 +124,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             return None
         question = self._question
         first = await self._frontier.read(state.node, question, tokens_for(left), self._reader, state.history)
-        self._thinks = first is None
+        self.thinks = first is None
         if first is None:
             return None
         said = first.within(within(first.data, left))

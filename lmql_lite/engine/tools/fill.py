@@ -77,11 +77,8 @@ class ToolFill(HoleFill[Any, Any]):
     def choose(self, candidates: Any) -> Awaitable[Any]:
         return self._piece.choose(candidates)
 
-    @property
-    def thinks(self) -> bool:
-        return self._piece.thinks
-
     def commit(self, candidates: Any, choice: Any) -> State:
+        self.thinks = self._piece.thinks
         return _outside(self._piece.commit(candidates, choice), self._text)
 
     async def go_back(self) -> State | None:
