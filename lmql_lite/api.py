@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -42,7 +44,7 @@ from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.models.base import Model
 from lmql_lite.models.registry import Access, load, of_network
-from lmql_lite.observe.telemetry import watched
+from lmql_lite.observe.telemetry import LOGGER, TRACE, watched
 from lmql_lite.observe.trace import Trace, traced
 from lmql_lite.options import OPTIONS, HeaderOptions
 from lmql_lite.program.compiler import compile as compile_program
@@ -158,7 +160,7 @@ class Query:
     ) -> AsyncGenerator[events.Batch, None]:
         """Events of one run as in `stream`, those of a moment together. Its limits are those of all runs with this
         `purse`."""
-        given = self._given(inputs)
+        given = {} if inputs is None else self._given(inputs)
         if unknown := [name for name in options if name not in OPTIONS and name in self.inputs]:
             raise InputError(
                 f"{unknown[0]!r} is an input of the query, and no option of a run",
@@ -168,7 +170,9 @@ class Query:
         model = options.pop("model", None)
         settings = checked(options)
         trace = Trace(settings.trace) if settings.trace else None
-        batches = watched(session.stream(self.program, given, settings, model, trace.calls if trace else None, purse))
+        batches = session.stream(self.program, given, settings, model, trace.calls if trace else None, purse)
+        if TRACE in sys.modules or LOGGER.isEnabledFor(logging.INFO):
+            batches = watched(batches)
         return traced(batches, trace) if trace else batches
 
     @overload  # n=1 is an int, too: the first that fits counts
@@ -187,7 +191,8 @@ class Query:
         Best is the result whose tokens have the highest sum of raw log-probabilities; equal ones stay in the order of
         their numbers. Options and errors as in `stream`.
         """
-        return await answers_of(self.batches(Purse(), inputs, {"n": n, **options}))
+        all_options = cast("Options", options if n is None else {"n": n, **options})
+        return await answers_of(self.batches(Purse(), inputs, all_options))
 
     run_sync = blocked(run)
 
@@ -221,9 +226,7 @@ class Query:
         """
         check_rows(rows, concurrency, on_error, columns, repeat)
         model, session = options.get("model"), options.get("session") or default_session()
-        places = rows_at_once(model, self.program, session, concurrency)
-
-        purse = Purse()
+        places, purse = rows_at_once(model, self.program, session, concurrency), Purse()
 
         async def work(row: DataRow) -> Answers:
             return await self.run_row(row, columns, options, purse)
@@ -283,10 +286,9 @@ class Query:
     def plan(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Plan:
         """Plan of a run: what it asks, hole by hole, and a rough bound of its cost.
 
-        Inputs may be missing; options and errors as in `stream`. Nothing is sent that costs
-        anything.
+        Inputs may be missing; options and errors as in `stream`. Nothing is sent that costs anything.
         """
-        given = self._given(inputs)
+        given = {} if inputs is None else self._given(inputs)
         session, model = options.pop("session", None) or default_session(), options.pop("model", None)
         return blocking(planned(self.program, given, checked(options), session, model))
 
@@ -306,18 +308,18 @@ class Query:
             raise InputError(f"a row names its inputs, unless there is just one; {self._known()}", hint="use a dict")
         return {self.inputs[0]: row}
 
-    def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _given(self, inputs: object) -> dict[str, Any]:
         """The inputs of a run. Raises InputError for what are none."""
-        if not isinstance(inputs, Mapping | None):
+        if not isinstance(inputs, Mapping):
             example = self.inputs[0] if self.inputs else "name"
             raise InputError(f"inputs are a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
-        for name in inputs or {}:
+        for name in inputs:
             if name not in (*self.inputs, *self.program.bound, *MODULES, *DATES, *MEDIA, INPUT, BLOCK):
                 hint = did_you_mean(name, self.inputs) or self._known()
                 if name in PROVIDED:
                     hint = f"{name!r} is the run's own object in every query: choose another name"
                 raise InputError(f"the query reads no input {name!r}", hint=hint)
-        return dict(inputs or {})
+        return dict(inputs)
 
     def _known(self) -> str:
         return f"its inputs are {', '.join(self.inputs)}" if self.inputs else "it has no inputs"

@@ -67,8 +67,7 @@ def _audited(name: str, texts: list[str], ask: str, policies: tuple[str, ...]) -
     from lmql_lite.cache.kv.block_policy import BlockPolicy
     from lmql_lite.cache.kv.block_reuse import BlockReuse, prefilled_by
     from lmql_lite.cache.kv.kv_blocks import divergence
-    from lmql_lite.engine.generate.pending_text import block_marks
-    from lmql_lite.engine.state import Piece
+    from lmql_lite.engine.state import Piece, block_marks
     from lmql_lite.models.base import ReusesBlocks
     from lmql_lite.models.registry import load
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -28,57 +27,6 @@ class Node(int):
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)
-
-
-WAITING = 1000
-"""Nodes that were let go of, and are counted at once."""
-
-
-class NodeReferences:
-    """Counts the `Node` objects of one tree: the number of a node with such an object is not reused.
-
-    A run has its nodes in many places (steps of its path, requests in flight, drafts). All of them keep the object that
-    the tree gave, so that no code has to say when a node is not needed any more. One thread at a time may be here.
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self._gone: deque[int] = deque()
-        self._class = _counted(self._gone)
-
-    def new(self, node: int) -> Node:
-        """An object for this number; while it lives, the node stays."""
-        counts = self._counts
-        counts[node] = counts.get(node, 0) + 1
-        if len(self._gone) > WAITING:
-            self._settle()
-        return self._class(node)
-
-    def has(self, node: int) -> bool:
-        if self._gone:
-            self._settle()
-        return node in self._counts
-
-    def _settle(self) -> None:
-        while self._gone:
-            node = self._gone.popleft()
-            count = self._counts[node] - 1
-            if count:
-                self._counts[node] = count
-            else:
-                del self._counts[node]
-
-
-def _counted(gone: deque[int]) -> type[Node]:
-    """A class for each tree, so that an object is a number and nothing else: every token of every run is one."""
-
-    class CountedNode(Node):
-        __slots__ = ()
-
-        def __del__(self) -> None:
-            gone.append(int(self))  # on any thread and at any moment, so that no lock may be waited for
-
-    return CountedNode
 
 
 class ScoreEntry(NamedTuple):

@@ -1,14 +1,15 @@
 """Entries of a tree in memory, bounded in bytes: those of the node that was used longest ago go first (S9); and its
-last long paths, so that texts with one beginning walk only what is new of them."""
+last long paths, so that texts with one beginning walk only what is new of them; and the count of nodes that are at
+hand."""
 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from lmql_lite.cache.entry import Answer, Question, ScoreEntry
+from lmql_lite.cache.entry import Answer, Node, Question, ScoreEntry
 from lmql_lite.cache.node_table import ROOT, NodeTable
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.top_k import TopK
@@ -181,6 +182,57 @@ class MemoryEntries:
         if entry is not None:
             self._count(entry, -1)
         self._nbytes -= ANSWER_BYTES * len(self.answers.pop(node, ()))
+
+
+WAITING = 1000
+"""Nodes that were let go of, and are counted at once."""
+
+
+class NodeReferences:
+    """Counts the `Node` objects of one tree: the number of a node with such an object is not reused.
+
+    A run has its nodes in many places (steps of its path, requests in flight, drafts). All of them keep the object that
+    the tree gave, so that no code has to say when a node is not needed any more. One thread at a time may be here.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._gone: deque[int] = deque()
+        self._class = _counted(self._gone)
+
+    def new(self, node: int) -> Node:
+        """An object for this number; while it lives, the node stays."""
+        counts = self._counts
+        counts[node] = counts.get(node, 0) + 1
+        if len(self._gone) > WAITING:
+            self._settle()
+        return self._class(node)
+
+    def has(self, node: int) -> bool:
+        if self._gone:
+            self._settle()
+        return node in self._counts
+
+    def _settle(self) -> None:
+        while self._gone:
+            node = self._gone.popleft()
+            count = self._counts[node] - 1
+            if count:
+                self._counts[node] = count
+            else:
+                del self._counts[node]
+
+
+def _counted(gone: deque[int]) -> type[Node]:
+    """A class for each tree, so that an object is a number and nothing else: every token of every run is one."""
+
+    class CountedNode(Node):
+        __slots__ = ()
+
+        def __del__(self) -> None:
+            gone.append(int(self))  # on any thread and at any moment, so that no lock may be waited for
+
+    return CountedNode
 
 
 PATHS = 4

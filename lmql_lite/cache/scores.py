@@ -42,7 +42,7 @@ class Scores:
 
     def best(self, mask: Mask, penalties: Penalties = NO_PENALTIES) -> int | None:
         """The allowed token with the highest score, ties to the lowest id (S2). None where nothing is allowed."""
-        scores = penalties.row(self.logprobs)
+        scores = self.logprobs if penalties is NO_PENALTIES else penalties.row(self.logprobs)
         first = int(scores.argmax())
         if mask[first]:  # the usual case, without touching the whole vocabulary twice
             return first

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from lmql_lite.cache.columns import Entries
 from lmql_lite.cache.disk_entries import DiskEntries
-from lmql_lite.cache.entry import Answer, DirtyEntries, Node, NodeReferences, Question, ScoreEntry
-from lmql_lite.cache.memory_entries import NODE_BYTES, MemoryEntries, RecentPaths
+from lmql_lite.cache.entry import Answer, DirtyEntries, Node, Question, ScoreEntry
+from lmql_lite.cache.memory_entries import NODE_BYTES, MemoryEntries, NodeReferences, RecentPaths
 from lmql_lite.cache.node_table import ROOT, NodeTable
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.suffixes import Suffixes
@@ -181,7 +181,8 @@ class TokenTree:
     def scores(self, node: Node) -> ScoreEntry | None:
         """The scores of what may follow `node`; None where they are not known, or evicted."""
         with self._lock:
-            self._use(node)
+            self._nodes.use(node)
+            self._memory.use(node)
             return self._scores(node)
 
     def add_scores(self, node: Node, scores: Scores | TopK, run: int) -> ScoreEntry:
@@ -261,10 +262,6 @@ class TokenTree:
         if self._dirty is not None and node in self._dirty.scores:
             self._dirty.scores[self._references.new(node)] = entry
 
-    def _use(self, node: int) -> None:
-        self._nodes.use(node)
-        self._memory.use(node)
-
     # answers
 
     def greedy_answer(self, node: Node, question: bytes) -> Answer | None:
@@ -287,7 +284,8 @@ class TokenTree:
 
     def _known_answer(self, node: Node, question: Question) -> Answer | None:
         with self._lock:
-            self._use(node)
+            self._nodes.use(node)
+            self._memory.use(node)
             return self._answer(node, question)
 
     def _add_answer(self, node: Node, question: Question, answer: Answer) -> Answer:

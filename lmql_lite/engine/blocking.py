@@ -27,21 +27,16 @@ def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
         pass
     else:
         return _in_thread(work)
+    kept: list[Answer] = []
+
+    async def keep() -> None:  # the task has no result: Python spells the task out when it gives SIGINT back
+        kept.append(await work)
+
     try:
-        return _run(work)
+        asyncio.run(keep())
     except BaseException as error:
         shorten(error)
         raise
-
-
-def _run(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """`asyncio.run` with a task that has no result: when it gives SIGINT back, Python spells out that task."""
-    kept: list[Answer] = []
-
-    async def keep() -> None:
-        kept.append(await work)
-
-    asyncio.run(keep())
     return kept[0]
 
 

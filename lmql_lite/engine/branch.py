@@ -9,7 +9,7 @@ from typing import Any
 
 from lmql_lite.cache.entry import Node
 from lmql_lite.constraints.matcher import Matcher
-from lmql_lite.constraints.terms import Term
+from lmql_lite.constraints.terms import Term, conjunction
 from lmql_lite.engine.copying import only_reads
 from lmql_lite.engine.environment import Context, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
@@ -39,14 +39,6 @@ class OpenHole:
 
     def fork(self, generator: Generator) -> OpenHole:
         return replace(self, fill=self.fill.fork(generator), judge=self.judge and self.judge.fork())
-
-    def ready(self, matcher: Matcher) -> str:
-        """Text that can be emitted. Text that may be cut or rejected waits, and so does half a character (S33)."""
-        if matcher.ending is not None or self.op.may_reject:
-            return ""
-        ready = matcher.text[self.shown : matcher.certain].decode("utf-8", "ignore")
-        self.shown += len(ready.encode())
-        return ready
 
     def rejected(self, broken: Objection, matcher: Matcher) -> ConstraintError:
         value = matcher.value.decode("utf-8", "replace")
@@ -178,6 +170,15 @@ class Branch:
         if self._is_borrowed:
             own(self.frames, (self.context,))
             self._is_borrowed = False
+
+    def term(self, op: Hole) -> Term:
+        """The condition of a hole, with the values of now. One that its query returns as it stands has to meet what is
+        asked of the query's value, too (S26)."""
+        frame, at = self.frame, self.state.pc
+        term = frame.bound.pop(at, None) or op.term or op.condition.bind(self.now)
+        if frame.caller is not None and frame.returns(op, at):
+            return conjunction((term, frame.caller.term))
+        return term
 
     async def _score(self, options: Any) -> OptionScores:
         """`context.score`."""

@@ -40,9 +40,11 @@ async def open_hole(branch: Branch, op: Hole) -> None:
         return
     op = await _typed(branch, op) if op.type is not None else op
     frame, generator = branch.frame, branch.generator
-    term, limit = frame.term(op, branch.state.pc, branch.now), frame.settings.limit
-    matcher, judge = matcher_for(op, term, limit, generator), _judge(branch, op)
-    op = judge.op if judge is not None else op
+    term, limit = branch.term(op), frame.settings.limit
+    matcher, judge = matcher_for(op, term, limit, generator), None
+    if op.predicates or op.type or op.number or len(branch.frames) > 1:
+        judge = _judge(branch, op)
+        op = judge.op
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
         sampling, toolbox = await own_decoder(op, frame.settings, sampling, branch.python)
@@ -57,12 +59,9 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     await look(branch, branch.hole)
 
 
-def _judge(branch: Branch, op: Hole) -> Judge | None:
-    """The judge of a hole that opens; None where every text is a value.
-
-    Where its query returns it as it stands, the Python of the hole that waits for it may refuse it, too (S26), unless
-    a token of the hole before may reach into it.
-    """
+def _judge(branch: Branch, op: Hole) -> Judge:
+    """The judge of a hole that opens. Where its query returns it as it stands, the Python of the hole that waits for it
+    may refuse it, too (S26), unless a token of the hole before may reach into it."""
     waiting: list[Caller] = []
     asked, at = op, branch.state.pc
     for frame in reversed(branch.frames):
@@ -75,9 +74,7 @@ def _judge(branch: Branch, op: Hole) -> Judge | None:
     for caller in reversed(waiting):
         if outer is not None or caller.op.predicates:
             outer = Judge(caller.op, outer, caller.nested.typed)
-    if outer is not None:
-        return Judge(replace(op, is_judged=True), outer)
-    return Judge(op) if op.type or op.number or op.predicates else None
+    return Judge(op if outer is None else replace(op, is_judged=True), outer)
 
 
 async def decorate(branch: Branch, op: Hole) -> bool:
@@ -92,7 +89,7 @@ async def decorate(branch: Branch, op: Hole) -> bool:
     if fixed is None:
         return False
     op = await _typed(branch, op)
-    value, text, broken = fixed_value(op, frame.term(op, branch.state.pc, branch.now), fixed, branch.generator.count)
+    value, text, broken = fixed_value(op, branch.term(op), fixed, branch.generator.count)
     await check(branch, op, broken, value, text, "a decorator")
     branch.state = answered(branch.state, branch.state, text, op.name, branch.ledger)
     await bind(branch, op.name, value, text, "forced", text)
@@ -182,7 +179,12 @@ async def look(branch: Branch, hole: OpenHole) -> None:
 
 
 def show(branch: Branch, hole: OpenHole, matcher: Matcher) -> None:
-    if ready := hole.ready(matcher):
+    """Emits text of the hole. Text that may be cut or rejected waits, and so does half a character (S33)."""
+    if matcher.ending is not None or hole.op.may_reject:
+        return
+    ready = matcher.text[hole.shown : matcher.certain].decode("utf-8", "ignore")
+    if ready:
+        hole.shown += len(ready.encode())
         branch.say(events.Text(ready, hole.op.name))
 
 
@@ -227,7 +229,7 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
     options = await branch.python(distribution.options, distribution.span)
     op = await _typed(branch, op)
     limit = frame.settings.limit
-    matcher = matcher_for(op, frame.term(op, branch.state.pc, branch.now), limit, generator)
+    matcher = matcher_for(op, branch.term(op), limit, generator)
     branch.own()
     choosing = Choosing(op, frame.environment, generator, frame.sampling, limit)
     chosen = await choosing.choose(branch.state, options, matcher, given or None)
@@ -279,7 +281,7 @@ def matcher_for(op: Hole, term: Term, limit: int, generator: Generator) -> Match
     if isinstance(spec, JsonType) and op.type:
         rules = spec.rules(term, op.name, op.type.span, free_spelling=generator.spells_freely)
         return engine.grammars.matcher(rules, op.following, op.name, op.type.span)
-    return engine.matcher(text_term(op, term), op.following, limit, op.name, op.span)
+    return engine.matcher(text_term(op, term) if op.type else term, op.following, limit, op.name, op.span)
 
 
 async def own_decoder(

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Term, conjunction
+from lmql_lite.constraints.terms import And, Term
 from lmql_lite.engine import events
 from lmql_lite.engine.blocks import Blocks
 from lmql_lite.engine.copying import NotCopied, assigns, copied, names_only
@@ -138,7 +138,7 @@ class Frame:
     """Open loops, `with` and `try`."""
     held_back: list[events.Text | events.MediaShown] | None = None
     """Text of a query that may return a value: it is emitted once it is known to stay (S33)."""
-    _bound: dict[int, Term] = field(default_factory=dict)
+    bound: dict[int, Term] = field(default_factory=dict)
     """Conditions of holes that were evaluated when their segment began, by place in the program."""
 
     def fork(self) -> Frame:
@@ -157,7 +157,7 @@ class Frame:
             endings=dict(self.endings),
             blocks=self.blocks.fork(),
             held_back=None if self.held_back is None else list(self.held_back),
-            _bound=dict(self._bound),
+            bound=dict(self.bound),
         )
 
     def holders(self) -> tuple[Environment, ...]:
@@ -192,16 +192,8 @@ class Frame:
         """The condition of a later hole of the segment that begins: its values are those of now."""
         op = self.program.ops[at]
         assert isinstance(op, Hole), "only holes have conditions"
-        self._bound[at] = op.condition.bind(now)
-        return self._bound[at]
-
-    def term(self, op: Hole, at: int, now: typing.Callable[[CodeType], Any]) -> Term:
-        """The condition of the hole at this place. One that the query returns as it stands has to meet what is asked
-        of the query's value, too (S26)."""
-        term = self._bound.pop(at, None) or op.condition.bind(now)
-        if self.caller is not None and self.returns(op, at):
-            return conjunction((term, self.caller.term))
-        return term
+        self.bound[at] = op.condition.bind(now)
+        return self.bound[at]
 
     def returns(self, op: Hole, at: int) -> bool:
         """True if the query returns the hole at this place as it stands, and it is text."""

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from lmql_lite.cache.model_trees import ModelTrees
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
-from lmql_lite.engine.decode.decoding import numbered
-from lmql_lite.engine.decode.sample import Running
+from lmql_lite.engine.decode.decoding import Decoding, Reading, numbered
 from lmql_lite.engine.generate.capability_cache import CapabilityCache
 from lmql_lite.engine.generate.local import LocalModel
 from lmql_lite.engine.generate.remote import RemoteModel
 from lmql_lite.engine.generate.remote_scheduler import ServerChanged
 from lmql_lite.engine.recording import RecordedRun, Recording
-from lmql_lite.engine.run import Run
 from lmql_lite.engine.settings import Settings
 from lmql_lite.errors import ModelError
 from lmql_lite.program.ops import Program
@@ -31,8 +29,8 @@ class Opened:
     hole asks anew; what they learn on a `fresh` tree replaces what is known. `reads_only`: nothing of it is kept.
     `sources` of notices: of the cache, and of a model that reuses blocks; more sentences may be added to each."""
 
-    runs: list[Run]
-    run: Running
+    runs: list[Decoding]
+    run: Reading
     settings: Settings
     model: LocalModel | RemoteModel
     trees: ModelTrees | None
@@ -46,7 +44,7 @@ class Opened:
     @property
     def has_read(self) -> bool:
         """True if a run has text of the model."""
-        return any(run.ledger.has_read for run in self.runs)
+        return any(each.run.generator.ledger.has_read for each in self.runs)
 
     def given_up(self, error: ModelError, program: Program) -> list[events.Pruned]:
         """Events of the end of these runs, whose place others take because the server has changed; none where these

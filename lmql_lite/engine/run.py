@@ -10,13 +10,11 @@ from lmql_lite.engine import events
 from lmql_lite.engine.blocks import LeavingReturn
 from lmql_lite.engine.branch import Branch, OpenHole
 from lmql_lite.engine.budget import LAST_STEPS, Steps
-from lmql_lite.engine.decode.decoding import Decoding, decoding
 from lmql_lite.engine.environment import Environment, called_at, interpolated
 from lmql_lite.engine.filling import decorate, look, open_hole, show
 from lmql_lite.engine.frame import Elsewhere, Frame, answered
 from lmql_lite.engine.generate.generator import Generator, fail_unfilled, matcher_of
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
-from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, noted
@@ -45,26 +43,23 @@ class Run:
         self.settings = settings
         self.seed = sampling.seed
         self.steps = Steps(settings.steps)
+        self.generator = generator
         self._program = program
-        self._generator = generator
         self._elsewhere = elsewhere
         self._before = before
         environment[STEP] = self.steps.take
         self._frame = Frame(program, environment, settings, sampling, tuple(environment.values()))
 
-    # Read by one iterator, that of the session -----------------------------------------------------------------------
-
-    def begin(self) -> events.Started:
-        """The first event. `advance` then goes on until there may be more, up to the `finished` one."""
-        decoder, first = self.settings.decoder_name, Branch(self._frame, self._generator)
+    def begin(self) -> tuple[events.Started, Branch]:
+        """The first event, and the first branch. A decoder then decides which branches go on (`engine/decode/`)."""
+        first = Branch(self._frame, self.generator)
         if self._before:
             first.state = first.state.say(self._before)
             first.say(events.Text(self._before))
-        self._branches: Decoding = decoding(decoder)(self, first)
         program, environment = self._program, self._frame.environment
-        return events.Started(
-            self._generator.model,
-            decoder,
+        started = events.Started(
+            self.generator.model,
+            self.settings.decoder_name,
             self.seed,
             program.returns,
             results=self.settings.results,
@@ -72,33 +67,7 @@ class Run:
             query=program.span.text,
             inputs={each.name: environment[each.name] for each in program.inputs if each.name in environment},
         )
-
-    @property
-    def ledger(self) -> Ledger:
-        return self._generator.ledger
-
-    @property
-    def is_over(self) -> bool:
-        return self._branches.is_over
-
-    def advance(self) -> Awaitable[None]:
-        return self._branches.advance()
-
-    def take_events(self) -> list[events.Event]:
-        return self._branches.take_events()
-
-    def finished(self) -> events.Finished:
-        best, *others = self._branches.results(self.result)
-        return events.Finished(best, (best, *others) if self.settings.results > 1 else ())
-
-    async def close(self, error: BaseException | None) -> None:
-        """Ends the run; `error` ends it before its end."""
-        try:
-            if error is not None:
-                await self._branches.close()
-        finally:
-            self._branches.leave()
-            await self._generator.close()
+        return started, first
 
     # The loop -------------------------------------------------------------------------------------------------------
 
@@ -206,7 +175,7 @@ class Run:
             usage=branch.ledger.usage(),
             endings=dict(frame.endings),
             seed=self.seed,
-            model=self._generator.model,
+            model=self.generator.model,
             score=state.score,
         )
 

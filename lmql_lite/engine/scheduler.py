@@ -66,15 +66,24 @@ class Scheduler:
     the same pass; in `replay` it is never asked.
     """
 
-    def __init__(self, scorer: Scorer, tree: TokenTree, *, speculate: bool = False, replay: bool = False) -> None:
+    def __init__(
+        self,
+        scorer: Scorer,
+        tree: TokenTree,
+        *,
+        epsilon: float | None = None,
+        marks: frozenset[int] = frozenset(),
+        speculate: bool = False,
+        replay: bool = False,
+    ) -> None:
+        """`epsilon` as in `NoisyScorer`, `marks` as in `MediaScorer`, where the scorer is one."""
         self.scorer = scorer
         self.tree = tree
         self.prompts = SpelledPrompts()
         self.speculates = speculate and not replay
         self._replay = replay
-        # not isinstance: a look at a protocol takes longer than a token from the tree
-        self._epsilon: float | None = getattr(scorer, "epsilon", None)
-        self._marks: frozenset[int] = getattr(scorer, "marks", frozenset())
+        self._epsilon = epsilon
+        self._marks = marks
         """A draft never goes into an item: nothing says that the run has it."""
         self._drafts = Drafts()
         self._asked: dict[Node, asyncio.Future[ScoreEntry]] = {}
@@ -197,7 +206,9 @@ class Scheduler:
         scores = entry.scores
         if isinstance(scores, TopK):
             return
-        if sampling.temperature <= 0 and not penalties and scores.top_k().ids[0] == token:  # it says so at first sight
+        if (
+            sampling.temperature <= 0 and penalties is NO_PENALTIES and scores.top_k().ids[0] == token
+        ):  # it says so at first sight
             return
         if isinstance(self._pick(node, scores.top_k(), mask, sampling, penalties), Miss):
             answer = Answer(token, scores.logprob(token), entry.run)

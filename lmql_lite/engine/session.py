@@ -21,20 +21,19 @@ from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Budget, Purse
 from lmql_lite.engine.calls import Calls
+from lmql_lite.engine.decode.decoding import Decoding, decoding
 from lmql_lite.engine.decode.sample import SeveralRuns
 from lmql_lite.engine.environment import environment_of, evaluate
 from lmql_lite.engine.frame import NestedCall
 from lmql_lite.engine.generate.capability_cache import CapabilityCache
-from lmql_lite.engine.generate.generator import Generator
-from lmql_lite.engine.generate.local import LocalGenerator, LocalModel
-from lmql_lite.engine.generate.remote import RemoteGenerator, RemoteModel
-from lmql_lite.engine.generate.remote_scheduler import RemoteScheduler
+from lmql_lite.engine.generate.generator import Generator, SharedModel
+from lmql_lite.engine.generate.local import LocalModel
+from lmql_lite.engine.generate.remote import RemoteModel
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.opened import Opened
 from lmql_lite.engine.recording import Recording
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
-from lmql_lite.engine.scheduler import Scheduler
 from lmql_lite.engine.settings import Settings, header
 from lmql_lite.errors import BudgetError, CacheError, InputError, ModelError
 from lmql_lite.models.base import Capabilities, Completer, Model, ReusesBlocks, Scorer
@@ -49,7 +48,7 @@ UNNAMED = (
     "pyproject.toml"
 )
 
-Schedulers = dict[tuple[LocalModel | RemoteModel, bool, bool], Scheduler | RemoteScheduler]
+Schedulers = dict[tuple[SharedModel[Any], bool, bool], Any]
 """Those of one cache: by model, by whether it only replays, and by whether it speculates."""
 FileOptions = tuple[str, int, bool, bool]
 """The real path of a file, the options of its `TokenCache`, and whether it is only read: others have trees of their
@@ -170,7 +169,7 @@ class Session:
                 except ModelError as error:
                     given_up = opened.given_up(error, program)
                     await run.close(error)
-                    settings = settings.changed({"seed": opened.runs[0].seed})
+                    settings = settings.changed({"seed": opened.runs[0].run.seed})
                     opened = await self._open(program, inputs, settings, model, calls, purse, before, opened)
                     emitted = repeated = 0 if given_up else emitted
                     run = opened.run
@@ -220,7 +219,8 @@ class Session:
         """The runs of a query, one for each result that is drawn. They go on after the text `before`, and spend from
         one budget. They take over the costs of those that they replace."""
         environment = environment_of(program, inputs)
-        settings = settings.over(await header(program, environment))
+        if settings.given or program.prologue or program.decoder or program.options:
+            settings = settings.over(await header(program, environment))
         if self.recording is not None:
             settings = self.recording.over(settings)
         if calls is not None:
@@ -236,8 +236,8 @@ class Session:
             )
         known = None if settings.cache_mode == "refresh" else trees
         ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, purse, calls)
-        for run in replaced.runs if replaced else ():
-            ledger.take_over(run.ledger)
+        for each in replaced.runs if replaced else ():
+            ledger.take_over(each.run.generator.ledger)
         replays = settings.cache_mode == "replay"
         if settings.blocks != EXACT:
             found = self._reusing(found, BlockPolicy.parse(settings.blocks))
@@ -246,16 +246,18 @@ class Session:
         if trees is not None and settings.cache_mode == "refresh":  # on a tree of its own nothing is known
             fresh = TokenTree(trees.max_bytes)
             fresh.record()
-        runs = list[Run]()
+        runs = list[Decoding]()
         elsewhere = partial(self._elsewhere, found, calls, purse)
-        for seed in seeds(settings.sampling().seed, 1 if settings.has_beams else settings.results):
+        first, count = settings.sampling(), 1 if settings.has_beams else settings.results
+        for seed in (first.seed,) if count == 1 else seeds(first.seed, count):
             if runs:
                 environment = environment_of(program, inputs)
                 await header(program, environment)
                 ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, purse, calls)
-            sampling = replace(settings.sampling(), seed=seed)
+            sampling = replace(first, seed=seed)
             generator = self._generator(entry, settings, trees, fresh, ledger, sampling)
-            runs.append(Run(program, environment, settings, sampling, generator, elsewhere, before))
+            run = Run(program, environment, settings, sampling, generator, elsewhere, before)
+            runs.append(decoding(settings.decoder_name)(run))
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
         number = replaced.next_number if replaced else 0
         reads_only = trees is None or settings.cache_mode in ("ro", "replay")
@@ -336,15 +338,15 @@ class Session:
 
     def _generator(
         self,
-        model: LocalModel | RemoteModel,
+        model: SharedModel[Any],
         settings: Settings,
         trees: ModelTrees | None,
         fresh: TokenTree | None,
         ledger: Ledger,
         sampling: Sampling,
     ) -> Generator:
-        isolated, speculate, replay = trees is None, settings.speculate, settings.cache_mode == "replay"
-        scheduler: Scheduler | RemoteScheduler
+        """The generator of one run, with the scheduler that it shares with the other runs of this loop."""
+        speculate, replay = settings.speculate, settings.cache_mode == "replay"
         if trees is None:
             scheduler = model.scheduler(TokenTree(), speculate=False, replay=False)
         elif fresh is not None:
@@ -356,24 +358,7 @@ class Session:
                 tree = trees.tree(model.fingerprint)
                 schedulers[key] = model.scheduler(tree, speculate=speculate, replay=replay)
             scheduler = schedulers[key]
-        if isinstance(model, LocalModel):
-            assert isinstance(scheduler, Scheduler), "it is the model's own"
-            if sampling.effort is not None:
-                raise InputError(
-                    f"effort is for models behind an API, and {model.scorer.name} is in this process",
-                    hint="leave effort= out",
-                )
-            return LocalGenerator(model, scheduler, ledger, sampling, isolated=isolated)
-        assert isinstance(scheduler, RemoteScheduler), "it is the model's own"
-        return RemoteGenerator(
-            model,
-            scheduler,
-            ledger,
-            isolated=isolated,
-            speculate=speculate,
-            tells=settings.tells,
-            hole_requests=settings.hole_requests,
-        )
+        return model.generator(scheduler, ledger, settings, sampling)
 
     async def _entry(
         self, model: Model, trees: ModelTrees | None, ledger: Ledger, *, replays: bool

@@ -1,10 +1,16 @@
-"""State of a branch: a frozen value, so that a fork is an assignment. Its variables are in its frames."""
+"""State of a branch: a frozen value, so that a fork is an assignment. Its variables are in its frames.
+
+Also the pieces of text that are not on its path yet, and the counts of the tokens that are.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +21,13 @@ from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.tokens import Role, Source, Token
+
+TEMPLATE = ""
+"""In the place of a hole: the model reads this, and it is no part of the prompt."""
+UNREAD = " "
+"""In the place of a hole: this is part of the prompt, and the model does not read it."""
+LEAST_BLOCK = 16
+"""Fewest tokens of a block that is worth moving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +127,7 @@ class State(NamedTuple):
             matcher=matcher,
             history=step,
             depth=self.depth + 1,
-            used=self.used + step.is_of(self.hole),
+            used=self.used + (step.token.hole == self.hole),
             score=self.score + logprob,
         )
 
@@ -197,6 +210,95 @@ def without(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
     return pieces
 
 
+# Text that is not on a path yet: a template's, the prompt's, a block's, and text that the model does not read
+
+
+def block_marks(sizes: Sequence[int], pieces: tuple[Piece, ...]) -> dict[int, int]:
+    """Number of tokens of each block, by the number of its first token. `sizes` are the bytes of each token.
+
+    A block is the tokens that hold text of nothing else.
+    """
+    if all(piece.block is None for piece in pieces):
+        return {}
+    borders = list(accumulate(sizes, initial=0))
+    ranges: dict[int, tuple[int, int]] = {}
+    end = 0
+    for piece in pieces:
+        begin, end = end, end + (0 if piece.hole == UNREAD else len(piece.data))
+        if piece.block is not None:
+            ranges[piece.block] = (ranges.get(piece.block, (begin, 0))[0], end)
+    marks = {}
+    for begin, end in ranges.values():
+        first, last = bisect_left(borders, begin), bisect_right(borders, end) - 1
+        if last - first >= LEAST_BLOCK:
+            marks[first] = last - first
+    return marks
+
+
+def of_template(text: bytes) -> Piece:
+    return Piece(text, TEMPLATE, "prompt")
+
+
+def unread(text: bytes) -> Piece:
+    return Piece(text, UNREAD, "prompt")
+
+
+def read(pieces: tuple[Piece, ...]) -> bytes:
+    """The part that the model reads."""
+    return b"".join(piece.data for piece in pieces if piece.hole != UNREAD)
+
+
+def shown(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """The part that is in the prompt."""
+    return tuple(piece for piece in pieces if piece.hole != TEMPLATE)
+
+
+def behind_template(pieces: tuple[Piece, ...]) -> int:
+    """The number of pieces up to the last one of the template."""
+    return max((at for at, piece in enumerate(pieces, start=1) if piece.hole == TEMPLATE), default=0)
+
+
+def first_answer(pieces: tuple[Piece, ...]) -> int | None:
+    """The number of the first piece that is text of a hole."""
+    return next((at for at, piece in enumerate(pieces) if piece.hole not in (None, TEMPLATE, UNREAD)), None)
+
+
+def begun(pieces: tuple[Piece, ...], length: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """The first `length` bytes that the model reads, with the unread ones around them, and what is left."""
+    first: tuple[Piece, ...] = ()
+    while pieces and (length or pieces[0].hole == UNREAD):
+        piece, *others = pieces
+        size = len(piece.data) if piece.hole == UNREAD else min(length, len(piece.data))
+        length -= 0 if piece.hole == UNREAD else size
+        first = join(first, replace(piece, data=piece.data[:size]))
+        rest = replace(piece, data=piece.data[size:])
+        pieces = (rest, *others) if rest.data else tuple(others)
+    return first, pieces
+
+
+def stripped_left(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """White space that the query's text begins with is not read."""
+    if not pieces or pieces[0].hole is not None:
+        return pieces
+    text = pieces[0].data.decode()
+    left = text.lstrip()
+    return _filled(unread(text[: len(text) - len(left)].encode()), replace(pieces[0], data=left.encode()), *pieces[1:])
+
+
+def stripped_right(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """White space that the query's text ends with is not read."""
+    if not pieces or pieces[-1].hole is not None:
+        return pieces
+    text = pieces[-1].data.decode()
+    left = text.rstrip()
+    return _filled(*pieces[:-1], replace(pieces[-1], data=left.encode()), unread(text[len(left) :].encode()))
+
+
+def _filled(*pieces: Piece) -> tuple[Piece, ...]:
+    return tuple(piece for piece in pieces if piece.data)
+
+
+@dataclass(slots=True)
 class PathCounts:
     """Counts of the tokens on one path, for penalties.
 
@@ -204,14 +306,15 @@ class PathCounts:
     end of a long text as at its beginning.
     """
 
-    def __init__(self) -> None:
-        self._slots: dict[int, int] = {}
-        """Of a token in the columns."""
-        self._ids, self._in_text, self._said = array("i"), array("i"), array("i")
-        self._counted: list[Step] = []
-        """Oldest first."""
-        self._places: dict[int, int] = {}
-        """Of a step, by its identity, among those that were counted."""
+    _slots: dict[int, int] = field(default_factory=dict)
+    """Of a token in the columns."""
+    _ids: array[int] = field(default_factory=partial(array, "i"))
+    _in_text: array[int] = field(default_factory=partial(array, "i"))
+    _said: array[int] = field(default_factory=partial(array, "i"))
+    _counted: list[Step] = field(default_factory=list)
+    """Oldest first."""
+    _places: dict[int, int] = field(default_factory=dict)
+    """Of a step, by its identity, among those that were counted."""
 
     def fork(self) -> PathCounts:
         fork = PathCounts()

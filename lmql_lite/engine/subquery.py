@@ -84,7 +84,7 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
     branch.calls += 1
     settings = branch.frame.settings.of_query(await header(nested.program, environment), seed)
     branch.state = branch.generator.begin_call(branch.state)
-    caller = Caller(op, nested, branch.frame.term(op, branch.state.pc, branch.now), branch.state)
+    caller = Caller(op, nested, branch.term(op), branch.state)
     if elsewhere is not None:
         other = await elsewhere(nested, settings, branch.state.text)
         if other is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -153,6 +154,8 @@ class ByteSpeller:
 
     def encode(self, text: bytes, characters: Callable[[str], list[int]]) -> tuple[int, ...]:
         """Tokens that spell the text; `characters` gives those of valid text. Raises ModelError where none do."""
+        with suppress(UnicodeDecodeError):
+            return tuple(self._encode_characters(text.decode(), characters))
         ids: list[int] = []
         for piece in _decodable(text):
             if isinstance(piece, str):

@@ -39,15 +39,9 @@ class RunSpan(Protocol):
     def end(self) -> None: ...
 
 
-def watched(batches: AsyncGenerator[events.Batch, None]) -> AsyncGenerator[events.Batch, None]:
-    """The batches of a run, which are also logged and become a span where the program asks for that."""
-    trace = sys.modules.get(TRACE)  # who has set up spans has imported it
-    if trace is None and not LOGGER.isEnabledFor(logging.INFO):
-        return batches
-    return _watched(batches, trace)
-
-
-async def _watched(batches: AsyncGenerator[events.Batch, None], trace: Any) -> AsyncGenerator[events.Batch, None]:
+async def watched(batches: AsyncGenerator[events.Batch, None]) -> AsyncGenerator[events.Batch, None]:
+    """The batches of a run, which are also logged, and become a span where the program has imported OpenTelemetry."""
+    trace: Any = sys.modules.get(TRACE)
     span: RunSpan | None = None
     began, name = time.perf_counter(), ""
     try:

@@ -11,10 +11,11 @@ from functools import cached_property
 from types import CodeType
 from typing import Any, Literal
 
+from lmql_lite.constraints.terms import Term
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.names import Form
-from lmql_lite.program.conditions import Condition, Joint, OtherHoles
+from lmql_lite.program.conditions import All, Atom, Condition, Joint, OtherHoles
 from lmql_lite.program.number_terms import Kind
 from lmql_lite.program.types import TextType, TypeSpec
 from lmql_lite.tokens import Role
@@ -163,6 +164,11 @@ class Hole(Placed):
     decorators: tuple[HoleDecorator, ...] = ()
     callees: tuple[Callee, ...] = ()
     is_judged: bool = False
+
+    @cached_property
+    def term(self) -> Term | None:
+        """The condition, where it is the same in every run."""
+        return self.condition.known if isinstance(self.condition, Atom | All) else None
 
     @cached_property
     def may_reject(self) -> bool:

@@ -108,7 +108,7 @@ def test_prompts_that_need_more_nodes_than_a_frame_may_have_are_kept(monkeypatch
         assert [said(tree, *path) for path in long] == list(range(len(long)))
         assert tree.sampled_answer(at(tree, *range(40, 48)), QUESTION, 1, 0) == (3, -2.0, 0)
         assert tree.greedy_answer(at(tree, *range(41, 49)), QUESTION) == (4, -2.0, 0)
-        assert said(tree, *range(20, 38)) == 9 and late.trees.notices == ()
+        assert said(tree, *range(20, 38)) == 9 and not late.trees.notices
 
     processes(2, work)
     assert read_file(FILE).is_sound
@@ -151,7 +151,7 @@ def test_a_session_goes_on_after_a_disk_was_full(before: int) -> None:
         await one.learn(8, 1, 2, 3)
         await late.trees.follow()
         assert (said(late.tree, 1, 2), said(late.tree, 1, 2, 3)) == (None, 8)
-        assert len(one.trees.notices) == 1 and late.trees.notices == ()
+        assert len(one.trees.notices) == 1 and not late.trees.notices
 
     processes(2, work)
     assert read_file(FILE).is_sound

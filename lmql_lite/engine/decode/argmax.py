@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from lmql_lite.engine import events
-from lmql_lite.engine.branch import Branch
-from lmql_lite.engine.decode.decoding import Stepping
-from lmql_lite.engine.result import Result
+from lmql_lite.engine.decode.decoding import Decoding
 
 AHEAD = 64
 """Maximum number of known tokens before a watcher sees them: a millisecond or two."""
 
 
-class OneBranch:
+class OneBranch(Decoding):
     """A run that never branches."""
 
-    def __init__(self, run: Stepping, first: Branch) -> None:
-        self._run = run
-        self._branch = first
+    def begin(self) -> events.Started:
+        started, self._branch = self.run.begin()
+        return started
 
     @property
     def is_over(self) -> bool:
         return self._branch.is_over
 
     def advance(self) -> Awaitable[None]:
-        return self._run.step(self._branch, AHEAD)
+        return self.run.step(self._branch, AHEAD)
 
     def take_events(self) -> list[events.Event]:
         return self._branch.take_events()
 
-    def results(self, result: Callable[[Branch], Result]) -> list[Result]:
-        return [result(self._branch)]
+    def finished(self) -> events.Finished:
+        return events.Finished(self.run.result(self._branch))
 
-    async def close(self) -> None:
-        await self._run.close_branch(self._branch)
-
-    def leave(self) -> None:
-        self._branch.leave()
+    async def close(self, error: BaseException | None) -> None:
+        try:
+            if error is not None:
+                await self.run.close_branch(self._branch)
+        finally:
+            self._branch.leave()
+            await self.run.generator.close()
 
 
 DECODING = OneBranch

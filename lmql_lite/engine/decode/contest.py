@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Hashable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
-from lmql_lite.engine.decode.decoding import Stepping, numbered
+from lmql_lite.engine.decode.decoding import Decoding, Stepping, numbered
 from lmql_lite.engine.decode.merging import are_equal, place_of
 from lmql_lite.engine.generate.generator import Generator, matcher_of
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
-from lmql_lite.engine.result import Result
 from lmql_lite.engine.state import Step
 from lmql_lite.errors import ConstraintError
 
@@ -127,17 +126,17 @@ class Continuation:
         return self.beam.leads and not self.rank
 
 
-class Contest:
+class Contest(Decoding):
     """The competing branches of a run. A decoder says which beams move in a round, and which continuations stay."""
 
-    def __init__(self, run: Stepping, first: Branch) -> None:
-        self.live = [Beam(first, 0)]
-        self.finished: list[Beam] = []
-        """Best first."""
+    def __init__(self, run: Stepping) -> None:
+        super().__init__(run)
+        self.live: list[Beam] = []
+        self.best_beams: list[Beam] = []
+        """Those at their end, best first."""
         self.width = run.settings.results
         """Number of results."""
         self.options = run.settings.given
-        self._run = run
         self._ended: list[Beam] = []
         """Beams at their end that are not scored yet."""
         self._numbers = 1
@@ -172,9 +171,14 @@ class Contest:
 
     def may_win(self, score: float) -> bool:
         """True if a beam of that score may still become a result."""
-        return len(self.finished) < self.width or score > self.finished[-1].score
+        return len(self.best_beams) < self.width or score > self.best_beams[-1].score
 
     # A round --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> events.Started:
+        started, first = self.run.begin()
+        self.live.append(Beam(first, 0))
+        return started
 
     @property
     def is_over(self) -> bool:
@@ -188,7 +192,7 @@ class Contest:
         await self._give_up_lost()
         self._ended = [beam for beam in self.live if beam.branch.is_over]
         self.live = [beam for beam in self.live if not beam.branch.is_over]
-        if len(self.finished) + len(self._ended) >= self.width:  # then there may be nothing left to ask
+        if len(self.best_beams) + len(self._ended) >= self.width:  # then there may be nothing left to ask
             await self._all(self._ask(beam) for beam in self._ended)
             await self._finish()
         await self._all(self._ask(beam) for beam in (*self.live, *self._ended) if beam in moving)
@@ -198,7 +202,7 @@ class Contest:
         await self._give_up(*(beam for beam in _doubles(self.live) if not beam.leads))
         await self._go(self.kept(self._continuations()))
         await self._give_up_lost()
-        if not self.live and not self.finished:
+        if not self.live and not self.best_beams:
             assert self._failure is not None, "a beam is lost where it could not go on"
             raise self._failure
 
@@ -208,31 +212,32 @@ class Contest:
         taken, self._events = self._events, []
         return taken
 
-    def results(self, result: Callable[[Branch], Result]) -> list[Result]:
+    def finished(self) -> events.Finished:
         """Tokens of beams that were given up count for each result: all of them are its cost."""
         seen: set[int] = set()
-        for beam in self.finished:
+        for beam in self.best_beams:
             list(_steps(beam.branch.state.history, seen))
         lost, results = [step for history in self._pruned for step in _steps(history, seen)], []
-        for beam in self.finished:
+        for beam in self.best_beams:
             pruned = tuple(beam.branch.ledger.prune(lost))
-            found = result(beam.branch)
+            found = self.run.result(beam.branch)
             results.append(replace(found, tokens=found.tokens + pruned, score=beam.score))
-        return results
+        return events.Finished(results[0], tuple(results) if self.width > 1 else ())
 
-    async def close(self) -> None:
+    async def close(self, error: BaseException | None) -> None:
         """An exception in one beam does not keep the others from their end."""
-        async with AsyncExitStack() as stack:
-            for beam in self.live:
-                stack.push_async_callback(self._close, beam)
-
-    def leave(self) -> None:
-        for beam in self._all_beams:
-            beam.branch.leave()
+        try:
+            async with AsyncExitStack() as stack:
+                for beam in self.live if error is not None else ():
+                    stack.push_async_callback(self._close, beam)
+        finally:
+            for beam in self._all_beams:
+                beam.branch.leave()
+            await self.run.generator.close()
 
     @property
     def _all_beams(self) -> list[Beam]:
-        return [*self.live, *self._ended, *self.finished]
+        return [*self.live, *self._ended, *self.best_beams]
 
     async def _all(self, works: Iterable[Awaitable[None]]) -> None:
         """All at once. Raises the exception of the first, when all have ended."""
@@ -253,7 +258,7 @@ class Contest:
         while not (branch.is_over or beam.is_lost):
             if branch.hole is not None and not matcher_of(branch.state).forced():
                 return
-            await self._tried(beam, self._run.step(branch))
+            await self._tried(beam, self.run.step(branch))
 
     async def _ask(self, beam: Beam) -> None:
         """The ways of a beam, and the scores of its forced tokens; where there is but one way, it is taken."""
@@ -264,22 +269,22 @@ class Contest:
             await asyncio.gather(self._tried(beam, self._look_ahead(beam)), self._weigh(beam))
         else:  # new forced tokens are scored next time, whether the beam has to wait for the model or not
             before = beam.forced.weigh(branch.generator, branch.state.history)
-            await asyncio.gather(self._tried(beam, self._run.step(branch)), before)
+            await asyncio.gather(self._tried(beam, self.run.step(branch)), before)
 
     async def _weigh(self, beam: Beam) -> None:
         await beam.forced.weigh(beam.branch.generator, beam.branch.state.history)
 
     async def _look_ahead(self, beam: Beam) -> None:
         if not beam.ways:
-            beam.ways = await self._run.ways(beam.branch, self.ways)
+            beam.ways = await self.run.ways(beam.branch, self.ways)
 
     async def _finish(self) -> None:
         """Beams at their end become results. One that can no longer be a result is given up: scores only fall, except
         where a query returns, so that the one that leads is followed to its end."""
-        self.finished = sorted([*self.finished, *self._ended], key=lambda beam: beam.order)
+        self.best_beams = sorted([*self.best_beams, *self._ended], key=lambda beam: beam.order)
         self._ended = []
-        await self._give_up(*_doubles(self.finished))
-        await self._give_up(*self.finished[self.width :])
+        await self._give_up(*_doubles(self.best_beams))
+        await self._give_up(*self.best_beams[self.width :])
         await self._give_up(*(beam for beam in self.live if not beam.leads and not self.may_win(beam.score)))
 
     def _continuations(self) -> list[Continuation]:
@@ -303,7 +308,7 @@ class Contest:
                 self._events.append(events.Forked(beam.number, tuple(each.number for each in beams)))
             going += [(each, one.way) for each, one in zip(beams, mine, strict=True) if one.way]
             self.live += beams[1:]
-        await self._all(self._tried(beam, self._run.take(beam.branch, way)) for beam, way in going)
+        await self._all(self._tried(beam, self.run.take(beam.branch, way)) for beam, way in going)
 
     def _fork(self, beam: Beam) -> Beam:
         self._emit(beam)
@@ -323,7 +328,7 @@ class Contest:
     async def _give_up(self, *beams: Beam) -> None:
         gone = set(beams)
         self.live = [beam for beam in self.live if beam not in gone]
-        self.finished = [beam for beam in self.finished if beam not in gone]
+        self.best_beams = [beam for beam in self.best_beams if beam not in gone]
         for beam in beams:
             self._pruned.append(beam.branch.state.history)
             await self._close(beam)
@@ -333,7 +338,7 @@ class Contest:
 
     async def _close(self, beam: Beam) -> None:
         if any(frame.blocks.has_last_words for frame in beam.branch.frames):
-            await self._run.close_branch(beam.branch)
+            await self.run.close_branch(beam.branch)
 
     def _emit(self, beam: Beam) -> None:
         self._events += [numbered(event, beam.number) for event in beam.branch.take_events()]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Protocol
 
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
+from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.local_fill import Way
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings
@@ -19,6 +21,12 @@ class Stepping(Protocol):
     """The part of a run that decoders use."""
 
     settings: Settings
+    generator: Generator
+    seed: int
+
+    def begin(self) -> tuple[events.Started, Branch]:
+        """The first event, and the first branch."""
+        ...
 
     def step(self, branch: Branch, ahead: int = 0) -> Awaitable[None]:
         """Goes on by one op or one token."""
@@ -36,34 +44,50 @@ class Stepping(Protocol):
         """Ends a branch before its end."""
         ...
 
+    def result(self, branch: Branch) -> Result:
+        """The result of a branch at its end."""
+        ...
 
-class Decoding(Protocol):
-    """The branches of one run. `advance` goes on until there may be events; results are best first."""
+
+class Reading(ABC):
+    """One run, or several, for the one reader of their events. It calls `begin`, then `advance`, which goes on until
+    there may be events, and takes these, until the run `is_over`."""
+
+    @abstractmethod
+    def begin(self) -> events.Started:
+        """The first event."""
 
     @property
+    @abstractmethod
     def is_over(self) -> bool: ...
 
+    @abstractmethod
     def advance(self) -> Awaitable[None]: ...
 
+    @abstractmethod
     def take_events(self) -> list[events.Event]:
         """The events since the last call."""
-        ...
 
-    def results(self, result: Callable[[Branch], Result]) -> list[Result]: ...
+    @abstractmethod
+    def finished(self) -> events.Finished:
+        """The last event. Results are best first."""
 
-    async def close(self) -> None:
-        """Ends the branches before their end."""
-        ...
+    @abstractmethod
+    async def close(self, error: BaseException | None) -> None:
+        """Ends the run; an `error` ends it before its end."""
 
-    def leave(self) -> None:
-        """Nothing has to be kept for the branches any more."""
-        ...
+
+@dataclass(eq=False)
+class Decoding(Reading):
+    """The branches of one run."""
+
+    run: Stepping
 
 
 @cache
-def decoding(name: str) -> Callable[[Stepping, Branch], Decoding]:
+def decoding(name: str) -> Callable[[Stepping], Decoding]:
     """The decoder of a name in the table of decoders."""
-    found: Callable[[Stepping, Branch], Decoding] = import_module(f"lmql_lite.engine.decode.{name}").DECODING
+    found: Callable[[Stepping], Decoding] = import_module(f"lmql_lite.engine.decode.{name}").DECODING
     return found
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from lmql_lite.engine import events
 from lmql_lite.engine.decode.argmax import OneBranch
-from lmql_lite.engine.decode.decoding import numbered
+from lmql_lite.engine.decode.decoding import Reading, numbered
 from lmql_lite.engine.result import Result
 
 DECODING = OneBranch
@@ -16,31 +15,14 @@ AHEAD = 64
 """Maximum number of events that wait for their reader before the runs go on."""
 
 
-class Running(Protocol):
-    """A run, as its reader sees it."""
-
-    def begin(self) -> events.Started: ...
-
-    @property
-    def is_over(self) -> bool: ...
-
-    def advance(self) -> Awaitable[None]: ...
-
-    def take_events(self) -> list[events.Event]: ...
-
-    def finished(self) -> events.Finished: ...
-
-    async def close(self, error: BaseException | None) -> None: ...
-
-
-class SeveralRuns:
+class SeveralRuns(Reading):
     """Runs of one query that are read as one: events are numbered by `state`, and the last one has all results.
 
     An exception of one run ends those after it. If several raise, the exception of the first by number is raised,
     whichever was known sooner: a cache decides when a run ends, not how. Not `at_once`: one after the other.
     """
 
-    def __init__(self, runs: Sequence[Running], *, at_once: bool) -> None:
+    def __init__(self, runs: Sequence[Reading], *, at_once: bool) -> None:
         self._runs = runs
         self._queue: asyncio.Queue[events.Event | int] = asyncio.Queue(AHEAD + len(runs))
         self._turns = asyncio.Semaphore(len(runs) if at_once else 1)
@@ -93,7 +75,7 @@ class SeveralRuns:
         for run in self._runs:  # one that was cancelled before its first step has not been closed
             await run.close(None)
 
-    async def _drive(self, number: int, run: Running) -> None:
+    async def _drive(self, number: int, run: Reading) -> None:
         """Puts the events of a run into the queue, and its number after the last one or its exception."""
         try:
             async with self._turns:

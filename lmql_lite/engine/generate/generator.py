@@ -14,6 +14,7 @@ from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import OptionScores
+from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, Step, noted, steps_since
 from lmql_lite.errors import AuthenticationError, BrokenOff, ConstraintError, ModelError, RateLimitError, Span
 from lmql_lite.media import Media
@@ -313,3 +314,21 @@ def lookahead_at(ops: Sequence[Op], at: int, term: Callable[[int], Term], schema
         end += 1
     goes_on = any(isinstance(op, Hole | Jump | Next) for op in ops[end:])
     return Lookahead(tuple(parts), goes_on=goes_on, is_whole=is_whole, schema=schema)
+
+
+Scheduling = TypeVar("Scheduling")
+
+
+class SharedModel(Protocol[Scheduling]):
+    """A model with what all its runs share."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> Scheduling:
+        """The scheduler of one event loop, on a tree."""
+        ...
+
+    def generator(self, scheduler: Scheduling, ledger: Ledger, settings: Settings, sampling: Sampling) -> Generator:
+        """The generator of one run."""
+        ...

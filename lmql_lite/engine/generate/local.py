@@ -20,10 +20,11 @@ from lmql_lite.engine.generate.path import TokenPath
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.scheduler import Scheduler
+from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, Step, data_of, steps_since
-from lmql_lite.errors import LmqlLiteError, ModelError, Span
+from lmql_lite.errors import InputError, LmqlLiteError, ModelError, Span
 from lmql_lite.media import Media, article
-from lmql_lite.models.base import BlockScorer, MediaScorer, Scorer
+from lmql_lite.models.base import BlockScorer, MediaScorer, NoisyScorer, Scorer
 from lmql_lite.models.chat import chat_of
 from lmql_lite.options import Sampling
 from lmql_lite.program.conditions import All
@@ -44,11 +45,21 @@ class LocalModel:
         self.scorer = scorer
         self.blocks = scorer if isinstance(scorer, BlockScorer) else None
         """The scorer, where it reuses blocks: a look at a protocol takes longer than a token from the tree."""
+        self._epsilon = scorer.epsilon if isinstance(scorer, NoisyScorer) else None
+        self._marks = scorer.marks if isinstance(scorer, MediaScorer) else frozenset[int]()
         self.chat = chat_of(scorer.tokenizer)
         self.engine = Engine(Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos))
 
     def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> Scheduler:
-        return Scheduler(self.scorer, tree, speculate=speculate, replay=replay)
+        noise, marks = self._epsilon, self._marks
+        return Scheduler(self.scorer, tree, epsilon=noise, marks=marks, speculate=speculate, replay=replay)
+
+    def generator(self, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling) -> LocalGenerator:
+        """Raises InputError for an option of servers."""
+        if sampling.effort is not None:
+            sentence = f"effort is for models behind an API, and {self.name} is in this process"
+            raise InputError(sentence, hint="leave effort= out")
+        return LocalGenerator(self, scheduler, ledger, sampling, isolated=settings.is_isolated)
 
 
 class LocalGenerator:
@@ -64,16 +75,11 @@ class LocalGenerator:
         self.ledger = ledger
         self.scheduler = scheduler
         self.tree = scheduler.tree
-        self._chat = model.chat
-        self._mark = model.blocks.mark if model.blocks is not None else None
-        self.path = self._path(scheduler, ledger)
+        mark = model.blocks.mark if model.blocks is not None else None
+        vocabulary, tokenizer = model.engine.vocabulary, model.scorer.tokenizer
+        self.path = TokenPath(scheduler.tree, tokenizer, vocabulary, ledger, scheduler.prompts, model.chat, mark)
         self._sampling = sampling
         self._isolated = isolated
-
-    def _path(self, scheduler: Scheduler, ledger: Ledger) -> TokenPath:
-        tokenizer = scheduler.scorer.tokenizer
-        vocabulary, chat = self.engine.vocabulary, self._chat
-        return TokenPath(scheduler.tree, tokenizer, vocabulary, ledger, scheduler.prompts, chat, self._mark)
 
     def fork(self) -> LocalGenerator:
         fork = copy(self)
@@ -187,7 +193,7 @@ class LocalGenerator:
     def _aside(self) -> LocalGenerator:
         """A copy with a path of its own, whose tokens are no tokens of the run."""
         aside = copy(self)
-        aside.path = self._path(self.scheduler, Ledger(self.ledger.run))
+        aside.path = self.path.fork(Ledger(self.ledger.run))
         return aside
 
     # While Python is awaited ----------------------------------------------------------------------------------------

@@ -19,10 +19,9 @@ from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.generate.generator import HoleFill, fail_unfilled, matcher_of
 from lmql_lite.engine.generate.path import TokenPath
-from lmql_lite.engine.generate.pending_text import read
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.scheduler import Scheduler, TokenChoice
-from lmql_lite.engine.state import Piece, State, data_of, without
+from lmql_lite.engine.state import Piece, State, data_of, read, without
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
@@ -112,7 +111,9 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     def open(self, state: State, matcher: Matcher) -> State:
         """In a segment the token before the hole may contain the hole's beginning (S14)."""
         state = state._replace(hole=self.op.name, matcher=matcher)
-        if not self.op.continues_segment:
+        if state.overhang is None:
+            pass
+        elif not self.op.continues_segment:
             state = self.path.resolve(state)
         elif matcher.ending is None:  # a hole that can only be empty leaves the surplus to the text after it
             state = self.path.run_on(state, partial(self._begin, matcher))
@@ -131,7 +132,9 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
 
     def settle(self, state: State) -> State:
         """Raises ModelError for a text that is too long for the model."""
-        if not state.used and self._least_tokens(state) >= self._scheduler.scorer.context_length:
+        most = self._scheduler.scorer.context_length
+        may_be_long = not state.used and 4 * len(state.text) >= most  # a character has at most four bytes
+        if may_be_long and self._least_tokens(state) >= most:
             raise self._too_long()
         return self.note(state, self.path.settle(state))
 
@@ -149,7 +152,8 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     def choose(self, candidates: Candidates) -> Coroutine[Any, Any, TokenChoice | None]:
         if candidates.untried is NOTHING:
             return _nothing()
-        return self._asked(candidates, candidates.untried, self.sampling)
+        node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
+        return self._scheduler.choose(node, draft, candidates.untried, self.sampling, self.ledger, penalties)
 
     def commit(self, candidates: Candidates, choice: TokenChoice | None) -> State:
         state = candidates.state
@@ -174,10 +178,6 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         mask, penalties = candidates.untried, candidates.penalties
         choice = self._scheduler.known(state.node, mask, self.sampling, self.ledger, penalties)
         return None if choice is None or isinstance(choice, Miss) else self.commit(candidates, choice)
-
-    def _asked(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> Coroutine[Any, Any, TokenChoice | None]:
-        node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
-        return self._scheduler.choose(node, draft, mask, sampling, self.ledger, penalties)
 
     def _room(self, state: State) -> int:
         """Tokens that the model can read after the path."""
@@ -279,8 +279,9 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         return ways
 
     async def _chosen(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> TokenChoice | None:
+        node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
         try:
-            return await self._asked(candidates, mask, sampling)
+            return await self._scheduler.choose(node, draft, mask, sampling, self.ledger, penalties)
         except ModelError as error:
             fail_unfilled(self.op, error)
 

@@ -19,31 +19,29 @@ from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.events import Choosable
-from lmql_lite.engine.generate.pending_text import (
+from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.spelled_prompts import LEAST, MOST, SpelledPrompt, SpelledPrompts
+from lmql_lite.engine.state import (
     UNREAD,
+    Overhang,
+    PathCounts,
+    Piece,
+    State,
+    Step,
     begun,
     behind_template,
     block_marks,
+    data_of,
+    ended,
     first_answer,
+    join,
+    joined,
     of_template,
     read,
     shown,
     stripped_left,
     stripped_right,
     unread,
-)
-from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.spelled_prompts import LEAST, MOST, SpelledPrompt, SpelledPrompts
-from lmql_lite.engine.state import (
-    Overhang,
-    PathCounts,
-    Piece,
-    State,
-    Step,
-    data_of,
-    ended,
-    join,
-    joined,
     until,
     without,
 )
@@ -100,7 +98,8 @@ class TokenPath:
         Nothing is held back at the `last` time, when no token will follow. In a chat, whoever is asked is the
         assistant (S29).
         """
-        state = self.resolve(state)
+        if state.overhang is not None:
+            state = self.resolve(state)
         if self.chat is not None and state.turn is not None:
             state = self._answering(state, self.chat, is_asked=not last)
         if not state.pending and not last:
@@ -111,9 +110,9 @@ class TokenPath:
     def _spell(self, state: State, *, last: bool) -> State:
         ids = self._tokenizer.encode(read(state.pending))
         tail = 0 if last else self._ambiguous(ids, first=state.depth == 0)
-        back = self._own(ids[len(ids) - tail :], state.pending)
+        back = tail if self.chat is None else self._own(ids[len(ids) - tail :], state.pending)
         taken = ids[: len(ids) - back]
-        marks = block_marks([len(self._data(token)) for token in taken], state.pending) if self._mark else {}
+        marks = block_marks(self._vocabulary.lengths[list(taken)].tolist(), state.pending) if self._mark else {}
         state, many = self._take_text(state, taken) if self._mark is None else (state, 0)
         for at, token in enumerate(taken[many:]):
             if self._mark is not None and at in marks:
@@ -122,14 +121,14 @@ class TokenPath:
         if state.pending and state.pending[0].hole == UNREAD:  # then nothing was read with it
             white, left = begun(state.pending, 0)
             before = self._tree.path(state.node)[-1:] or (NONE,)
-            state = self._add(state._replace(pending=left), self._record(before[0], white), state.node, state.depth)
+            state = self._add(state._replace(pending=left), before[0], white, state.node, state.depth)
         return state._replace(held=state.pending, pending=())
 
     def _ambiguous(self, ids: tuple[int, ...], *, first: bool) -> int:
         """Number of the last tokens that a longer token could contain: there the model must have the choice."""
         back, tail = 0, b""
         for count, token in enumerate(reversed(ids), start=1):
-            tail = self._data(token) + tail
+            tail = (self._vocabulary.tokens[token] or b"") + tail
             if len(tail) >= self._vocabulary.longest:
                 break
             if self._vocabulary.extends(tail):
@@ -141,7 +140,7 @@ class TokenPath:
         """Number of the last ones of these tokens that contain no text of a template."""
         room, count = len(read(pieces[behind_template(pieces) :])), 0
         for token in reversed(ids):
-            room -= len(self._data(token))
+            room -= int(self._vocabulary.lengths[token])
             if room < 0:
                 break
             count += 1
@@ -177,7 +176,7 @@ class TokenPath:
 
         `logprob` is set where the model was let choose, and chose what was held.
         """
-        spelled, left = begun(state.held or state.pending, len(self._data(token)))
+        spelled, left = begun(state.held or state.pending, int(self._vocabulary.lengths[token]))
         held, pending = (left, state.pending) if state.held else ((), left)
         state = state._replace(held=held, pending=pending, score=state.score + (logprob or 0.0))
         return self._put(state, token, spelled, logprob)
@@ -268,18 +267,11 @@ class TokenPath:
 
     def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
         """A token joins the path, on record if the prompt holds something of what it stands for."""
-        node, told = self._tree.extend(state.node, token), shown(spelled)
+        node = self._tree.extend(state.node, token)
+        told = spelled if self.chat is None else shown(spelled)
         if told:
-            record = replace(self._record(token, told), logprob=logprob)
-            first = _owner(told)
-            counts = first is not None and first.is_of(state.hole)
-            return self._add(state, record, node, state.depth + 1)._replace(used=state.used + counts)
+            return self._add(state, token, told, node, state.depth + 1, logprob)
         return state._replace(node=node, depth=state.depth + 1)
-
-    def _record(self, token: int, told: tuple[Piece, ...]) -> Token:
-        whose = _owner(told)
-        hole, source = (whose.hole, whose.source) if whose else (None, told[0].source)
-        return Token(token, data_of(told), hole, source, "kept", None)
 
     # Holes -------------------------------------------------------------------------------------------------------
 
@@ -295,7 +287,7 @@ class TokenPath:
     ) -> State:
         """Puts a token that was chosen for a hole on the path; it covers `held` and goes beyond. The hole is then at
         `matcher`; `choosable` tells what the token was chosen from."""
-        record = Token(token, self._data(token), hole, source, "kept", logprob)
+        record = Token(token, self._vocabulary.tokens[token] or b"", hole, source, "kept", logprob)
         step = Step(record, state.node, self._tree.extend(state.node, token), state.history)
         self._ledger.add(step, choosable)
         return state.chosen(step, logprob, matcher)
@@ -321,7 +313,8 @@ class TokenPath:
             pending = until(waiting, len(data_of(waiting)) - len(surplus))
             surplus = surplus[: max(len(surplus) - len(data_of(waiting)), 0)]
             state = state._replace(held=(), pending=pending)
-        state = state._replace(held=ended(state.held, hole), pending=ended(state.pending, hole))
+        if state.held or state.pending:
+            state = state._replace(held=ended(state.held, hole), pending=ended(state.pending, hole))
         if not surplus:
             return state
         steps: list[Step] = []
@@ -381,21 +374,22 @@ class TokenPath:
         # their score stays: it was what the end of the hole cost
         return state._replace(node=dropped[0].parent, depth=state.depth - len(dropped), history=history)
 
-    def _add(self, state: State, token: Token, node: Node, depth: int) -> State:
-        """A token goes on record; it leads to `node`."""
-        step = Step(token, state.node, node, state.history)
+    def _add(
+        self,
+        state: State,
+        token: int,
+        pieces: tuple[Piece, ...],
+        node: Node,
+        depth: int,
+        logprob: float | None = None,
+    ) -> State:
+        """A token goes on record; it leads to `node`, and belongs to the first of its pieces that is read."""
+        first = next((piece for piece in pieces if piece.hole != UNREAD), None)
+        hole, source = (first.hole, first.source) if first else (None, pieces[0].source)
+        step = Step(Token(token, data_of(pieces), hole, source, "kept", logprob), state.node, node, state.history)
         self._ledger.add(step)
-        return state._replace(node=node, history=step, depth=depth)
-
-    def _data(self, token: int) -> bytes:
-        data = self._vocabulary.tokens[token]
-        assert data is not None, "only tokens with text are put on the path"
-        return data
-
-
-def _owner(pieces: tuple[Piece, ...]) -> Piece | None:
-    """The piece that a token of them belongs to: the first one that is read."""
-    return next((piece for piece in pieces if piece.hole != UNREAD), None)
+        used = state.used + (first is not None and first.is_of(state.hole))
+        return state._replace(node=node, history=step, depth=depth, used=used)
 
 
 def _with_fate(history: Step | None, cut: set[int]) -> Step | None:

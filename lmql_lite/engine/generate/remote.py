@@ -23,6 +23,7 @@ from lmql_lite.engine.generate.remote_fill import RemoteFill
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
+from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, Step, data_of
 from lmql_lite.errors import Span
 from lmql_lite.media import Media
@@ -51,24 +52,18 @@ class RemoteModel:
     def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> RemoteScheduler:
         return RemoteScheduler(self.completer, self.capabilities, tree, replay=replay)
 
+    def generator(
+        self, scheduler: RemoteScheduler, ledger: Ledger, settings: Settings, sampling: Sampling
+    ) -> RemoteGenerator:
+        return RemoteGenerator(self, scheduler, ledger, settings)
+
 
 class RemoteGenerator:
-    """Belongs to one run. `isolated`: each hole is a request of its own, which ends with it (S7)."""
+    """Belongs to one run."""
 
     spells_freely = True
 
-    def __init__(
-        self,
-        model: RemoteModel,
-        scheduler: RemoteScheduler,
-        ledger: Ledger,
-        *,
-        isolated: bool,
-        speculate: bool,
-        tells: bool,
-        hole_requests: int,
-    ) -> None:
-        """`tells`: the model of a chat may be told what it may answer. `hole_requests` is the most for one hole."""
+    def __init__(self, model: RemoteModel, scheduler: RemoteScheduler, ledger: Ledger, settings: Settings) -> None:
         self.model = model.name
         self.engine = model.engine
         self.ledger = ledger
@@ -78,10 +73,9 @@ class RemoteGenerator:
         self.reader = Reader(ledger)
         ledger.by_server = True
         self._pushing = model.pushing
-        self._isolated = isolated
-        self._speculate = speculate
-        self._tells = tells
-        self._hole_requests = hole_requests
+        self._settings = settings
+        self._isolated = settings.is_isolated
+        """Each hole is a request of its own, which ends with it (S7)."""
         self._segment: HoleQuestion | None = None
         self._left = 0
         """Holes of the segment that are still to come."""
@@ -122,16 +116,20 @@ class RemoteGenerator:
                 self._own = self._own_key(question, state)
             question = replace(self._pushing.alone(question, op, term), key=self._own)
         question = replace(question, sampling=sampling)
-        self._fill = RemoteFill(op, self.path, self.reader, self.scheduler, question, limit, self._hole_requests)
+        self._fill = RemoteFill(
+            op, self.path, self.reader, self.scheduler, question, limit, self._settings.hole_requests
+        )
         return self._fill
 
     def _begun(self, op: Hole, state: State, lookahead: Lookahead) -> HoleQuestion:
         """The condition that the server is held to from here on."""
-        lookahead = requested(lookahead, speculates=self._speculate)
+        lookahead = requested(lookahead, speculates=self._settings.speculate)
         known = [part if isinstance(part, bytes) else identity(part) for part in lookahead.parts]
         parts = (state.text.encode(), repr((known, lookahead.schema)).encode())
         begin = state.depth + len(data_of(state.pending))
-        question = replace(self._pushing.question(op, lookahead, tells=self._tells), key=_digest(*parts), begin=begin)
+        question = replace(
+            self._pushing.question(op, lookahead, tells=self._settings.tells), key=_digest(*parts), begin=begin
+        )
         self._left = question.lookahead.holes
         return question
 
