@@ -484,7 +484,7 @@ def test_files_are_joined_by_writing_one_behind_the_other(tmp_path: Path) -> Non
     async def read(path: Path) -> list[object]:
         trees = await ModelTrees.open(path)
         await trees.follow()
-        assert trees.notices == ()
+        assert not trees.notices
         await trees.close()
         return [told(trees.tree(name), [QUESTION]) for name in ("1", "2")]
 
