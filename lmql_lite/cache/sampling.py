@@ -158,8 +158,7 @@ class Penalties:
 
     def scores(self, ids: NDArray[np.int32], logprobs: NDArray[np.float32]) -> NDArray[np.float32]:
         """The scores of these tokens, given their log-probabilities."""
-        places = np.minimum(np.searchsorted(self.ids, ids), self.ids.size - 1)
-        met = self.ids[places] == ids
+        places, met = self._places(ids)
         return np.where(met, logprobs * self.factors[places] - self.losses[places], logprobs)
 
     def among(self, mask: Mask) -> Penalties:
@@ -168,8 +167,16 @@ class Penalties:
         return Penalties(self.ids[allowed], self.factors[allowed], self.losses[allowed])
 
     def without(self, ids: NDArray[np.int32]) -> Penalties:
-        others = ~np.isin(self.ids, ids)
+        """The penalties of all other tokens."""
+        places, met = self._places(ids)
+        others = np.ones(self.ids.size, np.bool_)
+        others[places[met]] = False
         return Penalties(self.ids[others], self.factors[others], self.losses[others])
+
+    def _places(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Where each of these tokens would stand among those with a penalty, and whether it is one of them."""
+        places = np.minimum(np.searchsorted(self.ids, ids), self.ids.size - 1)
+        return places, self.ids[places] == ids
 
     @property
     def data(self) -> bytes:

@@ -19,30 +19,43 @@ METHODS = ("isdigit", "isalpha", "isascii")
 TYPES = {"int": "N", "Literal['a', 'ab', '12']": "K", "bool": "B"}
 DECORATORS = ("keep", "known")
 
-PRELUDE = """
+PRELUDE = {
+    "keep": """\
 def keep(value):
     return value
+""",
+    "known": """\
 class Known:
     def pre(self, name, context):
         return "a" if len(context.prompt) % 3 == 0 else None
 known = Known()
+""",
+    "few": """\
 def few(text, final=True):
     return len(set(text)) < 5 if final or len(set(text)) > 4 else None
+""",
+    "even": """\
 def even(text):
     return sum(text.encode()) % 2 == 0
+""",
+    "ask": """\
 @query
 def ask(word):
     '''lq
     "<{word}[A]>" where len(A) < 3 and A != word
     return A
     '''
+""",
+    "remark": """\
 @query
 def remark(most):
     '''lq
     for _ in range(2):
         "([A])" where len(A) < most
     '''
-"""
+""",
+}
+"""What programs call, each written where one does."""
 
 
 @dataclass(frozen=True)
@@ -243,19 +256,16 @@ class Programs:
             body = [header, *("    " + line for line in body)]
             if self.clauses:
                 body += ["where", "    " + " and ".join(self.clauses)]
-        prelude = (
-            PRELUDE
-            if any(name in "\n".join(body) for name in ("keep", "known", "few", "even", "ask", "remark"))
-            else ""
-        )
-        read = set(re.findall(r"\w+", "\n".join(body))) - {"count"}
+        words = set(re.findall(r"\w+", "\n".join(body)))
+        prelude = "".join(source for name, source in PRELUDE.items() if name in words)
+        read = words - {"count"}
         given = {name: value for name, value in self.given.items() if name in read}
         chosen = (
             None
             if self.yes(0.005)
             else (dice.randint(0, 1), dice.choice([0.0, 4.0, 20.0]), dice.choice([None, None, 2]))
         )
-        return Program(prelude.lstrip() + "\n".join(body), given, options, chosen)
+        return Program(prelude + "\n".join(body), given, options, chosen)
 
     def options(self) -> dict[str, Any]:
         dice = self.dice

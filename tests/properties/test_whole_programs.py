@@ -88,7 +88,7 @@ class Campaign:
                 runs = [{"speculate": False}]
         for number, run in enumerate(runs):
             calls = model.calls if isinstance(model, lq.ScriptedModel) else 0
-            seen = await self._seen(query, program, model=model, cache=cache, **run)
+            seen = await self._seen(query, program, off, model=model, cache=cache, **run)
             if isinstance(seen, Fault):
                 return seen
             if seen != off:
@@ -98,8 +98,8 @@ class Campaign:
                 return Fault("caches differ", f"{state}: the model is asked again")
         return None
 
-    async def _seen(self, query: lq.Query, program: Program, **options: Any) -> Seen | Fault:
-        """All that a cache may not change."""
+    async def _seen(self, query: lq.Query, program: Program, off: Seen = (), **options: Any) -> Seen | Fault:
+        """All that a cache may not change. A refusal that was judged without one, `off`, is not judged again."""
         watch = self._machine
         watch.opened.clear()
         watch.broken.clear()
@@ -108,8 +108,9 @@ class Campaign:
             found = await query.run(program.inputs, **named)
         except (lq.ConstraintError, lq.QueryError) as error:
             self.counts["refused"] += 1
-            fault = self._false_refusal(program, error, is_compiled=True)
-            return fault or (type(error).__name__, str(error))
+            said = type(error).__name__, str(error)
+            is_known = said == off and not watch.broken
+            return said if is_known else self._false_refusal(program, error, is_compiled=True) or said
         except lq.LmqlLiteError as error:
             return Fault("raw error", f"{type(error).__name__}: {error}")
         except AssertionError as error:

@@ -298,15 +298,14 @@ class Query:
         clauses = [clause for some in asked for clause in some]
         if names is None:
             clauses = [clause for clause in clauses if clause.names <= {hole, *FUNCTIONS, *STOPS, "TOKENS", *WRITTEN}]
-        make = TYPES.get(self.prompt_at(place).holes.get(hole, ""), str)
+        make, number = TYPES.get(self.prompt_at(place).holes.get(hole, ""), str), number_of(clauses, hole)
         for text in candidates([constant for clause in clauses for constant in clause.constants]):
             if len(text.encode()) > most or not _is(text, make):
                 continue
             here = {**(names or {}), hole: make(text)}
-            filling = Filling(
-                hole, place, here, known, text, value=number_of(text, clauses, hole), tokens={hole: len(text.encode())}
-            )
+            tokens = {hole: len(text.encode())}
             try:
+                filling = Filling(hole, place, here, known, text, value=number and number(text), tokens=tokens)
                 if all(meets(clause, filling) for clause in clauses) and self.earlier_end(asked, filling) is None:
                     return text
             except Exception:  # Python cannot judge it, which is no way to meet the condition
@@ -318,13 +317,10 @@ WRITTEN = ("len", "int", "float", "range", "set", "sum", "any", "all", "str", "s
 """Functions of Python that a clause may use without being about anything but its hole."""
 
 
-def number_of(text: str, clauses: Sequence[Clause], hole: str) -> Any:
-    """The number that `INT` or `FLOAT`, as a clause of its own, makes of a text; None where none does or can."""
-    kinds = [kind for kind, word in ((int, "INT"), (float, "FLOAT")) if f"{word}({hole})" in {c.text for c in clauses}]
-    try:
-        return kinds[0](text) if kinds else None
-    except ValueError:
-        return None
+def number_of(clauses: Sequence[Clause], hole: str) -> type | None:
+    """What `INT` or `FLOAT`, as a clause of its own, makes of texts; such a clause holds of no other ones."""
+    said = {clause.text for clause in clauses}
+    return next((kind for kind, word in ((int, "INT"), (float, "FLOAT")) if f"{word}({hole})" in said), None)
 
 
 def meets(clause: Clause, filling: Filling) -> bool:
