@@ -113,7 +113,7 @@ def test_a_line_that_the_query_prints_stands_above_the_counter(started: Started,
     terminal = started("run", "prints.lq", "--var", "place=Rome", COLUMNS="12")
     code, lines = terminal.ended()
     assert re.search(rb"1 tokens|[2-9] tokens", terminal.raw), "a counter was drawn"
-    assert (code, lines) == (0, ["one", "two", 'rest[', '  " Camera\\n"', "]"])
+    assert (code, lines) == (0, ["one", "two", "rest[", '  " Camera\\n"', "]"])
 
 
 def test_the_line_of_usage_follows_the_result(started: Started) -> None:
