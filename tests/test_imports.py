@@ -20,7 +20,7 @@ RUNS_QUERIES = PACKAGE / "engine" / "environment.py"
 ALONE = """
 import sys, threading
 import lmql_lite
-heavy = ["torch", "transformers", "openai", "redis", "starlette", "numpy", "lark", "tokenizers", "rich", "click"]
+heavy = ["torch", "transformers", "openai", "redis", "starlette", "numpy", "lark", "tokenizers", "click"]
 found = [name for name in heavy if name in sys.modules]
 assert not found, found
 assert threading.active_count() == 1, threading.enumerate()

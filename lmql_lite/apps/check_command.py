@@ -12,7 +12,7 @@ import click
 
 from lmql_lite import __version__
 from lmql_lite.apps.examination import Finding, findings_of, queries_of
-from lmql_lite.apps.terminal import EXIT_CODES, counted
+from lmql_lite.apps.terminal import EXIT_CODES, counted, reporting, write
 from lmql_lite.errors import InputError, Span
 from lmql_lite.lang.source import Source
 
@@ -40,7 +40,8 @@ def check(files: tuple[str, ...], form: str) -> None:
     found = {file: _findings(file) for file in files}
     codes = [min(codes) for each in found.values() if (codes := [EXIT_CODES[type(one.error)] for one in errors(each)])]
     problems = sum(len(errors(each)) for each in found.values())
-    click.echo(FORMATS[form](found))
+    with reporting(as_json=False):
+        write(FORMATS[form](found))
     if problems and form == "text":
         click.echo(f"{counted(problems, 'problem')} found", err=True)
     sys.exit(max(codes, default=0))

@@ -17,6 +17,7 @@ import click
 
 from lmql_lite import __version__
 from lmql_lite.apps.terminal import COLOUR, INTERRUPTED, write_error
+from lmql_lite.errors import did_you_mean
 
 COMMANDS = {
     "run": "run_command",
@@ -37,11 +38,12 @@ COMMANDS = {
 """Commands in the order in which a user needs them, each with its module, which is imported when it is used."""
 SUFFIXES = (".lq", ".lmql", ".lqrun")
 INSTEAD = {
+    "fmt": "lq check finds mistakes; the layout of a query is left to your editor",
     "serve-model": "local:NAME runs a model in this process, openai/NAME with --base-url uses a server",
     "usage": "lq --help",
     "version": "lq --version",
 }
-"""Commands of LMQL that are not here, and what to write."""
+"""Commands that are not here, most of them of LMQL, and what to write."""
 
 
 class Commands(click.Group):
@@ -65,6 +67,8 @@ class Commands(click.Group):
             context.fail(f"{first} is a file and no command. Did you mean: lq {command} {first}")
         if first in INSTEAD:
             context.fail(f"there is no command {first}: {INSTEAD[first]}")
+        if first not in COMMANDS and not first.startswith("-") and (hint := did_you_mean(first, COMMANDS)):
+            context.fail(f"there is no command {first}: {hint}")
         return super().resolve_command(context, arguments)
 
 

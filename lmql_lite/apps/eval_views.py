@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lmql_lite.apps.junit import JUnitCase
-from lmql_lite.apps.terminal import Unwritable, counted, money, put, write_error
+from lmql_lite.apps.terminal import StatusLine, Unwritable, counted, money, put, write_error
 
 if TYPE_CHECKING:
     from lmql_lite.data.eval_job import EvalJob
@@ -32,6 +32,7 @@ class Progress:
 
     def __init__(self, wanted: bool) -> None:
         self._live = wanted and sys.stderr.isatty()
+        self._line = StatusLine(is_shared=False)
         self._began = self._drawn = time.monotonic()
         self._done = self._hits = self._errors = 0
         self._cost = 0.0
@@ -49,7 +50,7 @@ class Progress:
         now = time.monotonic()
         if self._live and now - self._drawn > EVERY_S:
             self._drawn = now
-            click.echo(f"\r\x1b[K{self.line(now)}", nl=False, err=True)
+            self._line.draw(self.line(now))
 
     def line(self, now: float) -> str:
         rate = self._done / max(now - self._began, 1e-6)
@@ -62,7 +63,7 @@ class Progress:
 
     def end(self) -> None:
         if self._live:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            self._line.close()
 
 
 class RowEvents:

@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import click
 
 from lmql_lite.apps.terminal import ACCESS, BASE_URL, reporting, write, write_object
+from lmql_lite.errors import ModelError
+
+NAMED_BY = ("LQ_BASE_URL", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+"""Variables any of which says that there is a server to ask."""
+
+PATIENCE_S = 2.0
+"""Silence of another program at a server's usual address, after which it is taken for none."""
 
 
-@click.command(short_help="List the models that a server has.")
+@click.command(short_help="List the models of this machine, or of a server.")
 @BASE_URL
 @click.option("--timeout", type=float, metavar="SECONDS", help=ACCESS["timeout"].help)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def models(base_url: str | None, timeout: float | None, as_json: bool) -> None:
-    """List the models that a server has, one on each line, as --model takes them.
+    """List models, one on each line, as --model takes them.
 
-    Nothing is generated, and nothing is paid. A gateway may serve more models than it lists; Azure lists base models,
-    and its deployments have names of their own.
+    With --base-url those of that server. Without it those that run on this machine: in this process, and on an Ollama,
+    vLLM or llama.cpp server at its usual address. Where LQ_BASE_URL, OPENAI_BASE_URL or OPENAI_API_KEY is set, also
+    those of that server.
+
+    Nothing is generated, downloaded or paid for. A gateway may serve more models than it lists; Azure lists base
+    models, and its deployments have names of their own.
     """
     with reporting(as_json):
-        from lmql_lite.models.registry import listed
-
-        found = [f"openai/{name}" for name in asyncio.run(listed(base_url=base_url, timeout=timeout))]
+        found = asyncio.run(_found(base_url, timeout))
         write_object({"models": found}) if as_json else write("\n".join(found))
+
+
+async def _found(base_url: str | None, timeout: float | None) -> list[str]:
+    from lmql_lite.models.registry import SERVERS, here, listed
+
+    async def running(kind: str) -> list[str]:
+        try:
+            names = await listed(base_url=SERVERS[kind], api_key="none", timeout=timeout or PATIENCE_S)
+            return [f"{kind}/{name}" for name in names]
+        except ModelError:
+            return []
+
+    found: list[str] = []
+    if base_url is None:
+        found += here()
+        for names in await asyncio.gather(*map(running, SERVERS)):
+            found += names
+    if base_url is not None or any(map(os.environ.get, NAMED_BY)):
+        found += [f"openai/{name}" for name in await listed(base_url=base_url, timeout=timeout)]
+    return found

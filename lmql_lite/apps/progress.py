@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
-from lmql_lite.apps.terminal import counted, note, printable, put
+from lmql_lite.apps.terminal import StatusLine, counted, note, printable, put
 from lmql_lite.options import DECODERS
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
     from lmql_lite.engine.events import Record
     from lmql_lite.observe.lines import Lines
 
@@ -37,7 +35,7 @@ class Watcher:
         self._generated = 0
         self._began = self._drawn = time.monotonic()
         self._counts = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._counter: Live | None = None
+        self._counter: StatusLine | None = None
         self._notes: list[str] = []
 
     def see(self, record: Record) -> None:
@@ -67,7 +65,7 @@ class Watcher:
     def end(self) -> None:
         """Erases the counter."""
         if self._counter is not None:
-            self._counter.stop()
+            self._counter.close()
             self._counter = None
 
     def close(self, *, failed: bool) -> None:
@@ -82,21 +80,10 @@ class Watcher:
         now = time.monotonic()
         if not self._counts or now - self._began < COUNTER_AFTER_S or now - self._drawn < REDRAWN_AFTER_S:
             return
-        from rich.text import Text
-
         self._drawn = now
-        line = Text(f"{counted(self._generated, 'token')} · {now - self._began:.0f} s", style="dim")
         if self._counter is None:
-            from rich.live import Live
-
-            from lmql_lite.apps.terminal import console
-
-            both = sys.stdout.isatty()  # what the query prints stands above the counter
-            self._counter = Live(
-                console=console(), auto_refresh=False, transient=True, redirect_stdout=both, redirect_stderr=False
-            )
-            self._counter.start()
-        self._counter.update(line, refresh=True)
+            self._counter = StatusLine(is_shared=sys.stdout.isatty())
+        self._counter.draw(f"{counted(self._generated, 'token')} · {now - self._began:.0f} s")
 
 
 class EventLines(Watcher):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,9 +29,6 @@ from lmql_lite.errors import (
 from lmql_lite.options import OptionRow
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from lmql_lite.api import Query
     from lmql_lite.models.base import Model
 
@@ -41,6 +41,17 @@ EXIT_CODES: Mapping[type[LmqlLiteError], int] = {
     BudgetError: 7,
 }
 INTERRUPTED = 130
+
+_STYLES: Mapping[str, dict[str, Any]] = {
+    "note": {"fg": "yellow", "bold": True},
+    "place": {"bold": True},
+    "carets": {"fg": "red", "bold": True},
+    "hint": {"fg": "cyan", "bold": True},
+}
+_STYLED = re.compile(
+    r"(?m)^(?:(?P<note>(?:note|warning):)|(?P<place>\S[^\n]*?:\d+:(?:\d+:)?)(?= )|(?P<carets> +\^+)$|(?P<hint> +hint:))"
+)
+"""The parts of a report that have a colour."""
 
 RUN_MODEL = click.option(
     "--model",
@@ -242,10 +253,7 @@ def write_error(text: str) -> None:
     in colours where there are any."""
     shown = (one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
     text = "".join(shown)
-    if has_colour():
-        console().print(coloured(text), soft_wrap=True)
-    else:
-        click.echo(text, err=True)
+    click.echo(coloured(text) if has_colour() else text, err=True, color=True)
 
 
 def has_colour() -> bool:
@@ -256,26 +264,64 @@ def has_colour() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def console() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True, force_terminal=True, highlight=False, no_color=not has_colour())
-
-
-def coloured(report: str) -> Text:
-    """A report with its places in bold, and carets and hints in colours."""
-    from rich.text import Text
-
-    text = Text(report)
-    text.highlight_regex(r"(?m)^\S[^\n]*?:\d+:(\d+:)?(?= )", "bold")
-    text.highlight_regex(r"(?m)^ +\^+$", "bold red")
-    text.highlight_regex(r"(?m)^ +hint:", "bold cyan")
-    text.highlight_regex(r"(?m)^(note|warning):", "bold yellow")
-    return text
+def coloured(report: str) -> str:
+    """A report with its places in bold, and notes, carets and hints in colours."""
+    return _STYLED.sub(lambda found: click.style(found[0], **_STYLES[found.lastgroup or ""]), report)
 
 
 def colour_chosen(context: click.Context, option: click.Parameter, given: str) -> None:
     context.color = {"always": True, "never": False}.get(given, context.color)
+
+
+class StatusLine:
+    """One line on stderr that is drawn over itself. What the program prints meanwhile appears above it.
+
+    `is_shared`: stdout is the same terminal, so that the line makes room for each line printed there.
+    """
+
+    def __init__(self, *, is_shared: bool) -> None:
+        self._shared = contextlib.ExitStack()
+        self._above = Above(self, sys.stdout) if is_shared else None
+        if self._above is not None:
+            self._shared.enter_context(contextlib.redirect_stdout(cast("TextIO", self._above)))
+
+    def draw(self, text: str) -> None:
+        text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps is not erased whole
+        shown = click.style(text, dim=True) if has_colour() else text
+        click.echo(f"\r\x1b[K{shown}", nl=False, err=True, color=True)
+
+    def erase(self) -> None:
+        click.echo("\r\x1b[K", nl=False, err=True, color=True)
+
+    def close(self) -> None:
+        self.erase()
+        self._shared.close()
+        if self._above is not None:
+            self._above.finish()
+
+
+class Above:
+    """Stdout of a program while a status line is drawn: whole lines are written at once, the rest when it ends."""
+
+    def __init__(self, line: StatusLine, out: TextIO) -> None:
+        self._line = line
+        self._out = out
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        whole, newline, self._begun = (self._begun + text).rpartition("\n")
+        if newline:
+            self._line.erase()
+            self._out.write(whole + newline)
+            self._out.flush()
+        return len(text)
+
+    def finish(self) -> None:
+        self._out.write(self._begun)
+        self._begun = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
 
 
 COLOUR = click.option(

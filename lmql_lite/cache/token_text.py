@@ -68,6 +68,13 @@ def spelled(tokens: Sequence[int], vocabulary: Vocabulary | None) -> str:
     return " ".join([*parts, quoted(text)] if text or not parts else parts)
 
 
+def after_beginning(tokens: Sequence[int], vocabulary: Vocabulary | None) -> Sequence[int]:
+    """The tokens without the one that a model's tokenizer sets before every text."""
+    if not tokens or vocabulary is None or vocabulary is BYTES or vocabulary[tokens[0]] is not None:
+        return tokens
+    return tokens[1:]
+
+
 def shortened(text: str, width: int) -> str:
     """Beginning and end of a long text."""
     if len(text) <= width:
@@ -108,7 +115,8 @@ class Difference:
         place = self.place(vocabulary, unit)
         named = ", ".join(spelled([token], vocabulary) for token in self.stored[:NAMED])
         if len(self.stored) > NAMED:
-            named += f" and {len(self.stored) - NAMED} others"
+            others = len(self.stored) - NAMED
+            named += f" and {others} other{'' if others == 1 else 's'}"
         if self.asked is not None:
             return f"{place}: stored {named or 'nothing'}, asked {spelled([self.asked], vocabulary)}"
         if named:
@@ -117,10 +125,11 @@ class Difference:
 
     def place(self, vocabulary: Vocabulary | None, unit: str = "token") -> str:
         """`at token 37, after "Q: Why did"`."""
-        before = spelled(self.before, vocabulary)
-        if len(before) > SHOWN:
-            before = f"…{before[-SHOWN:]}"
-        return f"at {unit} {len(self.before) + 1}, {f'after {before}' if self.before else 'the first'}"
+        before = after_beginning(self.before, vocabulary)
+        text = spelled(before, vocabulary)
+        if len(text) > SHOWN:
+            text = f"…{text[-SHOWN:]}"
+        return f"at {unit} {len(self.before) + 1}, {f'after {text}' if before else 'the first'}"
 
 
 def difference(stored: Children, path: Sequence[int]) -> Difference:

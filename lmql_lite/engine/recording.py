@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,7 @@ from typing import Literal
 from lmql_lite.cache.file_contents import ModelEntries, read_file
 from lmql_lite.cache.model_trees import ModelTrees
 from lmql_lite.cache.node_table import ROOT
-from lmql_lite.cache.token_text import BYTES, Vocabulary, difference, spelled
+from lmql_lite.cache.token_text import BYTES, Vocabulary, after_beginning, difference, spelled
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.settings import Settings
@@ -134,7 +134,8 @@ class RecordedRun:
     def _change(self, path: tuple[int, ...]) -> str:
         assert self._before is not None, "there is something to compare with"
         found = difference(self._before.tree.children, path)
-        place = f"after {_tail(found.before, self._vocabulary)}" if found.before else "at the beginning"
+        before = after_beginning(found.before, self._vocabulary)
+        place = f"after {_tail(before, self._vocabulary)}" if before else "at the beginning"
         if found.asked is None:
             return f"{place}: not recorded under these conditions, or this seed"
         at = len(found.before)
@@ -154,7 +155,7 @@ def _onward(entries: ModelEntries, path: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _tail(tokens: tuple[int, ...], vocabulary: Vocabulary) -> str:
+def _tail(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
     text = spelled(tokens, vocabulary)
     return text if len(text) <= SHOWN else f"…{text[-SHOWN:]}"
 

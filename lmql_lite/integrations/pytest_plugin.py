@@ -114,10 +114,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in reports:
             told = dict(getattr(report, "user_properties", ()))
             if getattr(report, "when", "") == "teardown" and told.get("lq_tokens_asked"):
-                asked.append(
-                    f"{told['lq_recording']}: {told['lq_tokens_asked']} tokens asked, "
-                    f"{told['lq_tokens_recorded']} known"
-                )
+                number = told["lq_tokens_asked"]
+                tokens = f"{number} token{'' if number == 1 else 's'}"
+                asked.append(f"{told['lq_recording']}: {tokens} asked, {told['lq_tokens_recorded']} known")
                 asked += [f"    {change}" for name, change in report.user_properties if name == "lq_change"]
     if asked:
         terminalreporter.section("lq recordings")

@@ -83,6 +83,22 @@ def _of_hub(name: str) -> tuple[Path, str]:
     return found, found.name
 
 
+def downloaded() -> tuple[str, ...]:
+    """Names of the models of the hub that are on this machine, in order."""
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        found = scan_cache_dir(constants.HF_HUB_CACHE).repos
+    except CacheNotFound:
+        return ()
+    return tuple(sorted(each.repo_id for each in found if each.repo_type == "model" and _has_config(each.repo_path)))
+
+
+def _has_config(repository: Path) -> bool:
+    return any(repository.glob("snapshots/*/config.json"))
+
+
 def _hub_bytes(name: str) -> int:
     """Size of the files of a model on the hub. Raises ModelError where the hub does not tell it."""
     from huggingface_hub import HfApi

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.cache.encoder import EncoderCache, EncoderEntry
+from lmql_lite.cache.kv.cache_names import cache_of, cache_parameter
 from lmql_lite.cache.kv.kv_config import KVCacheConfig
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
 from lmql_lite.cache.kv.kv_layout import from_cache
@@ -217,7 +218,7 @@ class MultimodalModel(ModelObject):
         import torch
 
         device, begin = self._network.device, known.length
-        given: dict[str, Any] = {"past_key_values": known.cache(device, crosses=self.encoding.is_speech)}
+        given: dict[str, Any] = {cache_parameter(self._network): known.cache(device, crosses=self.encoding.is_speech)}
         tokens = torch.from_numpy(whole.tokens[begin:]).to(device)
         given |= self._heard(whole, tokens) if self.encoding.is_speech else self._seen(whole, tokens, begin)
         keep = torch.tensor(rows, device=device)
@@ -227,7 +228,7 @@ class MultimodalModel(ModelObject):
         self.fed_tokens += len(tokens)
         output = self._network(**given, use_cache=True)
         logits = output.logits[0]
-        return (logits if "logits_to_keep" in self._takes else logits[keep]), output.past_key_values
+        return (logits if "logits_to_keep" in self._takes else logits[keep]), cache_of(output)
 
     def _heard(self, whole: Unfolded, tokens: torch.Tensor) -> dict[str, Any]:
         """Inputs of a decoder that attends to a clip."""

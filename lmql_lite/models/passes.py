@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from lmql_lite.cache.kv.cache_names import cache_parameter
 from lmql_lite.models.kv_rows import PAGE, KVSequence
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def forward(
         logits: torch.Tensor = network(
             input_ids=torch.tensor([tokens], device=device),
             position_ids=torch.tensor([places], device=device),
-            past_key_values=_cache_class()(rows, step),
             use_cache=True,
+            **{cache_parameter(network): _cache_class()(rows, step)},
             **more,
         ).logits[0]
     if not picks_places:

@@ -89,6 +89,8 @@ def load(model: str, **access: Unpack[Access]) -> Model:
         return _demo()
     if model == "smol":
         return _local("smol", access, "smol")
+    if kind == "local" and name.startswith("llama.cpp:"):
+        raise ModelError(f"no model is called {model!r}", hint=f"did you mean llamacpp:{name.partition(':')[2]}?")
     if kind == "local" and name:
         return _local(name, access)
     if kind == "llamacpp" and name:
@@ -99,15 +101,31 @@ def load(model: str, **access: Unpack[Access]) -> Model:
         return LlamaCppModel(name)
     if Path(model).is_dir() or (model.endswith(".gguf") and Path(model).is_file()):
         hint = f"did you mean local:{model}?"
-    elif model.startswith("llama.cpp:"):
+    elif kind == "llama.cpp":
         hint = f"did you mean llamacpp:{name}?"
+    elif kind in ("openai", "hf", *SERVERS) and name:
+        hint = f"did you mean {kind}/{name}?"
     else:
         hint = did_you_mean(model, ("demo", "smol")) or _behind(model)
     raise ModelError(f"no model is called {model!r}", hint=hint)
 
 
+def here() -> tuple[str, ...]:
+    """Ids of the models that run in this process and need no download: `demo`, and where torch is installed `smol` and
+    those of the hub's folder on this machine."""
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        return ("demo",)
+    from lmql_lite.models.model_files import downloaded, smol_file
+
+    try:
+        smol_file()
+    except ModelError:
+        return ("demo", *(f"local:{name}" for name in downloaded()))
+    return ("demo", "smol", *(f"local:{name}" for name in downloaded()))
+
+
 async def listed(**access: Unpack[Access]) -> tuple[str, ...]:
-    """Ids of the models that a server lists, in its order. Raises ModelError."""
+    """Names of the models that a server lists, in its order. Raises ModelError."""
     from lmql_lite.models.openai.model import OpenAIModel
 
     found = _behind_an_api("", {**access, "base_url": access.get("base_url") or os.environ.get("LQ_BASE_URL")})

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from lmql_lite.cache.kv.cache_names import cache_of, cache_parameter
 from lmql_lite.models.packed_rows import ScoreJob
 from lmql_lite.tokens import common_length
 
@@ -45,7 +46,7 @@ class SingleRows:
         self._live: list[_Live] = []
         parameters = inspect.signature(network.forward).parameters
         self._picks_places = "logits_to_keep" in parameters
-        self._past_name = "cache_params" if "cache_params" in parameters else "past_key_values"
+        self._past_name = cache_parameter(network)
 
     def run(self, jobs: Sequence[ScoreJob]) -> None:
         """Computes the logits of all jobs. After an error nothing is known."""
@@ -149,12 +150,7 @@ class SingleRows:
             options["logits_to_keep"] = rows
         output = self._network(**options)
         logits = output.logits[0] if self._picks_places else output.logits[0, rows]
-        return logits, None if self.kind == "none" else _past_of(output)
-
-
-def _past_of(output: Any) -> Past:
-    past = getattr(output, "past_key_values", None)
-    return getattr(output, "cache_params", None) if past is None else past
+        return logits, None if self.kind == "none" else cache_of(output)
 
 
 def cache_kind(network: Any) -> Kind:
@@ -163,7 +159,7 @@ def cache_kind(network: Any) -> Kind:
 
     with torch.inference_mode():
         tokens = torch.zeros((1, 2), dtype=torch.long, device=network.device)
-        past = _past_of(network(input_ids=tokens, use_cache=True))
+        past = cache_of(network(input_ids=tokens, use_cache=True))
     if past is None:
         return "none"
     if isinstance(past, tuple):
@@ -181,8 +177,7 @@ def _moves_on(network: Any) -> bool:
     ids = tuple(number % 7 + 1 for number in range(9))
     rows = SingleRows.__new__(SingleRows)
     rows.kind, rows.passes, rows._network, rows._picks_places = "state", 0, network, False
-    rows._past_name = "cache_params" if "cache_params" in inspect.signature(network.forward).parameters else ""
-    rows._past_name = rows._past_name or "past_key_values"
+    rows._past_name = cache_parameter(network)
     try:
         with torch.inference_mode():
             device = network.device

@@ -187,7 +187,7 @@ def test_a_miss_says_at_which_token_another_text_was_asked(joke: Shell) -> None:
     assert (code, out) == (
         6,
         "[JOKE]  line 2: 0 tokens known; the next one is not known\n"
-        '  at token 3, after <0> "A": stored " good", asked " b"\n',
+        '  at token 3, after "A": stored " good", asked " b"\n',
     )
     code, out = explained(joke, JOKE.replace("\\nA:", "\\nAnswer:"), "--cache", "joke.tokens")
     first, second, why = out.splitlines()

@@ -344,18 +344,27 @@ def test_check_reports_a_condition_that_cannot_be_met(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "instead"), [("serve-model", "local:NAME"), ("usage", "--help"), ("version", "--version")]
+    ("command", "instead"),
+    [
+        ("serve-model", "local:NAME"),
+        ("usage", "--help"),
+        ("version", "--version"),
+        ("fmt", "lq check"),
+        ("chekc", "check"),
+    ],
 )
-def test_a_command_of_lmql_says_what_to_write(shell: Shell, command: str, instead: str) -> None:
+def test_a_command_that_is_not_here_says_what_to_write(shell: Shell, command: str, instead: str) -> None:
     ended = shell(command)
     assert ended.code == 2 and f"there is no command {command}" in ended.err and instead in ended.err
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
-@pytest.mark.parametrize("options", [[], ["--json"], ["--format", "events"]])
-def test_a_full_disk_is_one_sentence_and_no_bug(tmp_path: Path, options: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["run", "q.lq"], ["run", "q.lq", "--json"], ["run", "q.lq", "--format", "events"], ["check", "q.lq"]]
+)
+def test_a_full_disk_is_one_sentence_and_no_bug(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "q.lq").write_text(GREET)
-    command = [sys.executable, "-m", "lmql_lite", "run", "q.lq", *options]
+    command = [sys.executable, "-m", "lmql_lite", *arguments]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "Error: the result cannot be written: No space left on device\n")

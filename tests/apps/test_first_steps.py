@@ -88,7 +88,13 @@ def test_a_wrong_pyproject_is_a_sentence_with_the_file(tmp_path: Path, table: st
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("gpt-4o", "did you mean openai/gpt-4o?"), ("dmeo", "did you mean demo?"), ("org/name", "use `demo`")],
+    [
+        ("gpt-4o", "did you mean openai/gpt-4o?"),
+        ("dmeo", "did you mean demo?"),
+        ("org/name", "use `demo`"),
+        ("ollama:llama3.2", "did you mean ollama/llama3.2?"),
+        ("openai:gpt-4o", "did you mean openai/gpt-4o?"),
+    ],
 )
 def test_an_unknown_model_has_the_likely_one_as_a_hint(name: str, hint: str) -> None:
     assert not is_known(name)

@@ -350,6 +350,19 @@ def test_what_only_python_could_say_of_a_server_has_a_flag(shell: Shell) -> None
             assert ended.code == 5 and sentence in ended.err
 
 
+def test_the_models_of_this_machine_are_listed_without_a_key(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LQ_BASE_URL", "OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(VLLM, "") as server, serving(OPENAI_CHAT, "") as other:
+        usual = {"ollama": server.base_url, "vllm": "http://localhost:9/v1", "llamacpp": other.base_url + "/nothing"}
+        monkeypatch.setattr("lmql_lite.models.registry.SERVERS", usual)
+        monkeypatch.setattr("lmql_lite.models.registry.here", lambda: ("demo", "local:org/tiny"))
+        ended = shell("models")
+        assert (ended.code, ended.out) == (0, "demo\nlocal:org/tiny\nollama/stub\n")
+        monkeypatch.setenv("LQ_BASE_URL", server.base_url)
+        assert shell("models").out.endswith("ollama/stub\nopenai/stub\n")
+
+
 def test_the_models_of_a_server_are_listed(shell: Shell) -> None:
     with serving(VLLM, "") as server:
         ended = shell("models", "--base-url", server.base_url)

@@ -106,6 +106,16 @@ def test_the_counter_is_erased_before_the_result_is_written(started: Started) ->
     assert (code, lines) == (0, ["[", '  " Camera\\n"', "]"])
 
 
+def test_a_line_that_the_query_prints_stands_above_the_counter(started: Started, folder: Path) -> None:
+    (folder / "prints.lq").write_text(
+        f"{PACK}{SLOW}{PACK}print('one\\ntw', end='')\nprint('o')\n{SLOW}{PACK}print('rest', end='')\nreturn [THING]\n"
+    )
+    terminal = started("run", "prints.lq", "--var", "place=Rome", COLUMNS="12")
+    code, lines = terminal.ended()
+    assert re.search(rb"1 tokens|[2-9] tokens", terminal.raw), "a counter was drawn"
+    assert (code, lines) == (0, ["one", "two", "rest[", '  " Camera\\n"', "]"])
+
+
 def test_the_line_of_usage_follows_the_result(started: Started) -> None:
     code, lines = started("run", "-u", "value.lq", "--var", "place=Rome").ended()
     assert (code, lines[:3]) == (0, ["[", '  " Camera\\n"', "]"])

@@ -368,11 +368,11 @@ def test_the_first_difference_of_a_path_is_told() -> None:
     asked = tree.extend(tree.extend(node, 3), 0)  # nodes that the run itself adds
     found = difference(tree.stored_children, tree.path(asked))
     assert (found.before, found.asked, found.stored) == ((4, 0, 1), 3, (2, 5, 6, 7))
-    assert found.describe(words) == 'at token 4, after <4> "Q:": stored " the", " an", " one" and 1 others, asked " a"'
-    assert found.describe(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 others, asked [3]"
+    assert found.describe(words) == 'at token 4, after "Q:": stored " the", " an", " one" and 1 other, asked " a"'
+    assert found.describe(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 other, asked [3]"
     whole = difference(tree.stored_children, tree.path(node))
     assert whole.asked is None and whole.describe(words).startswith(
-        'at token 4, after <4> "Q:": the text that is stored went'
+        'at token 4, after "Q:": the text that is stored went'
     )
     assert difference(tree.stored_children, (0,)).describe(words) == 'at token 1, the first: stored <4>, asked "Q"'
     assert difference(tree.stored_children, (4, 0, 1, 2)).describe(words).endswith("nothing is stored")

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import HfApi, constants
 
 from lmql_lite.errors import ModelError
-from lmql_lite.models.model_files import located
+from lmql_lite.models.model_files import downloaded, located
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -58,3 +58,22 @@ def test_without_a_network_a_model_that_is_not_here_is_a_sentence() -> None:
     with pytest.raises(ModelError, match="could be found on the hub") as raised:
         located("owner/tiny")
     assert "network" in (raised.value.hint or "")
+
+
+def test_models_that_were_downloaded_are_listed_and_data_sets_and_halves_are_not(cache: Path) -> None:
+    for folder, file in (
+        ("models--owner--tiny", "config.json"),
+        ("models--owner--half", "tokenizer.json"),
+        ("datasets--owner--rows", "config.json"),
+    ):
+        snapshot = cache / folder / "snapshots" / COMMIT
+        snapshot.mkdir(parents=True)
+        (cache / folder / "refs").mkdir()
+        (cache / folder / "refs" / "main").write_text(COMMIT)
+        (snapshot / file).write_text("{}")
+    assert downloaded() == ("owner/tiny",)
+
+
+def test_a_machine_without_downloads_has_no_models_of_the_hub(cache: Path) -> None:
+    cache.rmdir()
+    assert downloaded() == ()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.cache.kv.block_policy import BlockPolicy
+from lmql_lite.cache.kv.cache_names import cache_parameter
 from lmql_lite.cache.kv.kv_blocks import Divergence, can_rotate, divergence, rotated_kv
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
 from lmql_lite.cache.kv.kv_layout import KV, Unsupported, from_cache, to_cache
@@ -54,7 +55,7 @@ def _continued(network: Any, tokens: tuple[int, ...], kv: KV, known: int) -> KV:
     past = to_cache(kv, network.device)
     new = torch.tensor([tokens[known:]], device=network.device)
     with torch.inference_mode():
-        network(input_ids=new, past_key_values=past, use_cache=True, logits_to_keep=1)
+        network(input_ids=new, use_cache=True, logits_to_keep=1, **{cache_parameter(network): past})
     return from_cache(past, len(tokens))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from lmql_lite.cache.kv.cache_names import cache_parameter
 from lmql_lite.cache.kv.kv_layout import KV, Unsupported, from_cache
 from lmql_lite.cache.kv.kv_page import KVError
 
@@ -145,7 +146,7 @@ def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> b
         ids = torch.tensor([list(tokens)], device=network.device)
         places = torch.arange(place, place + len(tokens), device=network.device)[None]
         with torch.inference_mode():
-            network(input_ids=ids, position_ids=places, past_key_values=past, use_cache=True)
+            network(input_ids=ids, position_ids=places, use_cache=True, **{cache_parameter(network): past})
         return from_cache(past, len(tokens))
 
     try:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lmql_lite.cache.kv import kv_blocks
+from lmql_lite.cache.kv.cache_names import cache_parameter
 from lmql_lite.cache.kv.kv_blocks import (
     SimpleLRUCache,
     can_rotate,
@@ -27,7 +28,7 @@ def block(network: Any, tokens: Any, place: int = 0) -> Any:
     past = transformers.DynamicCache()
     with torch.inference_mode():
         places = torch.arange(place, place + len(tokens))[None]
-        network(input_ids=tokens[None], position_ids=places, past_key_values=past, use_cache=True)
+        network(input_ids=tokens[None], position_ids=places, use_cache=True, **{cache_parameter(network): past})
     return from_cache(past, len(tokens))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lmql_lite.cache.kv.cache_names import cache_of
 from lmql_lite.cache.kv.kv_config import KVCacheMetadata
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
 from lmql_lite.cache.kv.kv_layout import Unsupported, from_cache, model_fingerprint, to_cache
@@ -154,7 +155,7 @@ def test_check_13_recurrent_and_linear_layers_are_refused_and_still_run(name: st
     network = tiny(name)
     with torch.inference_mode():
         answer = network(input_ids=prompt(20)[None], use_cache=True)
-    past = getattr(answer, "past_key_values", None)
+    past = cache_of(answer)
     past = getattr(answer, "cache_params", None) if past is None else past
     with pytest.raises(Unsupported):
         from_cache(past, 20)
