@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import keyword
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from lmql_lite.errors import Span
@@ -30,20 +31,20 @@ class ClauseExtent(NamedTuple):
     value: list[Lexeme]
 
 
+@dataclass(eq=False)
 class LineParser:
     """Reader of the logical lines of one query, from the first to the last."""
 
-    def __init__(self, source: Source, lines: list[LogicalLine], problems: Problems) -> None:
-        self.source = source
-        self.lines = lines
-        self.problems = problems
-        self.python = PythonReader(source, problems)
-        self.at = 0
-        """Index of the line that is read next."""
-        self.end = 0
-        """Place after what was read last, white space and punctuation left out."""
-        self.loops = 0
-        """Loops that are open."""
+    source: Source
+    lines: list[LogicalLine]
+    problems: Problems
+    python: PythonReader
+    at: int = 0
+    """Index of the line that is read next."""
+    end: int = 0
+    """Place after what was read last, white space and punctuation left out."""
+    loops: int = 0
+    """Loops that are open."""
 
     @property
     def line(self) -> LogicalLine | None:
