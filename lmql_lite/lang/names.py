@@ -62,6 +62,18 @@ def every_node(tree: ast.AST) -> list[ast.AST]:
     return found
 
 
+def reads(tree: ast.AST, name: str) -> bool:
+    """True if a tree reads this name."""
+    return any(isinstance(node, ast.Name) and node.id == name for node in every_node(tree))
+
+
+def is_named(node: ast.expr) -> bool:
+    """True if this is a name, or an attribute of one: it can be looked up without calling anything."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
 def words(tree: ast.AST) -> list[ast.Name]:
     """Functions of the language that a clause calls. Anywhere else such a word is a name as any other."""
     calls = [node.func for node in every_node(tree) if isinstance(node, ast.Call)]

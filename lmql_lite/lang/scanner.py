@@ -53,7 +53,7 @@ INFIX_WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "a
 OPERAND_WORDS = frozenset({"None", "True", "False"})
 
 # No line inside an open bracket begins with one of these: the bracket must have been forgotten.
-STATEMENT_WORDS = frozenset(
+UNBRACKETED_WORDS = frozenset(
     {"def", "class", "return", "while", "with", "try", "except", "finally", "raise", "import", "from", "pass", "break"}
     | {"continue", "del", "global", "nonlocal", "assert", "elif"}
 )
@@ -75,6 +75,16 @@ def ends_operand(lexeme: Lexeme) -> bool:
     if lexeme.kind == "name":
         return not keyword.iskeyword(lexeme.text) or lexeme.text in OPERAND_WORDS
     return lexeme.kind in ("number", "string") or lexeme.text in (")", "]", "}", "...")
+
+
+def begins_operand(lexeme: Lexeme) -> bool:
+    """True if this is a number, a string or a name, which no operand can stand before."""
+    return lexeme.kind in ("number", "string") or (lexeme.kind == "name" and lexeme.text not in INFIX_WORDS)
+
+
+def are_apart(left: Lexeme, right: Lexeme) -> bool:
+    """True if these are two operands without an operator between them; a string goes on with a string."""
+    return ends_operand(left) and begins_operand(right) and not left.kind == right.kind == "string"
 
 
 class Indent(NamedTuple):
@@ -177,10 +187,10 @@ class Scanner:
             lexeme = Lexeme(kind, text[start:position], start, position, len(openers))
             if fresh and openers:
                 fresh = False
-                if self._statement_word(lexeme, lexemes):
+                if kind == "name" and lexeme.text in UNBRACKETED_WORDS and lexemes[-1].text != "yield":
                     self._unclosed_bracket(line, openers[-1].lexeme)
                     return
-                if self._two_operands(lexemes[-1], lexeme):
+                if are_apart(lexemes[-1], lexeme):
                     openers[-1] = openers[-1]._replace(doubt=True)
             if kind == "op":
                 if lexeme.text in CLOSER_OF:
@@ -197,16 +207,6 @@ class Scanner:
             self._unclosed_bracket(line, openers[-1].lexeme)
             return
         self.position = position
-
-    @staticmethod
-    def _statement_word(lexeme: Lexeme, before: list[Lexeme]) -> bool:
-        return lexeme.text in STATEMENT_WORDS and lexeme.kind == "name" and before[-1].text != "yield"
-
-    @staticmethod
-    def _two_operands(left: Lexeme, right: Lexeme) -> bool:
-        if not ends_operand(left) or (left.kind == right.kind == "string"):
-            return False
-        return right.kind in ("number", "string") or (right.kind == "name" and right.text not in INFIX_WORDS)
 
     # Mistakes ----------------------------------------------------------------------------------------------------
 

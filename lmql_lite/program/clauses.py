@@ -21,7 +21,7 @@ from lmql_lite.constraints.units import Unit
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
-from lmql_lite.lang.names import Names, every_node, values, words
+from lmql_lite.lang.names import Names, every_node, is_named, reads, values, words
 from lmql_lite.program.bytecode import code_of, compiled, span_of
 from lmql_lite.program.conditions import All, Any, Atom, Condition, at_compile_time, bounds_length, reach, truth
 from lmql_lite.program.json_types import JsonType
@@ -162,7 +162,7 @@ def predicate(node: ast.expr, span: Span, hole: str) -> Predicate:
     """Any Python. A call of a function may tell it whether the text is complete."""
     code = compiled(node, span)
     match node:
-        case ast.Call(function, arguments, keywords) if _is_named(function, hole):
+        case ast.Call(function, arguments, keywords) if is_named(function) and not reads(function, hole):
             starred = any(isinstance(argument, ast.Starred) for argument in arguments)
             if not starred and all(keyword.arg not in ("final", None) for keyword in keywords):
                 final = ast.keyword("final", ast.Name(FINAL, ast.Load()))
@@ -170,13 +170,6 @@ def predicate(node: ast.expr, span: Span, hole: str) -> Predicate:
                 call = FinalCall(compiled(told, span), compiled(function, span), len(arguments))
                 return Predicate(span, code, call)
     return Predicate(span, code)
-
-
-def _is_named(function: ast.expr, hole: str) -> bool:
-    """True if it can be looked up before the hole has a value, without calling anything."""
-    while isinstance(function, ast.Attribute):
-        function = function.value
-    return isinstance(function, ast.Name) and function.id != hole
 
 
 LENGTH = "length of the hole"

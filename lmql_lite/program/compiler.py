@@ -13,7 +13,7 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.docstrings import OFFERED, Function, moved, offers
 from lmql_lite.lang.names import every_node
 from lmql_lite.lang.scope import Scope, check
-from lmql_lite.options import clash, decoder_named, decoder_problem, option_problem, value_problem
+from lmql_lite.options import clash, decoder_named, option_problem, value_problem
 from lmql_lite.program.bytecode import code_of, code_of_call, compiled, constant
 from lmql_lite.program.conditions import All
 from lmql_lite.program.control_flow import ControlFlow
@@ -90,7 +90,10 @@ class Compiler(ControlFlow):
             ops=segmented(self.ops, prologue),
             prologue=prologue,
             decoder=decoder.name if decoder else None,
-            options=tuple(self._option(argument) for argument in decoder.arguments) if decoder else (),
+            options=tuple(
+                OptionCode(argument.span, argument.name, code_of(argument.value))
+                for argument in (decoder.arguments if decoder else ())
+            ),
             model=OptionCode(tree.model.span, "model", code_of(tree.model)) if tree.model else None,
             holes=self._names,
             inputs=inputs,
@@ -120,9 +123,6 @@ class Compiler(ControlFlow):
         if ast.While in kinds:
             tree = Counting().visit(copy.deepcopy(tree))
         return Let(code.span, compiled(tree, code.span))
-
-    def _option(self, argument: nodes.ArgumentNode) -> OptionCode:
-        return OptionCode(argument.span, argument.name, code_of(argument.value))
 
     # Prompts -----------------------------------------------------------------------------------------------------
 
@@ -177,10 +177,7 @@ class Compiler(ControlFlow):
     # Refusals ----------------------------------------------------------------------------------------------------
 
     def _check_header(self, decoder: nodes.DecoderNode) -> None:
-        problem = decoder_problem(decoder.name)
-        if problem is not None:
-            self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
-        seen, known = set[str](), dict[str, Any]()
+        known = dict[str, Any]()
         for argument in decoder.arguments:
             problem = option_problem(argument.name, decoder.name)
             if problem is None and (value := constant(argument.value.tree.body)) is not None:
@@ -188,9 +185,6 @@ class Compiler(ControlFlow):
                 problem = value_problem(argument.name, value)
             if problem is not None:
                 self._problems.append(QueryError(problem.sentence, span=argument.span, hint=problem.hint))
-            if argument.name in seen:
-                self._problems.append(QueryError(f"{argument.name} is given twice", span=argument.span))
-            seen.add(argument.name)
         if self._problems:
             return
         problem = clash(decoder_named(decoder.name), known.get("temperature"), known.get("n"))

@@ -96,20 +96,6 @@ class Assembly:
             assert isinstance(op, Jumping)
             self.ops[at] = replace(op, target=len(self.ops))
 
-    def leave_loop(self, span: Span) -> None:
-        """`break`."""
-        loop = self.loops[-1]
-        loop.breaks.append(self._leave(span, loop.around, -1))
-
-    def go_on(self, span: Span) -> None:
-        """`continue`."""
-        loop = self.loops[-1]
-        self._leave(span, loop.depth, loop.head)
-
-    def give_back(self, op: Return) -> None:
-        """`return`."""
-        self._note_way(self.add(op), 0)
-
     def guarded(self, span: Span, body: Callable[[], object], final: Callable[[], object]) -> None:
         """`try: body finally: final`, each of which writes its ops."""
         place = OpenFinally(self.depth)
@@ -141,14 +127,14 @@ class Assembly:
             assert isinstance(end, EndFinally)
             self.ops[final.end] = replace(end, onward=tuple(sorted(final.onward)))
 
-    def _leave(self, span: Span, depth: int, target: int) -> int:
+    def leave(self, span: Span, depth: int, target: int) -> int:
         if depth == self.depth:
             return self.add(Jump(span, target))
         at = self.add(Leave(span, depth, target))
-        self._note_way(at, depth)
+        self.note_way(at, depth)
         return at
 
-    def _note_way(self, at: int, depth: int) -> None:
+    def note_way(self, at: int, depth: int) -> None:
         passed = [final for final in reversed(self._finals) if final.depth >= depth]
         if passed:
             self.ways[at] = passed
@@ -175,16 +161,16 @@ class ControlFlow(Assembly):
             case nodes.MatchNode():
                 self._match(statement)
             case nodes.BreakNode(span):
-                self.leave_loop(span)
+                self.loops[-1].breaks.append(self.leave(span, self.loops[-1].around, -1))
             case nodes.ContinueNode(span):
-                self.go_on(span)
+                self.leave(span, self.loops[-1].depth, self.loops[-1].head)
             case nodes.ReturnNode(span, value):
-                self.give_back(Return(span, code_of(value) if value else None))
+                self.note_way(self.add(Return(span, code_of(value) if value else None)), 0)
             case _:
                 assert_never(statement)
 
     def _if(self, branch: nodes.IfNode) -> None:
-        over_body = self._jump_if(branch.test, when=False)
+        over_body = self.jump_unless(branch.test)
         self.block(branch.body)
         if not branch.orelse:
             self.land(over_body)
@@ -198,7 +184,7 @@ class ControlFlow(Assembly):
 
     def _while(self, loop: nodes.WhileNode) -> None:
         head = len(self.ops)
-        out = self._jump_if(loop.test, when=False)
+        out = self.jump_unless(loop.test)
         self._loop(loop, OpenLoop(head, self.depth, self.depth), out)
 
     def _for(self, loop: nodes.ForNode) -> None:
@@ -214,7 +200,7 @@ class ControlFlow(Assembly):
         """Body and `else` of a loop whose test, at `out`, leaves it; only `break` skips the `else`."""
         self.loops.append(place)
         self.block(loop.body)
-        self.go_on(loop.span)
+        self.leave(loop.span, place.depth, place.head)
         self.loops.pop()
         self.depth = place.around
         self.land(out)
@@ -311,8 +297,8 @@ class ControlFlow(Assembly):
             self.land(other)
         self.land(*outs)
 
-    def _jump_if(self, test: nodes.Expression, *, when: bool) -> int:
-        return self.add(JumpIf(test.span, code_of(test), when, -1))
+    def jump_unless(self, test: nodes.Expression) -> int:
+        return self.add(JumpIf(test.span, code_of(test), False, -1))
 
 
 def _assignment(target: ast.expr, name: str, span: Span) -> CodeType:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, STOPS
-from lmql_lite.lang.names import every_node
+from lmql_lite.lang.names import is_named, reads
 from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clash, option_problem, value_problem
 from lmql_lite.program.bytecode import NotWritten, code_of, code_of_call, compiled, constant, span_of
 from lmql_lite.program.clauses import asked
@@ -128,7 +128,7 @@ class Holes:
         for clause in (clause.expression for clause in clauses):
             match clause.tree.body:
                 case ast.Call(function, [ast.Name(hole.name), *others], named) if self._may_be_query(function):
-                    if not any(_reads(each, hole.name) for each in (*others, *(each.value for each in named))):
+                    if not any(reads(each, hole.name) for each in (*others, *(each.value for each in named))):
                         found.append(_callee("where", clause.tree.body, clause.span, hole.name))
         return [each for each in found if each]
 
@@ -144,8 +144,8 @@ def _callee(
 ) -> Callee | None:
     """`node`, if it names something or calls something that has a name. `first` is the hole that it is called with."""
     if not isinstance(node, ast.Call):
-        return Callee(span, form, compiled(node, span), None) if _is_named(node) else None
-    if not _is_named(node.func):
+        return Callee(span, form, compiled(node, span), None) if is_named(node) else None
+    if not is_named(node.func):
         return None
     everything = ast.arguments([], [], ast.arg("by_place"), [], [], ast.arg("by_name"), [])
     pair = ast.Tuple([ast.Name("by_place", ast.Load()), ast.Name("by_name", ast.Load())], ast.Load())
@@ -154,21 +154,10 @@ def _callee(
     return Callee(span, form, compiled(node.func, span), arguments)
 
 
-def _is_named(node: ast.expr) -> bool:
-    """True if it can be looked up without calling anything."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
-
-
 def _is_action(hole: nodes.HoleNode, call: nodes.Expression) -> bool:
     """True if this is `[f(X)]`, not `[f() X]`."""
     behind = hole.span.text[call.span.end : hole.span.end].lstrip()
     return behind[:1] in ("]", ":")
-
-
-def _reads(node: ast.expr, name: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == name for part in every_node(node))
 
 
 def _refuse(problem: Problem | None, span: Span) -> None:
