@@ -1,4 +1,4 @@
-"""Blocks of statements: what may be indented, and Python's compound statements with prompts inside."""
+"""Python's compound statements with prompts inside, and the lines below a line that cannot be read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang import soft_keywords as soft
 from lmql_lite.lang.line_parser import LineParser
+from lmql_lite.lang.names import every_statement
 from lmql_lite.lang.scanner import Indent, Lexeme, LogicalLine
-
-DEEPEST = 60
-"""Levels of nested blocks. Python allows 100."""
 
 LONGEST_ELIF = 60
 """Each `elif` is one level deeper in the tree."""
@@ -28,37 +26,15 @@ Block = tuple[nodes.Statement, ...]
 
 
 class BlockParser(LineParser):
-    """Reader of lines with the blocks below them.
-
-    It never stops: what it cannot place is a problem, and the lines after it are read as usual.
-    """
-
-    depth = 1
-    """Blocks that are open, the query's own among them."""
+    """Reader of lines that open blocks. The statements inside are read by the parser of the whole query."""
 
     def statements(self, level: Indent) -> list[nodes.Statement]:
         """Read lines up to the first one that is less indented than `level`."""
-        statements: list[nodes.Statement] = []
-        self.depth += 1
-        while line := self.line:
-            if self.depth > DEEPEST:
-                self.problem(line.lexemes[0], "this is nested too deeply", "move the inner part into a function")
-            if self.depth > DEEPEST or self.problems.enough:
-                self.at = len(self.lines)
-                break
-            if not self.is_mixed(line, level) and line.indent.columns < level.columns:
-                break
-            is_deeper = line.indent.columns > level.columns
-            statements += self.unexpected_indent(line) if is_deeper else self.statement(line)
-        self.depth -= 1
-        return statements
+        raise NotImplementedError
 
-    def is_mixed(self, line: LogicalLine, level: Indent) -> bool:
-        """True if nobody can tell how the line is indented, which is reported."""
-        is_mixed = line.indent.mixes_with(level)
-        if is_mixed:
-            self.problem(line.lexemes[0], "tabs and spaces are mixed in the indentation", "indent with spaces only")
-        return is_mixed
+    def statement(self, line: LogicalLine) -> list[nodes.Statement]:
+        """The statements of a line, with the block below it."""
+        raise NotImplementedError
 
     def unexpected_indent(self, line: LogicalLine) -> list[nodes.Statement]:
         above = self.lines[self.at - 1] if self.at else line
@@ -70,38 +46,18 @@ class BlockParser(LineParser):
         self.problem(line.lexemes[0], message, hint)
         return self.statements(line.indent)
 
-    def statement(self, line: LogicalLine) -> list[nodes.Statement]:
-        """The statements of a line, with the block below it."""
-        lexemes = line.lexemes
-        if line.broken:
-            return self._broken(line)
-        if soft.begins_clause(lexemes):
-            hint = "write it behind the string it belongs to, or outside the body for the whole query"
-            self.problem(lexemes[0], f"'{lexemes[0].text}' stands inside the body of the query", hint)
-            self.clauses(line)
-            return []
-        if soft.is_definition(lexemes):
-            return self._definition(line)
-        if word := soft.compound_word(lexemes):
-            return self._compound(line, word)
-        known = len(self.problems)
-        statements = self.simple(line, 0)
-        if soft.is_op(lexemes, len(lexemes) - 1, ":") and len(self.problems) > known:
-            statements += self._flat(line)  # the head of a block of another language
-        return statements
-
-    def _broken(self, line: LogicalLine) -> list[nodes.Statement]:
+    def broken_block(self, line: LogicalLine) -> list[nodes.Statement]:
         """Statements below a line that cannot be read."""
         self.at += 1
-        statements = self._flat(line)
+        statements = self.flat_block(line)
         while (after := self.line) and after.indent == line.indent:
             if not soft.is_word(after.lexemes, 0, *soft.CONTINUATIONS):
                 break
             self.at += 1
-            statements += self._flat(after)
+            statements += self.flat_block(after)
         return statements
 
-    def _flat(self, line: LogicalLine) -> list[nodes.Statement]:
+    def flat_block(self, line: LogicalLine) -> list[nodes.Statement]:
         """Read the block below a line that could not be read, as if it were not indented."""
         statements: list[nodes.Statement] = []
         while below := self.below(line):
@@ -110,7 +66,7 @@ class BlockParser(LineParser):
 
     # Compound statements ---------------------------------------------------------------------------------------------
 
-    def _definition(self, line: LogicalLine) -> list[nodes.Statement]:
+    def definition(self, line: LogicalLine) -> list[nodes.Statement]:
         end = self.at
         while end + 1 < len(self.lines) and soft.is_op(self.lines[end].lexemes, 0, "@"):
             if self.lines[end + 1].indent != line.indent:
@@ -139,7 +95,7 @@ class BlockParser(LineParser):
         self.end = code.span.end
         return [self.python.keep(code)]
 
-    def _compound(self, line: LogicalLine, word: str) -> list[nodes.Statement]:
+    def compound(self, line: LogicalLine, word: str) -> list[nodes.Statement]:
         """Python as a whole where no prompt is inside; else head and suite, so that prompts inside are found."""
         if word in ORPHANS:
             _, at = self._head(line, word)
@@ -374,7 +330,7 @@ def _has_prompt(lines: list[LogicalLine]) -> bool:
 
 
 def _prompts(statements: list[nodes.Statement]) -> bool:
-    return any(isinstance(each, nodes.PromptNode) for each in nodes.walk(statements))
+    return any(isinstance(each, nodes.PromptNode) for each in every_statement(statements))
 
 
 def speaks(tree: ast.Module) -> bool:

@@ -46,6 +46,7 @@ class StringLiteral:
     end: int
     prefix: str
     quote: str
+    is_raw: bool
     indent: int
     """Columns that leave each later line of a text in triple quotes: those of its statement (S27)."""
 
@@ -53,12 +54,8 @@ class StringLiteral:
     def at(source: Source, problems: Problems, start: int, end: int, indent: int = 0) -> StringLiteral:
         match = OPENING.match(source.text, start)
         assert match is not None
-        prefix, quote = match.groups()
-        return StringLiteral(source, problems, match.end(), end - len(quote), prefix.lower(), quote, indent)
-
-    @property
-    def is_raw(self) -> bool:
-        return "r" in self.prefix
+        prefix, quote = match[1].lower(), match[2]
+        return StringLiteral(source, problems, match.end(), end - len(quote), prefix, quote, "r" in prefix, indent)
 
     def decoded(self, start: int, end: int) -> str:
         """The text that `[start, end)` of the source stands for."""

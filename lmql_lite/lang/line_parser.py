@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import keyword
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from lmql_lite.errors import Span
@@ -17,7 +18,7 @@ from lmql_lite.lang.keywords import CLAUSES, INLINE_CLAUSES
 from lmql_lite.lang.names import identifier
 from lmql_lite.lang.prompt_parser import PROMPTING, prompt_parts
 from lmql_lite.lang.python_reader import PythonReader
-from lmql_lite.lang.scanner import INFIX_WORDS, Indent, Lexeme, LogicalLine, ends_operand
+from lmql_lite.lang.scanner import Indent, Lexeme, LogicalLine, are_apart, begins_operand, ends_operand
 from lmql_lite.lang.source import Problems, Source
 
 
@@ -30,20 +31,20 @@ class ClauseExtent(NamedTuple):
     value: list[Lexeme]
 
 
+@dataclass(eq=False)
 class LineParser:
     """Reader of the logical lines of one query, from the first to the last."""
 
-    def __init__(self, source: Source, lines: list[LogicalLine], problems: Problems) -> None:
-        self.source = source
-        self.lines = lines
-        self.problems = problems
-        self.python = PythonReader(source, problems)
-        self.at = 0
-        """Index of the line that is read next."""
-        self.end = 0
-        """Place after what was read last, white space and punctuation left out."""
-        self.loops = 0
-        """Loops that are open."""
+    source: Source
+    lines: list[LogicalLine]
+    problems: Problems
+    python: PythonReader
+    at: int = 0
+    """Index of the line that is read next."""
+    end: int = 0
+    """Place after what was read last, white space and punctuation left out."""
+    loops: int = 0
+    """Loops that are open."""
 
     @property
     def line(self) -> LogicalLine | None:
@@ -261,7 +262,7 @@ class LineParser:
             if following is None or not _continues(lexemes[start:], following, line, word):
                 return index, is_whole
             self.at += 1
-            if index > start and _is_apart(lexemes[index - 1], following):
+            if index > start and are_apart(lexemes[index - 1], following.lexemes[0]):
                 hint = "join the two with 'and', or begin the line where the clause begins"
                 self.problem(following.lexemes[0], "nothing joins this line to the condition above it", hint)
                 is_whole = False
@@ -278,7 +279,7 @@ def _continues(expression: list[Lexeme], following: LogicalLine, line: LogicalLi
         return False
     if following.indent.columns > line.indent.columns:
         # below a condition that is complete, a statement is one that is indented for no reason
-        is_apart = bool(expression) and _is_apart(expression[-1], following)
+        is_apart = bool(expression) and are_apart(expression[-1], lexemes[0])
         return not (is_apart and (soft.is_prompt(lexemes) or soft.is_statement(lexemes)))
     if following.indent.columns < line.indent.columns:
         return False
@@ -289,18 +290,8 @@ def _continues(expression: list[Lexeme], following: LogicalLine, line: LogicalLi
     return not expression or not ends_operand(expression[-1])
 
 
-def _is_operand(lexeme: Lexeme) -> bool:
-    return lexeme.kind in ("number", "string") or (lexeme.kind == "name" and lexeme.text not in INFIX_WORDS)
-
-
-def _is_apart(last: Lexeme, following: LogicalLine) -> bool:
-    """Two operands without an operator between them; a string goes on with a string."""
-    first = following.lexemes[0]
-    return ends_operand(last) and _is_operand(first) and not last.kind == first.kind == "string"
-
-
 def _no_operator(lexemes: list[Lexeme], after: int, end: int) -> bool:
-    return after < end and _is_operand(lexemes[after])
+    return after < end and begins_operand(lexemes[after])
 
 
 def _is_prose(lexemes: list[Lexeme]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from lmql_lite.errors import LmqlLiteError, did_you_mean
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, TYPES
-from lmql_lite.lang.names import every_node
+from lmql_lite.lang.names import every_node, every_statement
 from lmql_lite.lang.python_reader import PythonReader
 from lmql_lite.lang.scope import BUILTINS, Scope, python_of
 from lmql_lite.lang.source import Problems, Source
@@ -25,7 +25,7 @@ def lint(query: nodes.QueryNode, scope: Scope, around: Collection[str] = ()) -> 
     """Warnings in source order; never raised. `around` are the names that Python around a docstring binds."""
     problems = Problems()
     check = _Lint(query, scope, problems)
-    for statement in nodes.walk(query.body):
+    for statement in every_statement(query.body):
         if isinstance(statement, nodes.PromptNode) and statement.where:
             check.truth(statement.where.tree.body, statement.where.tree.body)
     if query.where:
@@ -97,7 +97,7 @@ class _Lint:
 
     def numbers(self, query: nodes.QueryNode) -> None:
         """Text of a hole that the query's own Python compares with a number: it fails when the model has been paid."""
-        statements = list(nodes.walk(query.body))
+        statements = every_statement(query.body)
         prompts = [each for each in statements if isinstance(each, nodes.PromptNode)]
         holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode)]
         other = {hole.name for hole in holes if hole.annotation or hole.decorators or hole.call}

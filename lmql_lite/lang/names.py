@@ -1,4 +1,4 @@
-"""Names that a piece of Python binds, and names that it reads from around it."""
+"""Walks over the trees of a query, and the names that a piece of Python binds and reads from around it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, OF_LMQL
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+BINDING = (
+    *(ast.Import, ast.ImportFrom, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
+    *(ast.Global, ast.Nonlocal),
+)
+"""Nodes that bind names by something other than an `ast.Name`."""
 
 Form = Literal["value", "function", "type"]
 """Kind of thing that a query takes an input for."""
@@ -22,18 +29,49 @@ def identifier(written: str) -> str:
     return unicodedata.normalize("NFKC", written)
 
 
+def every_statement(statements: Iterable[nodes.Statement]) -> list[nodes.Statement]:
+    """All statements, with those inside them, in the order of the source."""
+    found: list[nodes.Statement] = []
+    stack = list(statements)[::-1]
+    while stack:
+        statement = stack.pop()
+        found.append(statement)
+        if isinstance(statement, nodes.Compound):
+            stack += [inside for suite in nodes.suites(statement) for inside in suite][::-1]
+    return found
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes of `ast.iter_child_nodes`, in a third of its time."""
+    found: list[ast.AST] = []
+    fields = node.__dict__
+    for name in node._fields:
+        value = fields.get(name)
+        if isinstance(value, ast.AST):
+            found.append(value)
+        elif isinstance(value, list):
+            found += [each for each in value if isinstance(each, ast.AST)]
+    return found
+
+
 def every_node(tree: ast.AST) -> list[ast.AST]:
-    """The nodes of `ast.walk` in its order, in a third of its time."""
+    """The nodes of `ast.walk`, in its order."""
     found = [tree]
     for node in found:
-        fields = node.__dict__
-        for name in node._fields:
-            value = fields.get(name)
-            if isinstance(value, ast.AST):
-                found.append(value)
-            elif isinstance(value, list):
-                found += [each for each in value if isinstance(each, ast.AST)]
+        found += children(node)
     return found
+
+
+def reads(tree: ast.AST, name: str) -> bool:
+    """True if a tree reads this name."""
+    return any(isinstance(node, ast.Name) and node.id == name for node in every_node(tree))
+
+
+def is_named(node: ast.expr) -> bool:
+    """True if this is a name, or an attribute of one: it can be looked up without calling anything."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
 
 
 def words(tree: ast.AST) -> list[ast.Name]:
@@ -50,7 +88,7 @@ def values(tree: ast.AST) -> list[ast.Name]:
     return [name for name in names if id(name) not in called or name.id not in CONSTRAINTS]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Names:
     """One scope of Python. Of the scopes inside it only what they take from outside arrives here."""
 
@@ -58,28 +96,20 @@ class Names:
     reads: list[ast.Name] = field(default_factory=list)
     stars: list[ast.ImportFrom] = field(default_factory=list)
     """`from module import *`: it binds what nobody can know beforehand."""
+    outer: Names | None = None
+    """The scope around; None for that of the module."""
+    is_class: bool = False
+    elsewhere: set[str] = field(default_factory=set)
+    """Declared `global` or `nonlocal`: bound, but not here."""
 
-    def scan(self, nodes: Iterable[ast.AST]) -> Names:
-        _Scope(self, self, is_class=False).scan(nodes)
-        return self
-
-
-class _Scope:
-    def __init__(self, names: Names, module: Names, *, is_class: bool, outer: _Scope | None = None) -> None:
-        self.names = names
-        self.module = module
-        self.is_class = is_class
-        self.outer = outer
-        self.elsewhere: set[str] = set()
-        """Declared `global` or `nonlocal`: bound, but not here."""
-
-    def scan(self, nodes: Iterable[ast.AST]) -> None:
-        stack = list(nodes)[::-1]
+    def scan(self, trees: Iterable[ast.AST]) -> Names:
+        """Add the names of these nodes."""
+        stack = list(trees)[::-1]
         while stack:
             node = stack.pop()
             if isinstance(node, ast.Name):
                 if isinstance(node.ctx, ast.Load):
-                    self.names.reads.append(node)
+                    self.reads.append(node)
                 else:
                     self._bind(node.id)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
@@ -91,21 +121,26 @@ class _Scope:
             elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
                 stack.append(self._comprehension(node))
             else:
-                self._bindings(node)
-                stack.extend(list(ast.iter_child_nodes(node))[::-1])
+                if isinstance(node, BINDING):
+                    self._bindings(node)
+                stack += children(node)[::-1]
+        return self
+
+    @property
+    def _module(self) -> Names:
+        return self.outer._module if self.outer else self
 
     def _bind(self, name: str) -> None:
         if name not in self.elsewhere:
-            self.names.bound.add(name)
+            self.bound.add(name)
 
     def _bindings(self, node: ast.AST) -> None:
-        """Names that are bound by something other than an `ast.Name`."""
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             if known := OF_LMQL.get(node.module or ""):
                 for name in known:
                     self._bind(name)
             else:
-                self.names.stars.append(node)
+                self.stars.append(node)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 self._bind(alias.asname or alias.name.partition(".")[0])
@@ -115,7 +150,7 @@ class _Scope:
             self._bind(node.rest)
         elif isinstance(node, ast.Global):
             self.elsewhere.update(node.names)
-            self.module.bound.update(node.names)
+            self._module.bound.update(node.names)
         elif isinstance(node, ast.Nonlocal):
             self.elsewhere.update(node.names)
 
@@ -146,13 +181,12 @@ class _Scope:
         self._inside(inside, set())
         return first.iter
 
-    def _inside(self, nodes: Iterable[ast.AST], bound: set[str], *, is_class: bool = False) -> None:
-        inner = _Scope(Names(set(bound)), self.module, is_class=is_class, outer=self)
-        inner.scan(nodes)
+    def _inside(self, trees: Iterable[ast.AST], bound: set[str], *, is_class: bool = False) -> None:
+        inner = Names(set(bound), outer=self, is_class=is_class).scan(trees)
         # What a class binds is not seen from the functions in it.
         target = self.outer if self.is_class and not is_class and self.outer else self
-        target.names.reads.extend(name for name in inner.names.reads if name.id not in inner.names.bound)
-        self.module.stars.extend(inner.names.stars)
+        target.reads.extend(name for name in inner.reads if name.id not in inner.bound)
+        self._module.stars.extend(inner.stars)
 
 
 def _type_parameters(node: ast.AST) -> set[str]:

@@ -7,7 +7,6 @@ already count from the start of the file, so that a traceback points into the qu
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lmql_lite.errors import Span
@@ -184,7 +183,7 @@ Compound = IfNode | WhileNode | ForNode | WithNode | TryNode | MatchNode
 Statement = PromptNode | Code | Compound | BreakNode | ContinueNode | ReturnNode
 
 
-def suites(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
+def suites(statement: Compound) -> tuple[tuple[Statement, ...], ...]:
     """The blocks of statements inside a compound statement, in the order of the source."""
     match statement:
         case IfNode() | WhileNode() | ForNode():
@@ -195,21 +194,6 @@ def suites(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
             return (statement.body, *(each.body for each in statement.handlers), statement.orelse, statement.final)
         case MatchNode():
             return tuple(case.body for case in statement.cases)
-    return ()
-
-
-def walk(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """All statements, with those inside them, in the order of the source."""
-    stack = [iter(statements)]
-    while stack:
-        for statement in stack[-1]:
-            yield statement
-            inside = [each for suite in suites(statement) for each in suite]
-            if inside:
-                stack.append(iter(inside))
-                break
-        else:
-            stack.pop()
 
 
 # The whole -------------------------------------------------------------------------------------------------------

@@ -9,16 +9,27 @@ import difflib
 import re
 import threading
 import warnings
+from dataclasses import dataclass, field
 
+from lmql_lite.errors import QueryError
 from lmql_lite.lang import nodes
 from lmql_lite.lang import soft_keywords as soft
 from lmql_lite.lang.block_parser import ORPHANS, BlockParser
 from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET
-from lmql_lite.lang.scanner import Lexeme, LogicalLine, Scanner
+from lmql_lite.lang.python_reader import PythonReader
+from lmql_lite.lang.scanner import Indent, Lexeme, LogicalLine, Scanner
 from lmql_lite.lang.source import Problems, Source
 from lmql_lite.options import NEAREST
 
 UNTEXT = re.compile("[\0\ud800-\udfff]|\r(?!\n)")
+ODD = {
+    "\0": ("the text holds a NUL character", "remove it"),
+    "\r": ("a line ends in a lone carriage return", "end lines with a line feed"),
+}
+SURROGATE = ("the text holds half of a character (a lone surrogate)", "save the text as UTF-8")
+
+DEEPEST = 60
+"""Levels of nested blocks. Python allows 100."""
 
 # Python warns of a "\d" while it parses. That is no business of whoever runs a query; but filters of warnings belong
 # to the whole process, so only one thread may set and restore them at a time.
@@ -26,50 +37,45 @@ _QUIET = threading.Lock()
 
 
 def parse(source: Source) -> nodes.QueryNode:
-    """Raises one QueryError that holds every problem found. What the names mean is left to `scope.check`."""
+    """Nodes of a query. Raises one QueryError that holds every problem found; names are left to `scope.check`."""
     problems = Problems()
+    if odd := UNTEXT.search(source.text):
+        message, hint = ODD.get(odd.group(), SURROGATE)
+        raise QueryError(message, span=source.span(odd.start(), odd.end()), hint=hint)
     with _QUIET, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        query = _query(source, problems)
+        lines = Scanner(source, problems).lines()
+        if not lines:
+            message = "there is nothing but comments" if source.text.strip() else "the file is empty"
+            raise QueryError(message, span=source.span(0, 0), hint='write a prompt, for example "Say hello:[GREETING]"')
+        if "from" in source.text or "FROM" in source.text:
+            lines = [part for line in lines for part in soft.model_apart(line, lines[0].indent)]
+        parser = _Parser(source, lines, problems, PythonReader(source, problems), header=soft.find_header(lines))
+        query = parser.query()
+        if not problems:
+            parser.python.check_compiles()
     problems.raise_any()
-    assert query is not None
     return query
 
 
-def _query(source: Source, problems: Problems) -> nodes.QueryNode | None:
-    """None when there is nothing to read."""
-    odd = UNTEXT.search(source.text)
-    if odd is not None:
-        message, hint = {
-            "\0": ("the text holds a NUL character", "remove it"),
-            "\r": ("a line ends in a lone carriage return", "end lines with a line feed"),
-        }.get(odd.group(), ("the text holds half of a character (a lone surrogate)", "save the text as UTF-8"))
-        problems.add(message, source.span(odd.start(), odd.end()), hint)
-        return None
-    lines = list(Scanner(source, problems).lines())
-    if not lines:
-        message = "there is nothing but comments" if source.text.strip() else "the file is empty"
-        problems.add(message, source.span(0, 0), 'write a prompt, for example "Say hello:[GREETING]"')
-        return None
-    parser = _Parser(source, [part for line in lines for part in soft.model_apart(line, lines[0].indent)], problems)
-    query = parser.query()
-    if not problems:
-        parser.python.check_compiles()
-    return query
-
-
+@dataclass(eq=False)
 class _Parser(BlockParser):
-    def __init__(self, source: Source, lines: list[LogicalLine], problems: Problems) -> None:
-        super().__init__(source, lines, problems)
-        self.header = soft.find_header(lines)
-        """Index of the line with the decoder."""
-        self.decoder: nodes.DecoderNode | None = None
-        self.prologue: list[nodes.Statement] = []
-        self.given: dict[str, nodes.Expression | nodes.DistributionNode] = {}
-        """The clauses of the query."""
-        self.clause_lines: dict[str, int] = {}
-        self.closed: str | None = None
-        """Why no statement can follow at the top of the query."""
+    """Parser of a whole query: its header, its body and its clauses.
+
+    It never stops: what it cannot place is a problem, and the lines after it are read as usual.
+    """
+
+    header: int | None = None
+    """Index of the line with the decoder."""
+    decoder: nodes.DecoderNode | None = None
+    prologue: list[nodes.Statement] = field(default_factory=list)
+    given: dict[str, nodes.Expression | nodes.DistributionNode] = field(default_factory=dict)
+    """The clauses of the query."""
+    clause_lines: dict[str, int] = field(default_factory=dict)
+    closed: str | None = None
+    """Why no statement can follow at the top of the query."""
+    depth: int = 1
+    """Blocks that are open, the query's own among them."""
 
     def query(self) -> nodes.QueryNode:
         body = self._body()
@@ -95,6 +101,51 @@ class _Parser(BlockParser):
             distribution if isinstance(distribution, nodes.DistributionNode) else None,
         )
 
+    # Blocks ------------------------------------------------------------------------------------------------------
+
+    def statements(self, level: Indent) -> list[nodes.Statement]:
+        statements: list[nodes.Statement] = []
+        self.depth += 1
+        while line := self.line:
+            if self.depth > DEEPEST:
+                self.problem(line.lexemes[0], "this is nested too deeply", "move the inner part into a function")
+            if self.depth > DEEPEST or self.problems.enough:
+                self.at = len(self.lines)
+                break
+            if line.indent != level and self.is_shallower(line, level):
+                break
+            is_deeper = line.indent.columns > level.columns
+            statements += self.unexpected_indent(line) if is_deeper else self.statement(line)
+        self.depth -= 1
+        return statements
+
+    def is_shallower(self, line: LogicalLine, level: Indent) -> bool:
+        """True if the line is indented less. An indentation that can be read in two ways is reported, and is not."""
+        if line.indent.mixes_with(level):
+            self.problem(line.lexemes[0], "tabs and spaces are mixed in the indentation", "indent with spaces only")
+            return False
+        return line.indent.columns < level.columns
+
+    def statement(self, line: LogicalLine) -> list[nodes.Statement]:
+        lexemes = line.lexemes
+        if line.broken:
+            return self.broken_block(line)
+        if lexemes[0].kind != "string":
+            if soft.begins_clause(lexemes):
+                hint = "write it behind the string it belongs to, or outside the body for the whole query"
+                self.problem(lexemes[0], f"'{lexemes[0].text}' stands inside the body of the query", hint)
+                self.clauses(line)
+                return []
+            if soft.is_definition(lexemes):
+                return self.definition(line)
+            if word := soft.compound_word(lexemes):
+                return self.compound(line, word)
+        known = len(self.problems)
+        statements = self.simple(line, 0)
+        if soft.is_op(lexemes, len(lexemes) - 1, ":") and len(self.problems) > known:
+            statements += self.flat_block(line)  # the head of a block of another language
+        return statements
+
     # The top of the query ----------------------------------------------------------------------------------------
 
     def _body(self) -> list[nodes.Statement]:
@@ -102,7 +153,7 @@ class _Parser(BlockParser):
         statements: list[nodes.Statement] = []
         level = self.lines[0].indent
         while (line := self.line) and not self.problems.enough:
-            if not self.is_mixed(line, level) and line.indent.columns < level.columns:
+            if line.indent != level and self.is_shallower(line, level):
                 self.problem(line.lexemes[0], "this line is indented less than the first line of the query")
             is_clause = soft.begins_clause(line.lexemes)
             if line.indent.columns > level.columns and not is_clause:

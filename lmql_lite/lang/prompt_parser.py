@@ -10,6 +10,7 @@ import ast
 import keyword
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from lmql_lite.lang import nodes
@@ -18,6 +19,7 @@ from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, ROLES
 from lmql_lite.lang.names import identifier
 from lmql_lite.lang.python_reader import PythonReader
 from lmql_lite.lang.scanner import CLOSER_OF
+from lmql_lite.lang.source import Source
 from lmql_lite.options import NEAREST
 
 TEXT = re.compile(r"(?:[^\[\]{}\\]+|\\(?:N\{[^}\n]*\}|\r\n|.)|\[\[|\]|\{\{|\}\})+", re.DOTALL)
@@ -66,18 +68,18 @@ def prompt_parts(python: PythonReader, start: int, end: int, indent: int) -> lis
         python.problems.add("an f-string cannot be a prompt", prefix, hint)
     elif "b" in literal.prefix:
         python.problems.add("a bytes string cannot be a prompt", prefix, "drop the b")
-    return _PromptParser(python, literal).parts()
+    return _PromptParser(python, python.source, python.text, literal, literal.end).parts()
 
 
+@dataclass(slots=True, eq=False)
 class _PromptParser:
     """Parser of one literal."""
 
-    def __init__(self, python: PythonReader, literal: StringLiteral) -> None:
-        self.python = python
-        self.source = python.source
-        self.text = python.text
-        self.literal = literal
-        self.end = literal.end
+    python: PythonReader
+    source: Source
+    text: str
+    literal: StringLiteral
+    end: int
 
     def parts(self) -> list[nodes.Part]:
         position, end = self.literal.start, self.end

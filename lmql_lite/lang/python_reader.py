@@ -58,7 +58,8 @@ class PythonReader:
         try:
             # The line break keeps a comment at the end of the extent from swallowing the parenthesis.
             tree = ast.parse(f"{PAREN}{code}\n)", self.source.name, "eval")
-            _take_out(tree.body, code)
+            if tree.body.lineno == 1 and tree.body.col_offset < len(PAREN):
+                _take_out(tree.body, code)
             if spelling:
                 self._place_spelled(tree, spelling)
             else:
@@ -292,11 +293,10 @@ class PythonReader:
 
 def _take_out(node: ast.expr, code: str) -> None:
     """`a, b` takes the parentheses that were put around it for its own; so does `a for a in b`."""
-    if node.lineno == 1 and node.col_offset < len(PAREN):
-        before, _, last = f"{PAREN}{code}".rpartition("\n")
-        node.col_offset = len(PAREN)
-        node.end_lineno = before.count("\n") + 1 + bool(before)
-        node.end_col_offset = len(last.encode("utf-8"))
+    before, _, last = f"{PAREN}{code}".rpartition("\n")
+    node.col_offset = len(PAREN)
+    node.end_lineno = before.count("\n") + 1 + bool(before)
+    node.end_col_offset = len(last.encode("utf-8"))
 
 
 def _character(code: str, lineno: int, column: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,7 +53,7 @@ INFIX_WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "a
 OPERAND_WORDS = frozenset({"None", "True", "False"})
 
 # No line inside an open bracket begins with one of these: the bracket must have been forgotten.
-STATEMENT_WORDS = frozenset(
+UNBRACKETED_WORDS = frozenset(
     {"def", "class", "return", "while", "with", "try", "except", "finally", "raise", "import", "from", "pass", "break"}
     | {"continue", "del", "global", "nonlocal", "assert", "elif"}
 )
@@ -76,6 +75,16 @@ def ends_operand(lexeme: Lexeme) -> bool:
     if lexeme.kind == "name":
         return not keyword.iskeyword(lexeme.text) or lexeme.text in OPERAND_WORDS
     return lexeme.kind in ("number", "string") or lexeme.text in (")", "]", "}", "...")
+
+
+def begins_operand(lexeme: Lexeme) -> bool:
+    """True if this is a number, a string or a name, which no operand can stand before."""
+    return lexeme.kind in ("number", "string") or (lexeme.kind == "name" and lexeme.text not in INFIX_WORDS)
+
+
+def are_apart(left: Lexeme, right: Lexeme) -> bool:
+    """True if these are two operands without an operator between them; a string goes on with a string."""
+    return ends_operand(left) and begins_operand(right) and not left.kind == right.kind == "string"
 
 
 class Indent(NamedTuple):
@@ -127,15 +136,17 @@ class _Opener(NamedTuple):
     """Two operands met across a line break while this bracket was the innermost one."""
 
 
+@dataclass(slots=True)
 class Scanner:
-    def __init__(self, source: Source, problems: Problems) -> None:
-        self.source = source
-        self.text = source.text
-        self.problems = problems
-        self.position = 0
+    """Reader of the logical lines of a source."""
 
-    def lines(self) -> Iterator[LogicalLine]:
-        text, size = self.text, len(self.text)
+    source: Source
+    problems: Problems
+    position: int = 0
+
+    def lines(self) -> list[LogicalLine]:
+        text, size = self.source.text, len(self.source.text)
+        lines: list[LogicalLine] = []
         while self.position < size and not self.problems.enough:
             begin = self.position
             indent = LINE_INDENT.match(text, begin)
@@ -144,11 +155,12 @@ class Scanner:
             line = LogicalLine(begin, Indent.of(indent.group()))
             self._logical_line(line)
             if line.lexemes:
-                yield line
+                lines.append(line)
+        return lines
 
     def _logical_line(self, line: LogicalLine) -> None:
         """Read up to the end of the line, or to the place after a mistake from where reading may go on."""
-        text, size, lexemes = self.text, len(self.text), line.lexemes
+        text, size, lexemes = self.source.text, len(self.source.text), line.lexemes
         openers: list[_Opener] = []
         fresh = False  # is the next lexeme the first one of a physical line?
         position = self.position
@@ -175,10 +187,10 @@ class Scanner:
             lexeme = Lexeme(kind, text[start:position], start, position, len(openers))
             if fresh and openers:
                 fresh = False
-                if self._statement_word(lexeme, lexemes):
+                if kind == "name" and lexeme.text in UNBRACKETED_WORDS and lexemes[-1].text != "yield":
                     self._unclosed_bracket(line, openers[-1].lexeme)
                     return
-                if self._two_operands(lexemes[-1], lexeme):
+                if are_apart(lexemes[-1], lexeme):
                     openers[-1] = openers[-1]._replace(doubt=True)
             if kind == "op":
                 if lexeme.text in CLOSER_OF:
@@ -186,7 +198,7 @@ class Scanner:
                 elif lexeme.text in OPENER_OF:
                     if openers and openers[-1].lexeme.text == OPENER_OF[lexeme.text]:
                         openers.pop()
-                        lexeme = lexeme._replace(depth=len(openers))
+                        lexeme = Lexeme(kind, lexeme.text, start, position, len(openers))
                     else:
                         self._wrong_closer(line, lexeme, openers)
                         return
@@ -196,29 +208,19 @@ class Scanner:
             return
         self.position = position
 
-    @staticmethod
-    def _statement_word(lexeme: Lexeme, before: list[Lexeme]) -> bool:
-        return lexeme.text in STATEMENT_WORDS and lexeme.kind == "name" and before[-1].text != "yield"
-
-    @staticmethod
-    def _two_operands(left: Lexeme, right: Lexeme) -> bool:
-        if not ends_operand(left) or (left.kind == right.kind == "string"):
-            return False
-        return right.kind in ("number", "string") or (right.kind == "name" and right.text not in INFIX_WORDS)
-
     # Mistakes ----------------------------------------------------------------------------------------------------
 
     def _unclosed_string(self, line: LogicalLine, start: int, quote: str, inside_brackets: bool) -> None:
         span_end = self._physical_end(start)
-        line.lexemes.append(Lexeme("string", self.text[start:span_end], start, span_end, 0))
+        line.lexemes.append(Lexeme("string", self.source.text[start:span_end], start, span_end, 0))
         line.broken = True
         if len(quote) == 3:
             hint = f"end it with {quote}"
-            self.position = len(self.text)
+            self.position = len(self.source.text)
         else:
             hint = f"end it with {quote} on the same line, or write {quote * 3} around a text of several lines"
             self.position = self._resume(line, start) if inside_brackets else self._next_line(span_end)
-        opened = self.text.index(quote, start)
+        opened = self.source.text.index(quote, start)
         self.problems.add("this string is never closed", self.source.span(start, opened + len(quote)), hint)
 
     def _unclosed_bracket(self, line: LogicalLine, opener: Lexeme) -> None:
@@ -251,21 +253,21 @@ class Scanner:
         self.position = self._resume(line, closer.start)
 
     def _physical_end(self, position: int) -> int:
-        end = self.text.find("\n", position)
-        end = len(self.text) if end < 0 else end
-        return end - 1 if end > position and self.text[end - 1] == "\r" else end
+        end = self.source.text.find("\n", position)
+        end = len(self.source.text) if end < 0 else end
+        return end - 1 if end > position and self.source.text[end - 1] == "\r" else end
 
     def _next_line(self, position: int) -> int:
-        end = self.text.find("\n", position)
-        return len(self.text) if end < 0 else end + 1
+        end = self.source.text.find("\n", position)
+        return len(self.source.text) if end < 0 else end + 1
 
     def _resume(self, line: LogicalLine, position: int) -> int:
         """The first line after `position` that is not deeper than the broken one, nor only closes its brackets."""
         position = self._next_line(position)
-        while position < len(self.text):
-            match = LINE_INDENT.match(self.text, position)
+        while position < len(self.source.text):
+            match = LINE_INDENT.match(self.source.text, position)
             assert match is not None
-            first = self.text[match.end() : match.end() + 1]
+            first = self.source.text[match.end() : match.end() + 1]
             if first and first not in "\r\n#)]}" and Indent.of(match.group()).columns <= line.indent.columns:
                 return position
             position = self._next_line(position)

@@ -26,7 +26,7 @@ from lmql_lite.lang.keywords import (
     STOPS,
     TYPES,
 )
-from lmql_lite.lang.names import Form, Names, every_node, values, words
+from lmql_lite.lang.names import Form, Names, every_node, every_statement, values, words
 from lmql_lite.lang.prompt_parser import PROMPTING
 from lmql_lite.lang.python_reader import PythonReader
 from lmql_lite.lang.source import Problems, Source
@@ -70,7 +70,7 @@ class _Check:
         self.query = query
         self.problems = problems
         self.python = PythonReader(Source(span.name, span.text, span.first_line), problems)
-        statements = [*query.prologue, *nodes.walk(query.body)]
+        statements = [*query.prologue, *every_statement(query.body)]
         self.prompts = [each for each in statements if isinstance(each, nodes.PromptNode)]
         self.codes = [each for each in statements if isinstance(each, nodes.Code)]
         self.holes_of = [[part for part in each.parts if isinstance(part, nodes.HoleNode)] for each in self.prompts]
@@ -89,6 +89,7 @@ class _Check:
         self.clauses = Names().scan([where.tree for where in self.wheres])
         self.annotations = Names().scan([hole.annotation.tree for hole in every if hole.annotation])
         self.bound = self.names.bound | self.clauses.bound | self.annotations.bound
+        self.known = self.bound.union(self.holes, BUILTINS, PROVIDED)
         self.constraints = set(CONSTRAINTS) - self.bound
         self.queries = [each for code in self.codes for each in read(code.tree, self.python)]
         self.inner = [(each, scope) for each in self.queries if (scope := self._inner(each))]
@@ -113,8 +114,9 @@ class _Check:
             self._distribution(self.query.distribution, [hole for holes in self.holes_of for hole in holes])
         reads = self._reads()
         own = self.bound | self.holes.keys()
-        if "context" not in own:
-            self._context({id(name) for name in reads if name.id == "context"})
+        context = {id(name) for name in reads if name.id == "context"}
+        if context and "context" not in own:
+            self._context(context)
         free = [name for name in reads if name.id not in own and name.id not in PROVIDED]
         values = {name.id for name in free if not self._is_called(name)}
         free = [name for name in free if name.id not in MEDIA or name.id in values]
@@ -142,11 +144,8 @@ class _Check:
 
     def _context(self, own: set[int]) -> None:
         """Check of the attributes of the run's own `context`; `own` are the names that mean it."""
-        if not own:
-            return
-        for node in (
-            node for tree in [*self.trees, *(where.tree for where in self.wheres)] for node in every_node(tree)
-        ):
+        trees = [*self.trees, *(where.tree for where in self.wheres)]
+        for node in (node for tree in trees for node in every_node(tree)):
             match node:
                 case ast.Attribute(ast.Name() as name, attribute) if id(name) in own and attribute not in CONTEXT:
                     hint = INSTEAD_OF_CONTEXT.get(attribute, f"it has {' and '.join(CONTEXT)}")
@@ -224,7 +223,9 @@ class _Check:
                     "':=' gives a value and compares nothing", self.python.span(node), "write == to compare"
                 )
         for name in values(where.tree):
-            self._name(name)
+            # `len(JOEK) < 9` reads an input called JOEK, or so it seems
+            if name.id.isupper() and name.id not in self.known and self._close(name.id):
+                self._no_hole(name.id, self.python.span(name))
 
     def _call(self, call: ast.Call, function: ast.Name) -> None:
         name = function.id
@@ -237,20 +238,15 @@ class _Check:
                 self.problems.add(f"'{name}' begins with the name of a hole", self.python.span(first), hint)
             elif first.id not in self.holes:
                 self._no_hole(first.id, self.python.span(first))
-        elif name.isupper() and len(name) > 1 and not self._is_known(name):
+        elif name.isupper() and len(name) > 1 and name not in self.known:
             close = difflib.get_close_matches(name, CONSTRAINTS, 1)
             hint = GONE.get(name, f"there are {', '.join(CONSTRAINTS)}")
             message = f"no constraint is called '{name}'{_meant(close)}"
             self.problems.add(message, self.python.span(function), None if close else hint)
-        elif not self._is_known(name) and (close := difflib.get_close_matches(name.upper(), STOPS, 1, 0.85)):
+        elif name not in self.known and (close := difflib.get_close_matches(name.upper(), STOPS, 1, 0.85)):
             # a name in small letters is an input, which may be a function, but hardly this one
             hint = "the words of the language are written in capitals"
             self.problems.add(f"no constraint is called '{name}'{_meant(close)}", self.python.span(function), hint)
-
-    def _name(self, name: ast.Name) -> None:
-        """`len(JOEK) < 9` reads an input called JOEK, or so it seems."""
-        if name.id.isupper() and not self._is_known(name.id) and self._close(name.id):
-            self._no_hole(name.id, self.python.span(name))
 
     def _no_hole(self, name: str, span: Span) -> None:
         close = self._close(name)
@@ -263,9 +259,6 @@ class _Check:
         by_case = {hole.casefold(): hole for hole in self.holes}
         close = difflib.get_close_matches(name.casefold(), by_case, 1, 0.7)
         return by_case[close[0]] if close else None
-
-    def _is_known(self, name: str) -> bool:
-        return name in self.bound or name in self.holes or name in BUILTINS or name in PROVIDED
 
     def _mentions(self, where: nodes.Expression, holes: list[str], whose: str) -> None:
         if any(name.id in holes for name in values(where.tree)):

@@ -9,23 +9,14 @@ import difflib
 import keyword
 
 from lmql_lite.lang.keywords import CLAUSES, DECODERS, DECODERS_NOT_YET, INLINE_CLAUSES
-from lmql_lite.lang.scanner import INFIX_WORDS, Indent, Lexeme, LogicalLine
+from lmql_lite.lang.scanner import INFIX_WORDS, UNBRACKETED_WORDS, Indent, Lexeme, LogicalLine
 
 COMPOUND = frozenset({"if", "for", "while", "with", "try"})
 CONTINUATIONS = frozenset({"elif", "else", "except", "finally"})
 DEFINITIONS = frozenset({"def", "class"})
 
 # What an expression can never begin with.
-STATEMENT_WORDS = (
-    COMPOUND | CONTINUATIONS | DEFINITIONS | {"return", "import", "from", "pass", "break", "continue"}
-) | {
-    "del",
-    "global",
-    "nonlocal",
-    "assert",
-    "raise",
-    "async",
-}
+STATEMENT_WORDS = UNBRACKETED_WORDS | {"if", "for", "else", "async"}
 
 FOREIGN = {
     **dict.fromkeys(("let", "const", "var", "auto", "my"), "write NAME = VALUE"),

@@ -66,11 +66,11 @@ class Source:
         return source
 
 
+@dataclass(slots=True, eq=False)
 class Problems:
     """Problems of one query: the first of each source line, since what follows it there is mostly its echo."""
 
-    def __init__(self) -> None:
-        self._by_line: dict[tuple[str, int], QueryError] = {}
+    _by_line: dict[tuple[str, int], QueryError] = field(default_factory=dict)
 
     def add(self, message: str, span: Span, hint: str | None = None) -> None:
         self._by_line.setdefault((span.name, span.line), QueryError(message, span=span, hint=hint))

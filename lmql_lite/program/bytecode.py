@@ -10,38 +10,32 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from lmql_lite.errors import QueryError, Span
+from lmql_lite.lang.nodes import Expression
 
 
-def compile_expression(node: ast.expr, span: Span) -> CodeType:
-    """Code for `eval`; with `await` inside it gives a coroutine."""
-    return _compile(ast.Expression(node), span, "eval")
-
-
-def compile_call(name: str, place: ast.expr, span: Span, *given: ast.expr, is_async: bool = False) -> CodeType:
-    """A call of `name` as if it stood in that place, so that a traceback shows it; with `is_async` it is awaited."""
-    call: ast.expr = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(given), []), place)
-    return compile_expression(ast.copy_location(ast.Await(call), place) if is_async else call, span)
-
-
-def compile_statements(module: ast.Module, span: Span) -> CodeType:
-    """Code for `exec`; with a top-level `await` inside, evaluating it gives a coroutine."""
-    return _compile(module, span, "exec")
-
-
-def _compile(tree: ast.Expression | ast.Module, span: Span, mode: str) -> CodeType:
+def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
+    """Code for `eval` of an expression, or `exec` of statements. With a top-level `await` it gives a coroutine."""
+    tree, mode = (python, "exec") if isinstance(python, ast.Module) else (ast.Expression(python), "eval")
     try:
         # every query speaks for itself: no __future__ flags of this module
-        code: CodeType = compile(
-            ast.fix_missing_locations(tree),
-            span.name,
-            mode,
-            flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
-            dont_inherit=True,
-        )
+        tree = ast.fix_missing_locations(tree)
+        code: CodeType = compile(tree, span.name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else "this is nested too deeply or holds no valid text"
         raise QueryError(reason, span=span) from None
     return code
+
+
+def code_of(expression: Expression) -> CodeType:
+    return compiled(expression.tree.body, expression.span)
+
+
+def code_of_call(name: str, place: Expression, *given: Expression, is_async: bool = False) -> CodeType:
+    """A call of `name` as if it stood in that place, so that a traceback shows it; with `is_async` it is awaited."""
+    node = place.tree.body
+    call: ast.expr = ast.Call(ast.Name(name, ast.Load()), [each.tree.body for each in given], [])
+    call = ast.Await(ast.copy_location(call, node)) if is_async else call
+    return compiled(ast.copy_location(call, node), place.span)
 
 
 class NotWritten(Exception):

@@ -21,8 +21,8 @@ from lmql_lite.constraints.units import Unit
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
-from lmql_lite.lang.names import Names, every_node, values, words
-from lmql_lite.program.bytecode import compile_expression, span_of
+from lmql_lite.lang.names import Names, every_node, is_named, reads, values, words
+from lmql_lite.program.bytecode import code_of, compiled, span_of
 from lmql_lite.program.conditions import All, Any, Atom, Condition, at_compile_time, bounds_length, reach, truth
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.mistakes import refuse_mistakes
@@ -57,10 +57,8 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
     whole: list[tuple[nodes.Expression, Condition]] = []
     for clause in clauses:
         expression = clause.expression
-        if is_text:
-            refuse_mistakes(expression, hole.name)
         try:
-            guiding: Condition | None = lower(expression, hole.name, bare)
+            guiding = _lowered(expression, hole.name, bare, is_text=is_text)
         except Unguided:
             guiding, judging = mixed(expression, hole.name, bare)
             predicates.append(replace(judging, others=clause.others))
@@ -68,9 +66,26 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
             whole += [(expression, guiding)] if guiding else []
         if guiding is not None:
             conditions.append(clause.bearing(guiding))
-    refuse_contradiction(hole.name, whole)
+    if not all(isinstance(condition, Atom) and condition.is_stop for _, condition in whole):
+        refuse_contradiction(hole.name, whole)
     condition = All(hole.span, tuple(conditions))
     return replace(hole, condition=condition, predicates=tuple(predicates), number=number)
+
+
+def _lowered(clause: nodes.Expression, hole: str, bare: Subject, *, is_text: bool) -> Condition | None:
+    """The condition of a clause. Where the hole `is_text`, a mistake is reported before what follows from it.
+
+    A condition that is known holds nothing but a form of the table and literals: no mistake is in it.
+    """
+    try:
+        condition = lower(clause, hole, bare)
+    except QueryError:
+        if is_text:
+            refuse_mistakes(clause, hole)
+        raise
+    if is_text and not (isinstance(condition, Atom) and condition.known is not None):
+        refuse_mistakes(clause, hole)
+    return condition
 
 
 def _number(hole: str, clauses: Sequence[Clause]) -> Kind | None:
@@ -124,7 +139,7 @@ def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
                     span=span_of(node, clause.span),
                     hint=f"bound a part of it, such as len({hole}.name), or the type (max_length)",
                 )
-    return Predicate(clause.span, compile_expression(clause.tree.body, clause.span))
+    return Predicate(clause.span, code_of(clause))
 
 
 # Mixed clauses -----------------------------------------------------------------------------------------------------
@@ -145,23 +160,16 @@ def mixed(clause: nodes.Expression, hole: str, bare: Subject) -> tuple[Condition
 
 def predicate(node: ast.expr, span: Span, hole: str) -> Predicate:
     """Any Python. A call of a function may tell it whether the text is complete."""
-    code = compile_expression(node, span)
+    code = compiled(node, span)
     match node:
-        case ast.Call(function, arguments, keywords) if _is_named(function, hole):
+        case ast.Call(function, arguments, keywords) if is_named(function) and not reads(function, hole):
             starred = any(isinstance(argument, ast.Starred) for argument in arguments)
             if not starred and all(keyword.arg not in ("final", None) for keyword in keywords):
                 final = ast.keyword("final", ast.Name(FINAL, ast.Load()))
                 told = ast.copy_location(ast.Call(function, arguments, [*keywords, final]), node)
-                call = FinalCall(compile_expression(told, span), compile_expression(function, span), len(arguments))
+                call = FinalCall(compiled(told, span), compiled(function, span), len(arguments))
                 return Predicate(span, code, call)
     return Predicate(span, code)
-
-
-def _is_named(function: ast.expr, hole: str) -> bool:
-    """True if it can be looked up before the hole has a value, without calling anything."""
-    while isinstance(function, ast.Attribute):
-        function = function.value
-    return isinstance(function, ast.Name) and function.id != hole
 
 
 LENGTH = "length of the hole"
@@ -224,7 +232,7 @@ class GuidingParts:
             return None
         given = ast.arguments([], [ast.arg(LENGTH)], None, [], [], None, [])
         function = ast.copy_location(ast.Lambda(given, asked), node)
-        return Atom(part.span, partial(length_fits, lengths.units.pop()), (compile_expression(function, part.span),))
+        return Atom(part.span, partial(length_fits, lengths.units.pop()), (compiled(function, part.span),))
 
     def _by_casefold(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
         """Condition where a Greek sigma made small depends on the letters around it: texts that are equal in small
@@ -256,7 +264,7 @@ class GuidingParts:
         if len(known) == len(read):
             return Any(part.span, known), judged
         # one of the others may be true of any text; but a stop is a stop wherever it stands
-        true = Atom(part.span, truth, (compile_expression(ast.Constant(True), part.span),))
+        true = Atom(part.span, truth, (compiled(ast.Constant(True), part.span),))
         return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged
 
 

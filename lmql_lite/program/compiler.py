@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
-from types import CodeType
 from typing import Any, get_args
 
 from lmql_lite.errors import ConstraintError, InputError, QueryError, Span, joined
@@ -13,11 +13,11 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.docstrings import OFFERED, Function, moved, offers
 from lmql_lite.lang.names import every_node
 from lmql_lite.lang.scope import Scope, check
-from lmql_lite.options import clash, decoder_named, decoder_problem, option_problem, value_problem
-from lmql_lite.program.bytecode import compile_call, compile_expression, compile_statements, constant
+from lmql_lite.options import clash, decoder_named, option_problem, value_problem
+from lmql_lite.program.bytecode import code_of, code_of_call, compiled, constant
 from lmql_lite.program.conditions import All
 from lmql_lite.program.control_flow import ControlFlow
-from lmql_lite.program.holes import Holes
+from lmql_lite.program.holes import Holes, clauses_of_query, clauses_of_string
 from lmql_lite.program.ops import (
     CALL,
     STEP,
@@ -27,14 +27,12 @@ from lmql_lite.program.ops import (
     Input,
     Interpolated,
     Let,
-    Op,
     OptionCode,
     Program,
     PromptText,
     Return,
     Turn,
 )
-from lmql_lite.program.placement import clauses_of_query, clauses_of_string
 from lmql_lite.program.segments import segmented
 from lmql_lite.program.values import texts_of
 
@@ -68,8 +66,8 @@ class Compiler(ControlFlow):
         self._bound = scope.locals.union(scope.holes)
         self._holes = Holes(self._bound, self._bound.union(free.name for free in scope.inputs))
         self._problems: list[QueryError | ConstraintError] = []
-        self._open: list[tuple[int, nodes.HoleNode, list[Clause]]] = []
-        """Holes whose ops are still to be written, with the clauses of their strings."""
+        self._open: list[tuple[int, nodes.HoleNode, list[Clause], Distribution | None]] = []
+        """Holes whose ops are still to be written, with the clauses and the distributions of their strings."""
 
     def program(self, inputs: tuple[Input, ...]) -> Program:
         tree = self._tree
@@ -81,18 +79,22 @@ class Compiler(ControlFlow):
         prologue = tuple(self._let(code) for code in tree.prologue)
         self.block(tree.body)
         end = Span(tree.span.name, tree.span.text, tree.span.end, tree.span.end, tree.span.first_line)
-        self.add(Return(end, None))
-        ops = self.finished()
-        self._write_holes(ops)
+        self.ops.append(Return(end, None))
+        if self.ways:
+            self.aim_finals()
+        self._write_holes()
         if self._problems:
             raise joined(self._problems)
         return Program(
             span=tree.span,
-            ops=segmented(ops, prologue),
+            ops=segmented(self.ops, prologue),
             prologue=prologue,
             decoder=decoder.name if decoder else None,
-            options=tuple(self._option(argument) for argument in decoder.arguments) if decoder else (),
-            model=OptionCode(tree.model.span, "model", self._expression(tree.model)) if tree.model else None,
+            options=tuple(
+                OptionCode(argument.span, argument.name, code_of(argument.value))
+                for argument in (decoder.arguments if decoder else ())
+            ),
+            model=OptionCode(tree.model.span, "model", code_of(tree.model)) if tree.model else None,
             holes=self._names,
             inputs=inputs,
             bound=self._bound,
@@ -107,7 +109,7 @@ class Compiler(ControlFlow):
                     case nodes.PromptNode():
                         self._prompt(statement)
                     case nodes.Code():
-                        self.add(self._let(statement))
+                        self.ops.append(self._let(statement))
                     case _:
                         self.control(statement)
             except (QueryError, ConstraintError) as problem:
@@ -120,13 +122,7 @@ class Compiler(ControlFlow):
             tree = Offering().visit(copy.deepcopy(tree))
         if ast.While in kinds:
             tree = Counting().visit(copy.deepcopy(tree))
-        return Let(code.span, compile_statements(tree, code.span))
-
-    def _expression(self, expression: nodes.Expression) -> CodeType:
-        return compile_expression(expression.tree.body, expression.span)
-
-    def _option(self, argument: nodes.ArgumentNode) -> OptionCode:
-        return OptionCode(argument.span, argument.name, self._expression(argument.value))
+        return Let(code.span, compiled(tree, code.span))
 
     # Prompts -----------------------------------------------------------------------------------------------------
 
@@ -142,52 +138,46 @@ class Compiler(ControlFlow):
                 case nodes.LiteralNode(_, literal):
                     text.append(literal)
                 case nodes.InterpolationNode(span, value, conversion, format):
-                    code, call = self._expression(value), compile_call(CALL, value.tree.body, value.span)
-                    text.append(Interpolated(span, code, call, conversion, format))
+                    text.append(Interpolated(span, code_of(value), code_of_call(CALL, value), conversion, format))
                 case nodes.TagNode(span, role):
                     self._flush(prompt.span, text)
-                    self.add(Turn(span, role))
+                    self.ops.append(Turn(span, role))
                 case nodes.HoleNode(span, name):
                     self._flush(prompt.span, text)
-                    distribution = self._distribution(part, prompt.distribution)
-                    at = self.add(Hole(span, name, All(span, ()), distribution=distribution))
-                    self._open.append((at, part, clauses[place]))
+                    options = [each for each in (prompt.distribution, self._tree.distribution) if each]
+                    distribution = self._distribution(name, options) if options else None
+                    self._open.append((len(self.ops), part, clauses[place], distribution))
+                    self.ops.append(Hole(span, name, All(span, ())))
                     place += 1
         self._flush(prompt.span, text)
 
     def _flush(self, span: Span, text: list[str | Interpolated]) -> None:
         if text:
-            self.add(PromptText(span, tuple(text)))
+            self.ops.append(PromptText(span, tuple(text)))
             text.clear()
 
-    def _write_holes(self, ops: list[Op]) -> None:
+    def _write_holes(self) -> None:
         """Write the ops of the holes, last: their clauses at the end of the query depend on all other ops."""
-        clauses = clauses_of_query(self._tree.where, self._names, ops)
-        for at, hole, inline in self._open:
+        where = self._tree.where
+        clauses = clauses_of_query(where, self._names, self.ops) if where else {}
+        for at, hole, inline, distribution in self._open:
             try:
-                op = self._holes.hole(hole, [*inline, *clauses.get(at, ())])
+                self.ops[at] = self._holes.hole(hole, [*inline, *clauses.get(at, ())], distribution)
             except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
-                continue
-            blank = ops[at]
-            assert isinstance(blank, Hole)
-            ops[at] = replace(op, distribution=blank.distribution)
 
-    def _distribution(self, hole: nodes.HoleNode, inline: nodes.DistributionNode | None) -> Distribution | None:
+    def _distribution(self, hole: str, given: Sequence[nodes.DistributionNode]) -> Distribution | None:
         """The options of a hole: those of its string, or of the clause at the end of the query."""
-        own = [each for each in (inline, self._tree.distribution) if each is not None and each.name == hole.name]
+        own = [each for each in given if each.name == hole]
         if len(own) > 1:
-            problem = f"[{hole.name}] has two distributions: this one, and the one at the end of the query"
+            problem = f"[{hole}] has two distributions: this one, and the one at the end of the query"
             self._problems.append(QueryError(problem, span=own[0].span, hint="keep one of them"))
-        return Distribution(own[0].options.span, self._expression(own[0].options)) if own else None
+        return Distribution(own[0].options.span, code_of(own[0].options)) if own else None
 
     # Refusals ----------------------------------------------------------------------------------------------------
 
     def _check_header(self, decoder: nodes.DecoderNode) -> None:
-        problem = decoder_problem(decoder.name)
-        if problem is not None:
-            self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
-        seen, known = set[str](), dict[str, Any]()
+        known = dict[str, Any]()
         for argument in decoder.arguments:
             problem = option_problem(argument.name, decoder.name)
             if problem is None and (value := constant(argument.value.tree.body)) is not None:
@@ -195,9 +185,6 @@ class Compiler(ControlFlow):
                 problem = value_problem(argument.name, value)
             if problem is not None:
                 self._problems.append(QueryError(problem.sentence, span=argument.span, hint=problem.hint))
-            if argument.name in seen:
-                self._problems.append(QueryError(f"{argument.name} is given twice", span=argument.span))
-            seen.add(argument.name)
         if self._problems:
             return
         problem = clash(decoder_named(decoder.name), known.get("temperature"), known.get("n"))

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.program.bytecode import compile_call, compile_expression, compile_statements
+from lmql_lite.program.bytecode import code_of, code_of_call, compiled
 from lmql_lite.program.ops import (
     CALL,
     CASE,
@@ -64,18 +64,18 @@ class OpenFinally:
     onward: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True, eq=False)
 class Assembly:
     """The ops of a program as they are written down."""
 
-    def __init__(self) -> None:
-        self.ops: list[Op] = []
-        self.depth = 0
-        self.loops: list[OpenLoop] = []
-        self._finals: list[OpenFinally] = []
-        """Those that are open, outermost first."""
-        self._ways: dict[int, list[OpenFinally]] = {}
-        """The `finally` blocks that an op passes on its way out, innermost first."""
-        self._slots = 0
+    ops: list[Op] = field(default_factory=list)
+    depth: int = 0
+    loops: list[OpenLoop] = field(default_factory=list)
+    _finals: list[OpenFinally] = field(default_factory=list)
+    """Those that are open, outermost first."""
+    ways: dict[int, list[OpenFinally]] = field(default_factory=dict)
+    """The `finally` blocks that an op passes on its way out, innermost first."""
+    _slots: int = 0
 
     def add(self, op: Op) -> int:
         self.ops.append(op)
@@ -96,20 +96,6 @@ class Assembly:
             assert isinstance(op, Jumping)
             self.ops[at] = replace(op, target=len(self.ops))
 
-    def leave_loop(self, span: Span) -> None:
-        """`break`."""
-        loop = self.loops[-1]
-        loop.breaks.append(self._leave(span, loop.around, -1))
-
-    def go_on(self, span: Span) -> None:
-        """`continue`."""
-        loop = self.loops[-1]
-        self._leave(span, loop.depth, loop.head)
-
-    def give_back(self, op: Return) -> None:
-        """`return`."""
-        self._note_way(self.add(op), 0)
-
     def guarded(self, span: Span, body: Callable[[], object], final: Callable[[], object]) -> None:
         """`try: body finally: final`, each of which writes its ops."""
         place = OpenFinally(self.depth)
@@ -125,9 +111,9 @@ class Assembly:
         place.end = self.add(EndFinally(span))
         self.depth -= 1
 
-    def finished(self) -> list[Op]:
-        """The ops, with each `finally` that is on the way of another op noted in both."""
-        for at, finals in self._ways.items():
+    def aim_finals(self) -> None:
+        """Note each `finally` that is on the way of another op in both."""
+        for at, finals in self.ways.items():
             op = self.ops[at]
             assert isinstance(op, Leave | Return)
             self.ops[at] = replace(op, via=finals[0].start)
@@ -136,23 +122,22 @@ class Assembly:
                 inner.onward.add(outer.start)
             if isinstance(op, Leave):
                 finals[-1].onward.add(op.target)
-        for final in {id(final): final for finals in self._ways.values() for final in finals}.values():
+        for final in {id(final): final for finals in self.ways.values() for final in finals}.values():
             end = self.ops[final.end]
             assert isinstance(end, EndFinally)
             self.ops[final.end] = replace(end, onward=tuple(sorted(final.onward)))
-        return self.ops
 
-    def _leave(self, span: Span, depth: int, target: int) -> int:
+    def leave(self, span: Span, depth: int, target: int) -> int:
         if depth == self.depth:
             return self.add(Jump(span, target))
         at = self.add(Leave(span, depth, target))
-        self._note_way(at, depth)
+        self.note_way(at, depth)
         return at
 
-    def _note_way(self, at: int, depth: int) -> None:
+    def note_way(self, at: int, depth: int) -> None:
         passed = [final for final in reversed(self._finals) if final.depth >= depth]
         if passed:
-            self._ways[at] = passed
+            self.ways[at] = passed
 
 
 class ControlFlow(Assembly):
@@ -176,16 +161,16 @@ class ControlFlow(Assembly):
             case nodes.MatchNode():
                 self._match(statement)
             case nodes.BreakNode(span):
-                self.leave_loop(span)
+                self.loops[-1].breaks.append(self.leave(span, self.loops[-1].around, -1))
             case nodes.ContinueNode(span):
-                self.go_on(span)
+                self.leave(span, self.loops[-1].depth, self.loops[-1].head)
             case nodes.ReturnNode(span, value):
-                self.give_back(Return(span, _code(value) if value else None))
+                self.note_way(self.add(Return(span, code_of(value) if value else None)), 0)
             case _:
                 assert_never(statement)
 
     def _if(self, branch: nodes.IfNode) -> None:
-        over_body = self._jump_if(branch.test, when=False)
+        over_body = self.jump_unless(branch.test)
         self.block(branch.body)
         if not branch.orelse:
             self.land(over_body)
@@ -199,23 +184,23 @@ class ControlFlow(Assembly):
 
     def _while(self, loop: nodes.WhileNode) -> None:
         head = len(self.ops)
-        out = self._jump_if(loop.test, when=False)
+        out = self.jump_unless(loop.test)
         self._loop(loop, OpenLoop(head, self.depth, self.depth), out)
 
     def _for(self, loop: nodes.ForNode) -> None:
         around, slot = self.depth, self.slot()
-        iterable, here = _code(loop.iterable), _here(loop.iterable)
-        self.add(Enter(loop.span, slot, iterable, here, loop.is_async))
+        self.add(Enter(loop.span, slot, code_of(loop.iterable), code_of_call(CALL, loop.iterable), loop.is_async))
         self.depth += 1
         assign = _assignment(loop.target, ITEM, loop.span)
-        head = self.add(Next(loop.span, slot, assign, -1, _here(loop.iterable, is_async=loop.is_async), loop.is_async))
+        here = code_of_call(CALL, loop.iterable, is_async=loop.is_async)
+        head = self.add(Next(loop.span, slot, assign, -1, here, loop.is_async))
         self._loop(loop, OpenLoop(head, around + 1, around), head)
 
     def _loop(self, loop: nodes.ForNode | nodes.WhileNode, place: OpenLoop, out: int) -> None:
         """Body and `else` of a loop whose test, at `out`, leaves it; only `break` skips the `else`."""
         self.loops.append(place)
         self.block(loop.body)
-        self.go_on(loop.span)
+        self.leave(loop.span, place.depth, place.head)
         self.loops.pop()
         self.depth = place.around
         self.land(out)
@@ -231,9 +216,8 @@ class ControlFlow(Assembly):
             return
         item, *rest = items
         slot, is_async = self.slot(), block.is_async
-        enter = self.add(
-            EnterWith(item.span, slot, _code(item.manager), -1, _here(item.manager, is_async=is_async), is_async)
-        )
+        here = code_of_call(CALL, item.manager, is_async=is_async)
+        enter = self.add(EnterWith(item.span, slot, code_of(item.manager), -1, here, is_async))
         self.depth += 1
         if item.target:
             self.add(Let(item.span, _assignment(item.target, ITEM, item.span)))
@@ -279,7 +263,7 @@ class ControlFlow(Assembly):
         """Its end jumps to what comes after the statement."""
         other = None
         if handler.type:
-            other = self.add(Except(handler.type.span, _here(handler.type, handler.type), -1))
+            other = self.add(Except(handler.type.span, code_of_call(CALL, handler.type, handler.type), -1))
         if handler.type and handler.name:
             target = ast.copy_location(ast.Name(handler.name, ast.Store()), handler.type.tree.body)
             self.add(Let(handler.span, _assignment(target, ERROR, handler.span)))
@@ -302,40 +286,32 @@ class ControlFlow(Assembly):
         subject = block.subject.tree.body
         match = ast.copy_location(ast.Match(subject, cases), subject)
         module = ast.Module([_chosen(-1, subject), match], [])
-        self.add(Let(block.subject.span, compile_statements(module, block.span)))
+        self.add(Let(block.subject.span, compiled(module, block.span)))
         outs = []
         for number, case in enumerate(block.cases):
             holds = ast.Compare(ast.Name(CASE, ast.Load()), [ast.Eq()], [ast.Constant(number)])
-            code = compile_expression(ast.copy_location(holds, case.pattern), case.span)
+            code = compiled(ast.copy_location(holds, case.pattern), case.span)
             other = self.add(JumpIf(case.span, code, False, -1))
             self.block(case.body)
             outs.append(self.jump(case.span))
             self.land(other)
         self.land(*outs)
 
-    def _jump_if(self, test: nodes.Expression, *, when: bool) -> int:
-        return self.add(JumpIf(test.span, _code(test), when, -1))
-
-
-def _code(expression: nodes.Expression) -> CodeType:
-    return compile_expression(expression.tree.body, expression.span)
-
-
-def _here(place: nodes.Expression, *given: nodes.Expression, is_async: bool = False) -> CodeType:
-    return compile_call(CALL, place.tree.body, place.span, *(each.tree.body for each in given), is_async=is_async)
+    def jump_unless(self, test: nodes.Expression) -> int:
+        return self.add(JumpIf(test.span, code_of(test), False, -1))
 
 
 def _assignment(target: ast.expr, name: str, span: Span) -> CodeType:
     """`target = name`."""
     value = ast.copy_location(ast.Name(name, ast.Load()), target)
-    return compile_statements(ast.Module([ast.copy_location(ast.Assign([target], value), target)], []), span)
+    return compiled(ast.Module([ast.copy_location(ast.Assign([target], value), target)], []), span)
 
 
 def _deletion(target: ast.Name, span: Span) -> CodeType:
     """`name = None; del name`: it may be gone already."""
     none = ast.copy_location(ast.Assign([target], ast.copy_location(ast.Constant(None), target)), target)
     name = ast.copy_location(ast.Name(target.id, ast.Del()), target)
-    return compile_statements(ast.Module([none, ast.copy_location(ast.Delete([name]), target)], []), span)
+    return compiled(ast.Module([none, ast.copy_location(ast.Delete([name]), target)], []), span)
 
 
 def _chosen(number: int, place: ast.expr | ast.pattern) -> ast.Assign:

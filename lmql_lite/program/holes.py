@@ -1,45 +1,67 @@
-"""Holes of prompt strings to ops: type, decoder, decorators, callees and clauses."""
+"""Holes of prompt strings to ops: type, decoder, decorators, callees, and the clauses that each hole bears.
+
+A clause belongs to the holes that it names; one that names none of its string (of the query, at the end of a query)
+belongs to all of them. One that names several is enforced at the last of them (S20), and where it depends on the run
+which one is last, at each that may be, once the others have values.
+"""
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Sequence
-from dataclasses import replace
-from types import CodeType
-from typing import Literal
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS
-from lmql_lite.lang.names import every_node
+from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, STOPS
+from lmql_lite.lang.names import is_named, reads
 from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clash, option_problem, value_problem
-from lmql_lite.program.bytecode import NotWritten, compile_call, compile_expression, constant, span_of
+from lmql_lite.program.bytecode import NotWritten, code_of, code_of_call, compiled, constant, span_of
 from lmql_lite.program.clauses import asked
-from lmql_lite.program.conditions import All
-from lmql_lite.program.ops import CALL, Callee, Clause, Hole, HoleDecoder, HoleDecorator, HoleType, OptionCode
+from lmql_lite.program.conditions import All, OtherHoles
+from lmql_lite.program.ops import (
+    CALL,
+    Callee,
+    Clause,
+    Distribution,
+    Hole,
+    HoleDecoder,
+    HoleDecorator,
+    HoleType,
+    Op,
+    OptionCode,
+)
+from lmql_lite.program.segments import Ways, ways
 from lmql_lite.program.types import NAMES, typed, written_type
-from lmql_lite.program.where import WAYS, mentioned
+from lmql_lite.program.where import WAYS, conjuncts, mentioned
 
 OF_TOOLS = ("tools", "max_calls")
 """Options of a hole that say what the model may call, not how tokens are chosen."""
 
 
+@dataclass(frozen=True, slots=True)
 class Holes:
-    """The holes of one query. `bound` are names that it binds, `own` those and its inputs."""
+    """The holes of one query."""
 
-    def __init__(self, bound: frozenset[str], own: frozenset[str]) -> None:
-        self._bound = bound
-        self._own = own
+    bound: frozenset[str]
+    """Names that the query binds."""
+    own: frozenset[str]
+    """Those, and its inputs."""
 
-    def hole(self, hole: nodes.HoleNode, clauses: Sequence[Clause]) -> Hole:
+    def hole(self, hole: nodes.HoleNode, clauses: Sequence[Clause], distribution: Distribution | None) -> Hole:
         """Raises QueryError for what the hole cannot be."""
         call = hole.call
-        op = replace(
-            Hole(hole.span, hole.name, All(hole.span, ())),
+        op = Hole(
+            hole.span,
+            hole.name,
+            All(hole.span, ()),
+            distribution=distribution,
             decoder=self._decoder(hole.name, call) if call and not _is_action(hole, call) else None,
             decorators=tuple(
-                HoleDecorator(each.span, _code(each), compile_call(CALL, each.tree.body, each.span, is_async=True))
+                HoleDecorator(each.span, code_of(each), code_of_call(CALL, each, is_async=True))
                 for each in hole.decorators
             ),
             callees=tuple(self._callees(hole, clauses)),
@@ -55,13 +77,13 @@ class Holes:
     def _type(self, name: str, annotation: nodes.Expression, clauses: tuple[Clause, ...]) -> HoleType:
         """Type of the hole, if it is written out; else the run finds it out, and reads the clauses then."""
         try:
-            spec = typed(written_type(annotation.tree.body, self._own), name, annotation.span)
+            spec = typed(written_type(annotation.tree.body, self.own), name, annotation.span)
         except NotWritten:
             spec = None
         except ConstraintError as error:
             raise QueryError(error.message, span=error.span, hint=error.hint) from None
-        offered = tuple(each for each in mentioned(annotation, NAMES) if each not in self._bound)
-        return HoleType(annotation.span, _code(annotation), offered, clauses, spec)
+        offered = tuple(each for each in mentioned(annotation, NAMES) if each not in self.bound)
+        return HoleType(annotation.span, code_of(annotation), offered, clauses, spec)
 
     # Decoders ----------------------------------------------------------------------------------------------------
 
@@ -94,7 +116,7 @@ class Holes:
             _refuse(option_problem(keyword.arg, decoder, at_hole=True), span)
             if (value := constant(keyword.value)) is not None:
                 _refuse(value_problem(keyword.arg, value), span)
-        return OptionCode(span, keyword.arg, compile_expression(keyword.value, span))
+        return OptionCode(span, keyword.arg, compiled(keyword.value, span))
 
     # Queries in a hole -------------------------------------------------------------------------------------------
 
@@ -103,23 +125,18 @@ class Holes:
         found = []
         if hole.call and _is_action(hole, hole.call):
             found.append(_callee("hole", hole.call.tree.body, hole.call.span, hole.name))
-        found += [
-            _callee("where", each.tree.body, each.span, hole.name)
-            for each in (clause.expression for clause in clauses)
-            if self._calls(each, hole)
-        ]
+        for clause in (clause.expression for clause in clauses):
+            match clause.tree.body:
+                case ast.Call(function, [ast.Name(hole.name), *others], named) if self._may_be_query(function):
+                    if not any(reads(each, hole.name) for each in (*others, *(each.value for each in named))):
+                        found.append(_callee("where", clause.tree.body, clause.span, hole.name))
         return [each for each in found if each]
 
-    def _calls(self, clause: nodes.Expression, hole: nodes.HoleNode) -> bool:
-        """True if this is `f(X, ...)` with an f that only the run knows."""
-        match clause.tree.body:
-            case ast.Call(function, [ast.Name(hole.name), *others], named):
-                first = ast.unparse(function).partition(".")[0]
-                is_python = first in CONSTRAINTS or (first not in self._own and hasattr(builtins, first))
-                is_pattern = isinstance(function, ast.Attribute) and function.attr in WAYS
-                rest = [*others, *(each.value for each in named)]
-                return not is_python and not is_pattern and not any(_reads(each, hole.name) for each in rest)
-        return False
+    def _may_be_query(self, function: ast.expr) -> bool:
+        """True if only the run knows what this is."""
+        first = ast.unparse(function).partition(".")[0]
+        is_python = first in CONSTRAINTS or (first not in self.own and hasattr(builtins, first))
+        return not is_python and not (isinstance(function, ast.Attribute) and function.attr in WAYS)
 
 
 def _callee(
@@ -127,21 +144,14 @@ def _callee(
 ) -> Callee | None:
     """`node`, if it names something or calls something that has a name. `first` is the hole that it is called with."""
     if not isinstance(node, ast.Call):
-        return Callee(span, form, compile_expression(node, span), None) if _is_named(node) else None
-    if not _is_named(node.func):
+        return Callee(span, form, compiled(node, span), None) if is_named(node) else None
+    if not is_named(node.func):
         return None
     everything = ast.arguments([], [], ast.arg("by_place"), [], [], ast.arg("by_name"), [])
     pair = ast.Tuple([ast.Name("by_place", ast.Load()), ast.Name("by_name", ast.Load())], ast.Load())
     given = ast.Call(ast.Lambda(everything, pair), node.args[1:] if first else node.args, node.keywords)
-    arguments = compile_expression(ast.copy_location(given, node), span)
-    return Callee(span, form, compile_expression(node.func, span), arguments)
-
-
-def _is_named(node: ast.expr) -> bool:
-    """True if it can be looked up without calling anything."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
+    arguments = compiled(ast.copy_location(given, node), span)
+    return Callee(span, form, compiled(node.func, span), arguments)
 
 
 def _is_action(hole: nodes.HoleNode, call: nodes.Expression) -> bool:
@@ -150,14 +160,85 @@ def _is_action(hole: nodes.HoleNode, call: nodes.Expression) -> bool:
     return behind[:1] in ("]", ":")
 
 
-def _reads(node: ast.expr, name: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == name for part in every_node(node))
-
-
 def _refuse(problem: Problem | None, span: Span) -> None:
     if problem is not None:
         raise QueryError(problem.sentence, span=span, hint=problem.hint)
 
 
-def _code(expression: nodes.Expression) -> CodeType:
-    return compile_expression(expression.tree.body, expression.span)
+# Placement of clauses -----------------------------------------------------------------------------------------------
+
+
+def clauses_of_string(
+    where: nodes.Expression | None, in_string: Sequence[str], in_query: Iterable[str]
+) -> list[list[Clause]]:
+    """The clauses of each hole of one prompt string, by its place there. Holes of other strings are values by then."""
+    found: list[list[Clause]] = [[] for _ in in_string]
+    for each in _read(where, in_query) if where else ():
+        own = each.holes.intersection(in_string)
+        for place, name in enumerate(in_string):
+            to_come = set(in_string[place + 1 :]) - {name}
+            if not own or (name in own and own.isdisjoint(to_come)):
+                found[place].append(each.clause(each.reads - {name}, waits=False))
+    return found
+
+
+def clauses_of_query(
+    where: nodes.Expression, in_query: Iterable[str], ops: Sequence[Op]
+) -> Mapping[int, Sequence[Clause]]:
+    """The clauses of the `where` at the end of a query, by the op of the hole that bears them."""
+    found: dict[int, list[Clause]] = defaultdict(list)
+    onward = ways(ops)
+    places: dict[str, list[int]] = defaultdict(list)
+    for at, op in enumerate(ops):
+        if isinstance(op, Hole):
+            places[op.name].append(at)
+    for each in _read(where, in_query):
+        for name in each.holes or tuple(places):
+            others = each.holes - {name}
+            for at in places[name]:
+                if not others or _may_be_last(ops, onward, at, others):
+                    found[at].append(each.clause(each.reads - {name}, waits=bool(others)))
+    return found
+
+
+def _may_be_last(ops: Sequence[Op], onward: Ways, place: int, others: frozenset[str]) -> bool:
+    """True if a run may end without filling any of the others after this op."""
+    seen, reached = set[int](), list(onward[place])
+    while reached:
+        at = reached.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        op = ops[at]
+        if isinstance(op, Hole) and op.name in others:  # filled, unless it fails and a `try` goes on
+            reached += [target for target in onward[at] if target != at + 1]
+        elif not onward[at]:
+            return True
+        else:
+            reached += onward[at]
+    return False
+
+
+class _Read(NamedTuple):
+    """One clause, the holes that bear it, and all holes that it reads."""
+
+    expression: nodes.Expression
+    holes: frozenset[str]
+    reads: frozenset[str]
+
+    def clause(self, others: frozenset[str], *, waits: bool) -> Clause:
+        span = self.expression.span
+        names = tuple(sorted(others))
+        codes = tuple(compiled(ast.Name(name, ast.Load()), span) for name in names)
+        return Clause(self.expression, OtherHoles(names, codes, waits) if names else None)
+
+
+def _read(where: nodes.Expression, in_query: Iterable[str]) -> list[_Read]:
+    found = []
+    for clause in conjuncts(where):
+        holes = reads = frozenset(mentioned(clause, in_query))
+        match clause.tree.body:
+            case ast.Call(ast.Name(function), [ast.Name(name), *_]) if function in STOPS:
+                holes &= {name}  # it says where this one ends, and nothing of the others
+        found.append(_Read(clause, holes, reads))
+    return found

@@ -9,12 +9,11 @@ from typing import Literal
 from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
-from lmql_lite.lang.names import every_node
+from lmql_lite.lang.names import reads
 from lmql_lite.program.bytecode import span_of
-from lmql_lite.program.where import EXAMPLES, UNITS
+from lmql_lite.program.where import EXAMPLES, SYMBOLS, UNITS
 
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-SYMBOLS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 METHODS = frozenset(dir(str))
 TEXTS = frozenset({"lower", "upper", "title", "capitalize", "casefold", "swapcase", "strip", "lstrip", "rstrip"})
 """Methods of a text that give a text, whatever it is."""
@@ -69,11 +68,11 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
     match node:
         case ast.Compare(left, operators, comparators):
             return _of_comparison(node, [left, *comparators], operators, hole)
-        case ast.Call(ast.Name("len"), [ast.Compare(left, [operator], [right])]) if _reads(node, hole):
+        case ast.Call(ast.Name("len"), [ast.Compare(left, [operator], [right])]) if reads(node, hole):
             symbol = SYMBOLS.get(type(operator), "<")
             hint = f"write len({ast.unparse(left)}) {symbol} {ast.unparse(right)}"
             return "this len(...) closes after the comparison instead of before it", hint
-        case ast.Call(ast.Name("len"), given, []) if len(given) != 1 and _reads(node, hole):
+        case ast.Call(ast.Name("len"), given, []) if len(given) != 1 and reads(node, hole):
             return f"len takes one value, and here it is given {len(given)}", f"write len({hole})"
         case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in NUMBERS or name in UNITS:
             return f"{name} is a function and takes parentheses", f"write {name}({hole})"
@@ -88,7 +87,7 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
             return f"{hole}.{method}() takes nothing between its parentheses", f"write {hole}.{method}()"
         case ast.BinOp(left, ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Pow(), right):
             texts = [each for each in (left, right) if _kind(each, hole) == "text"]
-            if any(_reads(each, hole) for each in texts):
+            if any(reads(each, hole) for each in texts):
                 return f"[{hole}] is text and cannot be calculated with", f"write int({hole}), or [{hole}: int]"
     return None
 
@@ -98,18 +97,18 @@ def _of_comparison(
 ) -> tuple[str, str] | None:
     for side in sides:
         match side:
-            case ast.Call(ast.Name(name)) if name in EXAMPLES and _reads(side, hole):
+            case ast.Call(ast.Name(name)) if name in EXAMPLES and reads(side, hole):
                 alone = "write it alone" if name in STOPS else "write it alone, or with `not` before it"
                 is_truth = any(isinstance(each, ast.Constant) and isinstance(each.value, bool) for each in sides)
                 hint = alone if is_truth else ASKED.get(name, alone).replace("{}", hole)
                 return f"{name}({hole}) is true or false and cannot be compared", hint
     for left, operator, right in zip(sides, operators, sides[1:], strict=False):
-        if isinstance(operator, ast.Is | ast.IsNot) and _reads(left, hole) and _kind(right, hole):
+        if isinstance(operator, ast.Is | ast.IsNot) and reads(left, hole) and _kind(right, hole):
             symbol = "==" if isinstance(operator, ast.Is) else "!="
             return "'is' compares objects, not what they say", f"write {symbol}"
         if isinstance(operator, ORDER) and {_kind(left, hole), _kind(right, hole)} == {"text", "number"}:
             text = left if _kind(left, hole) == "text" else right
-            if _reads(text, hole):
+            if reads(text, hole):
                 shown = ast.unparse(text)
                 sides_shown = [f"{{}}({shown})" if side is text else ast.unparse(side) for side in (left, right)]
                 asked = f" {SYMBOLS[type(operator)]} ".join(sides_shown)
@@ -138,7 +137,3 @@ def _kind(node: ast.expr, hole: str) -> Literal["text", "number"] | None:
         case ast.Call(ast.Name(name)) if name in NUMBERS:
             return "number"
     return None
-
-
-def _reads(node: ast.AST, hole: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == hole for part in every_node(node))

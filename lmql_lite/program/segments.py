@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import CodeType
 
+from lmql_lite.errors import Span
 from lmql_lite.program.ops import (
     CALL,
     EndExcept,
@@ -58,16 +59,21 @@ def segmented(ops: Sequence[Op], prologue: Sequence[Let]) -> tuple[Op, ...]:
     return tuple(marked)
 
 
-def codes_of(part: object) -> Iterator[CodeType]:
+def codes_of(part: object) -> list[CodeType]:
     """All Python in a part of a program."""
-    if isinstance(part, CodeType):
-        yield part
-    elif isinstance(part, tuple):
-        for each in part:
-            yield from codes_of(each)
-    elif is_dataclass(part) and not isinstance(part, type):  # the type of a hole may be a class of the user's
-        for field in fields(part):
-            yield from codes_of(getattr(part, field.name))
+    found: list[CodeType] = []
+    stack = [part]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, CodeType):
+            found.append(each)
+        elif isinstance(each, tuple):
+            stack += each
+        elif is_dataclass(each) and not isinstance(
+            each, type | Span
+        ):  # the type of a hole may be a class of the user's
+            stack += [getattr(each, field.name) for field in fields(each)]
+    return found
 
 
 def _names(code: CodeType) -> set[str]:

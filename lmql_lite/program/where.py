@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType
 from typing import Literal, get_args
@@ -24,7 +24,7 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
 from lmql_lite.lang.names import every_node, values, words
 from lmql_lite.program import number_terms, text_terms
-from lmql_lite.program.bytecode import compile_expression, span_of, written
+from lmql_lite.program.bytecode import compiled, span_of, written
 from lmql_lite.program.conditions import All, Any, Atom, Condition, negated, truth
 from lmql_lite.program.number_terms import OPPOSITE, Comparison, Kind, Listed
 from lmql_lite.program.text_terms import AS_IT_IS, Tidied, Way
@@ -190,17 +190,17 @@ def lower(clause: nodes.Expression, hole: str, bare: Subject = PLAIN) -> Conditi
     return Lowering(clause.span, hole, bare).condition(clause.tree.body)
 
 
+@dataclass(frozen=True, slots=True)
 class Lowering:
     """One clause. Every other name in it, earlier holes too, is Python and has its value by then (S20)."""
 
-    def __init__(self, span: Span, hole: str, bare: Subject) -> None:
-        self._span = span
-        self._hole = hole
-        self._bare = bare
-        self._codes: dict[ast.expr, CodeType] = {}
+    span: Span
+    hole: str
+    bare: Subject
+    codes: dict[ast.expr, CodeType] = field(default_factory=dict)
 
     def condition(self, node: ast.expr) -> Condition:
-        span = span_of(node, self._span)
+        span = span_of(node, self.span)
         if not self._reads_hole(node):
             return self._atom(span, truth, node)
         match node:
@@ -210,11 +210,11 @@ class Lowering:
             case ast.UnaryOp(ast.Not(), operand):
                 for name, place in self._stops(operand):
                     sentence = f"{name} cannot stand under `not`: a stop says where a value ends, not what it is"
-                    hint = f'to forbid a phrase write `not ".." in {self._hole}`'
+                    hint = f'to forbid a phrase write `not ".." in {self.hole}`'
                     raise QueryError(sentence, span=place, hint=hint)
                 return replace(negated(self.condition(operand)), span=span)
-            case ast.Compare(ast.Call(ast.Name("type"), [text], []), _, [kind]) if self._is_hole(text):
-                hint = f"write [{self._hole}: {ast.unparse(kind)}] in the prompt"
+            case ast.Compare(ast.Call(ast.Name("type"), [ast.Name(self.hole)], []), _, [kind]):
+                hint = f"write [{self.hole}: {ast.unparse(kind)}] in the prompt"
                 raise QueryError("the type of a hole stands at the hole", span=span, hint=hint)
             case ast.Compare(left, operators, comparators):
                 sides = [left, *comparators]
@@ -224,18 +224,18 @@ class Lowering:
                 return pairs[0] if len(pairs) == 1 else All(span, tuple(pairs))
             case ast.Call(ast.Name(name), arguments, keywords) if name in EXAMPLES:
                 return self._function(span, name, arguments, keywords)
-            case ast.Call(ast.Attribute(ast.Name("re"), name), [pattern, text, *_]) if (
-                name in WAYS and self._is_hole(text) and not self._reads_hole(pattern)
+            case ast.Call(ast.Attribute(ast.Name("re"), name), [pattern, ast.Name(self.hole), *_]) if (
+                name in WAYS and not self._reads_hole(pattern)
             ):
                 return self._by_re(node, WAYS[name])
-            case ast.Call(ast.Attribute(owner, name), [], []) if self._is_hole(owner) and name in METHODS:
+            case ast.Call(ast.Attribute(ast.Name(self.hole), name), [], []) if name in METHODS:
                 return self._atom(span, partial(text_terms.shaped, name))
             case ast.Call(ast.Attribute(owner, "startswith" | "endswith" as name), [value], []) if (
-                tidied := tidied_text(owner, self._hole)
+                tidied := tidied_text(owner, self.hole)
             ) and not self._reads_hole(value):
                 return self._atom(span, partial(text_terms.edge, name == "startswith", True, tidied), value)
-            case ast.Call(ast.Attribute(owner, name), [text], []) if (
-                self._is_hole(text) and name in WAYS and not self._reads_hole(owner)
+            case ast.Call(ast.Attribute(owner, name), [ast.Name(self.hole)], []) if (
+                name in WAYS and not self._reads_hole(owner)
             ):
                 return self._atom(span, partial(text_terms.fits, WAYS[name]), owner)
         raise self._unguided(node)
@@ -243,14 +243,12 @@ class Lowering:
     def _function(self, span: Span, name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> Condition:
         """A function of the `where` clause: its first argument is the hole."""
         match arguments:
-            case [first] if self._is_hole(first) and not keywords and name in SHAPES:
+            case [ast.Name(self.hole)] if not keywords and name in SHAPES:
                 return self._atom(span, partial(text_terms.shaped, name))
-            case [first, value] if (
-                self._is_hole(first) and not keywords and not self._reads_hole(value) and name in TERMS
-            ):
+            case [ast.Name(self.hole), value] if not keywords and not self._reads_hole(value) and name in TERMS:
                 return replace(self._atom(span, TERMS[name], value), is_stop=name in STOPS)
         takes = f"{name} takes {TAKES.get(name, 'a hole and a text')}"
-        raise QueryError(takes, span=span, hint=name + EXAMPLES[name].replace("X", self._hole))
+        raise QueryError(takes, span=span, hint=name + EXAMPLES[name].replace("X", self.hole))
 
     def _by_re(self, node: ast.Call, way: Way) -> Condition:
         """`re.search(pattern, X, flags)`: with flags it is what `re.compile` makes of the two that is searched for."""
@@ -262,10 +260,10 @@ class Lowering:
         if flags:
             make = ast.copy_location(ast.Attribute(module, "compile", ast.Load()), module)
             pattern = ast.copy_location(ast.Call(make, [pattern, *flags], []), pattern)
-        return self._atom(span_of(node, self._span), partial(text_terms.fits_by, way), module, pattern)
+        return self._atom(span_of(node, self.span), partial(text_terms.fits_by, way), module, pattern)
 
     def _comparison(self, whole: ast.Compare, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Condition:
-        span = span_of(whole, self._span)
+        span = span_of(whole, self.span)
         reads_left, reads_right = self._reads_hole(left), self._reads_hole(right)
         if reads_left and reads_right:
             raise self._unguided(whole)
@@ -279,7 +277,7 @@ class Lowering:
             case ast.Is() | ast.IsNot(), _:
                 raise self._unguided(whole)
             case ast.In() | ast.NotIn(), _:
-                around = tidied_text(right, self._hole)
+                around = tidied_text(right, self.hole)
                 if around and not (around.left or around.right):
                     inside: Condition = self._atom(span, partial(text_terms.has, around.case), left)
                 else:
@@ -291,8 +289,8 @@ class Lowering:
 
     def _compared(self, whole: ast.expr, asked: ast.expr, symbol: Comparison, value: ast.expr) -> Condition:
         """Condition of a comparison, by the subject that it compares."""
-        span = span_of(whole, self._span)
-        about = subject(asked, self._hole, self._bare)
+        span = span_of(whole, self.span)
+        about = subject(asked, self.hole, self.bare)
         if symbol == "!=" and isinstance(about, WholeText | TextPart):
             return negated(self._compared(whole, asked, "==", value))
         if isinstance(about, WholeText) and about.kind and symbol != "==":
@@ -318,8 +316,8 @@ class Lowering:
 
     def _inside(self, whole: ast.expr, asked: ast.expr, several: ast.expr) -> Condition:
         """Condition of `in`, by the subject that is looked for."""
-        span = span_of(whole, self._span)
-        match subject(asked, self._hole, self._bare):
+        span = span_of(whole, self.span)
+        match subject(asked, self.hole, self.bare):
             case WholeText(tidied, kind):
                 return self._atom(span, partial(text_terms.text_in, tidied, kind), several)
             case TextPart(bounds) if not any(map(self._reads_hole, bounds)):
@@ -351,10 +349,10 @@ class Lowering:
         except Inexact as error:
             raise Unguided(error.message, span=error.span, hint=error.hint) from None
         except ConstraintError as error:
-            raise QueryError(error.message, span=span_of(parts[-1], self._span), hint=error.hint) from None
+            raise QueryError(error.message, span=span_of(parts[-1], self.span), hint=error.hint) from None
         except re.error as error:
             sentence = f"this is no regular expression: {error}"
-            raise QueryError(sentence, span=span_of(parts[-1], self._span), hint=NO_PATTERN) from None
+            raise QueryError(sentence, span=span_of(parts[-1], self.span), hint=NO_PATTERN) from None
         except Exception:  # not written out; or an error of Python's own, which is raised where the clause runs
             return atom
         is_fixed = not any(isinstance(each, ast.Name) for part in parts for each in every_node(part))
@@ -362,22 +360,19 @@ class Lowering:
 
     def _code(self, node: ast.expr) -> CodeType:
         """One code object for each part of a clause, however many conditions it stands in."""
-        if node not in self._codes:
+        if node not in self.codes:
             if not isinstance(node, ast.Constant):
                 self._refuse_foreign(node)
-            self._codes[node] = compile_expression(node, span_of(node, self._span))
-        return self._codes[node]
+            self.codes[node] = compiled(node, span_of(node, self.span))
+        return self.codes[node]
 
     def _reads_hole(self, node: ast.AST) -> bool:
-        return any(name.id == self._hole for name in values(node))
-
-    def _is_hole(self, node: ast.AST) -> bool:
-        return isinstance(node, ast.Name) and node.id == self._hole
+        return any(name.id == self.hole for name in values(node))
 
     def _refuse_foreign(self, node: ast.expr) -> None:
         for name, span in self._stops(node):
             raise QueryError(
-                f"{name} says where its own hole ends and cannot be part of a condition on [{self._hole}]",
+                f"{name} says where its own hole ends and cannot be part of a condition on [{self.hole}]",
                 span=span,
                 hint="give it a clause of its own, joined by `and`",
             )
@@ -385,32 +380,32 @@ class Lowering:
             match part:
                 case ast.Call(ast.Name(name), [ast.Name(other), *_]) if name in EXAMPLES or name in UNITS:
                     raise QueryError(
-                        f"{name} guides the hole it is asked of and cannot be part of a condition on [{self._hole}]",
-                        span=span_of(part, self._span),
+                        f"{name} guides the hole it is asked of and cannot be part of a condition on [{self.hole}]",
+                        span=span_of(part, self.span),
                         hint=f"give it a clause of its own, joined by `and`, or ask in Python what {other} is",
                     )
 
     def _stops(self, node: ast.expr) -> Iterator[tuple[str, Span]]:
         for part in every_node(node):
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in STOPS:
-                yield part.func.id, span_of(part, self._span)
+                yield part.func.id, span_of(part, self.span)
 
     def _unguided(self, node: ast.expr) -> QueryError:
         for part in every_node(node):
             match part:
                 case ast.Call(ast.Name(name)) if name in UNITS:
                     return QueryError(
-                        f"{name} only says how long a value is: len({name}({self._hole})) is compared with a number",
-                        span=span_of(part, self._span),
-                        hint=f"len({name}({self._hole})) < 20"
-                        + (f"; in Python the words are {self._hole}.split()" if name == "WORDS" else ""),
+                        f"{name} only says how long a value is: len({name}({self.hole})) is compared with a number",
+                        span=span_of(part, self.span),
+                        hint=f"len({name}({self.hole})) < 20"
+                        + (f"; in Python the words are {self.hole}.split()" if name == "WORDS" else ""),
                     )
         word = next((each.id for each in words(node)), None)
         sentence = f"{word} cannot stand inside what only Python can judge" if word else "only Python can judge this"
         hint = "give it a clause of its own, joined by `and`" + (
             "" if word else f"; what guides the model: {SUPPORTED}"
         )
-        return Unguided(sentence, span=span_of(node, self._span), hint=hint)
+        return Unguided(sentence, span=span_of(node, self.span), hint=hint)
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -26,6 +26,7 @@ from lmql_lite.assets import asset
 from lmql_lite.errors import QueryError
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CLAUSES, CONSTRAINTS, DECODERS, DECODERS_NOT_YET, INLINE_CLAUSES
+from lmql_lite.lang.names import every_statement
 from lmql_lite.lang.parser import parse
 from lmql_lite.lang.source import Source
 
@@ -160,7 +161,7 @@ def test_the_grammars_take_every_query_that_the_parser_reads() -> None:
             continue
         taken += 1
         assert outline(read("lq", terminals(query))) == outline_of(query), text
-        for prompt in (each for each in nodes.walk(query.body) if isinstance(each, nodes.PromptNode)):
+        for prompt in (each for each in every_statement(query.body) if isinstance(each, nodes.PromptNode)):
             tree = read("prompt", [each for part in prompt.parts for each in prompt_terminals(part)])
             assert len(tree.children) == len(prompt.parts)
     assert taken > 200

@@ -12,7 +12,7 @@ from lmql_lite.apps.examination import Examination
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS
-from lmql_lite.lang.names import Names, every_node, values
+from lmql_lite.lang.names import Names, every_node, every_statement, values
 from lmql_lite.lang.python_reader import PythonReader
 from lmql_lite.lang.scope import python_of
 from lmql_lite.lang.source import Problems
@@ -59,7 +59,7 @@ def _places(tree: nodes.QueryNode, holes: frozenset[str], found: Examination) ->
     python = PythonReader(found.source, Problems())
     trees: list[ast.AST] = []
     distributions = [tree.distribution] if tree.distribution else []
-    for statement in nodes.walk(tree.body):
+    for statement in every_statement(tree.body):
         trees += python_of(statement)
         if isinstance(statement, nodes.PromptNode):
             for part in statement.parts:
@@ -145,7 +145,7 @@ def meaning(found: Examination, offset: int) -> str | None:
 
 
 def _hole(tree: nodes.QueryNode, name: str) -> str:
-    prompts = [each for each in nodes.walk(tree.body) if isinstance(each, nodes.PromptNode)]
+    prompts = [each for each in every_statement(tree.body) if isinstance(each, nodes.PromptNode)]
     holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode) and part.name == name]
     lines = [f"`{hole.span.source}`, a hole that the model fills." for hole in holes]
     wheres = [where for where in [*(each.where for each in prompts), tree.where] if where]
@@ -158,7 +158,7 @@ def _hole(tree: nodes.QueryNode, name: str) -> str:
 
 def _header_word(tree: nodes.QueryNode, word: Span) -> str | None:
     """Help for a decoder or an option, in the header of the query or of a hole."""
-    prompts = [each for each in nodes.walk(tree.body) if isinstance(each, nodes.PromptNode)]
+    prompts = [each for each in every_statement(tree.body) if isinstance(each, nodes.PromptNode)]
     holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode)]
     calls = [each.span for each in (tree.decoder, *(hole.call for hole in holes)) if each]
     if not any(call.start <= word.start < call.end for call in calls):
@@ -172,6 +172,6 @@ def _header_word(tree: nodes.QueryNode, word: Span) -> str | None:
 
 
 def _is_prompt_text(tree: nodes.QueryNode, offset: int) -> bool:
-    prompts = [each for each in nodes.walk(tree.body) if isinstance(each, nodes.PromptNode)]
+    prompts = [each for each in every_statement(tree.body) if isinstance(each, nodes.PromptNode)]
     literals = [part.span for each in prompts for part in each.parts if isinstance(part, nodes.LiteralNode)]
     return any(span.start <= offset < span.end for span in literals)
