@@ -174,7 +174,7 @@ class Penalties:
         return Penalties(self.ids[others], self.factors[others], self.losses[others])
 
     def _places(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Where each of these tokens would stand among those with a penalty, and whether it is one of them."""
+        """Place of each of these tokens among those with a penalty, and whether it is one of them."""
         places = np.minimum(np.searchsorted(self.ids, ids), self.ids.size - 1)
         return places, self.ids[places] == ids
 
