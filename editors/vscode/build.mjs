@@ -1,9 +1,10 @@
 // Builds lmql-lite.vsix: `npm ci --ignore-scripts && npm run package`, then `code --install-extension lmql-lite.vsix`.
+// `npm run package -- FILE.vsix` names another file.
 //
 // A .vsix is a zip with the extension, its manifest and the types of its files. It is the same bytes in every build.
 import { build } from "esbuild";
-import { readFile, readdir, writeFile } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { readFile, readdir, rename, rm, writeFile } from "node:fs/promises";
+import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { crc32, deflateRawSync } from "node:zlib";
 import { bundledView } from "../../playground/view.mjs";
@@ -38,9 +39,23 @@ const files = {
   "extension/LICENSE.txt": await readFile(join(top, "LICENSE")),
   "extension/THIRD_PARTY_NOTICES.txt": await notices(Object.keys(made.metafile.inputs)),
 };
-const target = join(here, "lmql-lite.vsix");
-await writeFile(target, zip(files));
+const target = resolve(process.env.INIT_CWD ?? ".", process.argv[2] ?? join(here, "lmql-lite.vsix"));
+await write(target, zip(files));
 console.log(target);
+
+/** Writes the package, or ends with a sentence. A package that was there stays until the new one is whole. */
+async function write(file, data) {
+  const beside = `${file}.new`;
+  try {
+    if (!file.endsWith(".vsix")) throw new Error("a package's name ends in .vsix");
+    await writeFile(beside, data);
+    await rename(beside, file);
+  } catch (error) {
+    await rm(beside, { force: true }).catch(() => {});
+    console.error(`${file} cannot be written: ${error.message}\nname another file: npm run package -- FILE.vsix`);
+    process.exit(1);
+  }
+}
 
 /** The licences of the packages in the bundle. */
 async function notices(inputs) {

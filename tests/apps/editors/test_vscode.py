@@ -85,3 +85,15 @@ def test_one_command_builds_the_package_with_every_file_that_it_names(tmp_path: 
     assert "extension/THIRD_PARTY_NOTICES.txt" in names and "devDependencies" not in about
     [language] = contributed["languages"]
     assert [kind.removeprefix(".") for kind in language["extensions"]] == grammar["fileTypes"]
+
+
+@pytest.mark.parametrize("name", ["nowhere/x.vsix", "notes.txt", "taken.vsix"])
+def test_a_path_that_cannot_be_written_is_a_sentence_and_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "taken.vsix").mkdir()
+    command = ["npm", "run", "--silent", "package", "--", str(tmp_path / name)]
+    done = subprocess.run(command, cwd=HERE, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.startswith(f"{tmp_path / name} cannot be written: ")
+    assert done.stderr.endswith("name another file: npm run package -- FILE.vsix\n")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.txt", "taken.vsix"]
+    assert (tmp_path / "notes.txt").read_text() == "mine"
