@@ -7,6 +7,7 @@ sequence is an approximation, unless it is one block at its own place. All funct
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -104,8 +105,7 @@ def rotated_kv(network: Any, kv: KV, by: int) -> KV:
     attention = {one.layer_idx: one for one in base.modules() if getattr(one, "layer_idx", None) is not None}
     if rotary is None or not set(range(len(kv))) <= set(attention):
         raise Unsupported(f"{type(network).__name__} has no rotation of keys")
-    names = rotary.forward.__code__.co_varnames if hasattr(rotary.forward, "__code__") else ()
-    has_kinds = "layer_type" in names or hasattr(rotary, "layer_types")
+    has_kinds = "layer_type" in inspect.signature(rotary.forward).parameters or hasattr(rotary, "layer_types")
     angles: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
     moved = []
     for number, (keys, values) in enumerate(kv):
