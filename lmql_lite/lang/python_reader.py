@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lmql_lite.errors import Span
 from lmql_lite.lang.nodes import ArgumentNode, Code, Expression
@@ -54,18 +54,9 @@ class PythonReader:
     # Reading -----------------------------------------------------------------------------------------------------
 
     def expression(self, start: int, end: int, spelling: SpelledCode | None = None) -> Expression | None:
-        code = spelling.code if spelling else self.text[start:end]
-        try:
-            # The line break keeps a comment at the end of the extent from swallowing the parenthesis.
-            tree = ast.parse(f"{PAREN}{code}\n)", self.source.name, "eval")
-            if tree.body.lineno == 1 and tree.body.col_offset < len(PAREN):
-                _take_out(tree.body, code)
-            if spelling:
-                self._place_spelled(tree, spelling)
-            else:
-                self._place(tree, *self._shift(start, len(PAREN)))
-        except UNREADABLE as error:
-            self._report(error, start, end, PAREN, code, spelling)
+        # The line break keeps a comment at the end of the extent from swallowing the parenthesis.
+        tree: ast.Expression | None = self._tree(PAREN, start, end, "\n)", mode="eval", spelling=spelling)
+        if tree is None:
             return None
         span = self.source.span(start, end)
         holder = ast.Expr(tree.body, lineno=tree.body.lineno, col_offset=tree.body.col_offset)
@@ -74,14 +65,8 @@ class PythonReader:
 
     def statement(self, start: int, end: int) -> Code | None:
         """A simple statement, wherever in a line it stands."""
-        code = self.text[start:end]
-        try:
-            tree = ast.parse(code, self.source.name)
-            self._place(tree, *self._shift(start, 0))
-        except UNREADABLE as error:
-            self._report(error, start, end, "", code)
-            return None
-        return self.keep(Code(self.source.span(start, end), tree))
+        tree: ast.Module | None = self._tree("", start, end)
+        return self.keep(Code(self.source.span(start, end), tree)) if tree else None
 
     def keep(self, code: Code) -> Code:
         """Code that is part of the query: `check_compiles` will look at it."""
@@ -93,46 +78,22 @@ class PythonReader:
 
         It may turn out to hold a prompt: whoever asked says with `keep` that it does not.
         """
-        prefix = SUITE if begin < start else ""
-        code = self.text[begin:end]
-        try:
-            tree = ast.parse(prefix + code, self.source.name)
-            if prefix:
-                (wrapper,) = tree.body
-                assert isinstance(wrapper, ast.If)
-                tree.body = wrapper.body
-            lines, _ = self._shift(begin, 0)
-            self._place(tree, lines - bool(prefix), 0)
-        except UNREADABLE as error:
-            if not quiet:
-                self._report(error, begin, end, prefix, code)
-            return None
-        return Code(self.source.span(start, end), tree)
+        tree = self._tree(SUITE if begin < start else "", begin, end, quiet=quiet)
+        if tree and begin < start:
+            tree.body = tree.body[0].body
+        return Code(self.source.span(start, end), tree) if tree else None
 
     def target(self, start: int, end: int) -> ast.expr | None:
         """Target between `for` and `in`."""
-        prefix, code = "for ", self.text[start:end]
-        try:
-            tree = ast.parse(f"{prefix}{code} in x: pass", self.source.name)
-            self._place(tree, *self._shift(start, len(prefix)))
-        except UNREADABLE as error:
-            self._report(error, start, end, prefix, code)
-            return None
-        (loop,) = tree.body
-        assert isinstance(loop, ast.For)
-        return loop.target
+        tree = self._tree("for ", start, end, " in x: pass")
+        return tree.body[0].target if tree else None
 
     def arguments(self, start: int, end: int) -> tuple[ArgumentNode, ...]:
         """`(n=2, temperature=0.8)` of a decoder header, parentheses included."""
-        code = self.text[start:end]
-        try:
-            tree = ast.parse(CALL + code, self.source.name, "eval")
-            self._place(tree, *self._shift(start, len(CALL)))
-        except UNREADABLE as error:
-            self._report(error, start, end, CALL, code)
+        tree = self._tree(CALL, start, end, mode="eval")
+        if tree is None:
             return ()
-        call = tree.body
-        assert isinstance(call, ast.Call)
+        call: ast.Call = tree.body
         hint = "write name=value, for example n=2"
         for value in call.args:
             self.problems.add("a decoder takes named arguments only", self.span(value), hint)
@@ -149,18 +110,42 @@ class PythonReader:
 
     def head(self, span: Span, prefix: str, suffix: str) -> ast.stmt | None:
         """The head of a block that holds a prompt, as the smallest statement around it."""
-        above, _, before = prefix.rpartition("\n")
-        try:
-            tree = ast.parse(f"{prefix}{span.source}{suffix}", self.source.name)
-            lines, columns = self._shift(span.start, len(before))
-            first = above.count("\n") + 2 if above else 1
-            self._place(tree, lines - first + 1, columns, first)
-        except UNREADABLE as error:
-            self._report(error, span.start, span.end, prefix, span.source)
+        tree: ast.Module | None = self._tree(prefix, span.start, span.end, suffix)
+        if tree is None:
             return None
-        (statement,) = tree.body
-        self._read.append((span, statement))
-        return statement
+        self._read.append((span, tree.body[0]))
+        return tree.body[0]
+
+    def _tree(
+        self,
+        prefix: str,
+        start: int,
+        end: int,
+        suffix: str = "",
+        *,
+        mode: str = "exec",
+        spelling: SpelledCode | None = None,
+        quiet: bool = False,
+    ) -> Any:
+        """Tree of an extent between a prefix and a suffix, at its place in the file; None, and a problem, where Python
+        cannot read it."""
+        code = spelling.code if spelling else self.text[start:end]
+        above, _, before = prefix.rpartition("\n")
+        first = above.count("\n") + 2 if above else 1
+        try:
+            tree: Any = ast.parse(f"{prefix}{code}{suffix}", self.source.name, mode)
+            if prefix == PAREN and tree.body.lineno == 1 and tree.body.col_offset < len(PAREN):
+                _take_out(tree.body, code)
+            if spelling:
+                self._place_spelled(tree, spelling)
+            else:
+                lines, columns = self._shift(start, len(before))
+                self._place(tree, lines - first + 1, columns, first)
+        except UNREADABLE as error:
+            if not quiet:
+                self._report(error, start, end, prefix, code, spelling)
+            return None
+        return tree
 
     def check_compiles(self) -> None:
         """Find what only Python's compiler refuses: a `yield` of the query itself, a doubled parameter."""
