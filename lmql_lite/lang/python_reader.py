@@ -19,7 +19,7 @@ from lmql_lite.lang.syntax_messages import (
 )
 
 DEEPEST = 200
-"""Levels of nesting in one tree. Python itself gives up a little later, and with a crash instead of a sentence."""
+"""Levels of nesting in one tree. A little deeper, Python itself crashes."""
 
 UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)
 """Exceptions that Python raises on text it cannot parse."""
@@ -38,7 +38,7 @@ class SpelledCode(NamedTuple):
 
 
 class PythonReader:
-    """Reads extents of one source. What Python refuses becomes a problem, and None."""
+    """Reader of extents of one source. If Python refuses one, it reports a problem and returns None."""
 
     def __init__(self, source: Source, problems: Problems) -> None:
         self.source = source
@@ -54,7 +54,7 @@ class PythonReader:
     # Reading -----------------------------------------------------------------------------------------------------
 
     def expression(self, start: int, end: int, spelling: SpelledCode | None = None) -> Expression | None:
-        # The line break keeps a comment at the end of the extent from swallowing the parenthesis.
+        # The line break ends a comment, so that the parenthesis is not part of it.
         tree: ast.Expression | None = self._tree(PAREN, start, end, "\n)", mode="eval", spelling=spelling)
         if tree is None:
             return None
@@ -64,19 +64,19 @@ class PythonReader:
         return Expression(span, tree)
 
     def statement(self, start: int, end: int) -> Code | None:
-        """A simple statement, wherever in a line it stands."""
+        """A simple statement, anywhere in a line."""
         tree: ast.Module | None = self._tree("", start, end)
         return self.keep(Code(self.source.span(start, end), tree)) if tree else None
 
     def keep(self, code: Code) -> Code:
-        """Code that is part of the query: `check_compiles` will look at it."""
+        """Code that is part of the query, so that `check_compiles` checks it."""
         self._read.extend((code.span, node) for node in code.tree.body)
         return code
 
     def block(self, begin: int, start: int, end: int, *, quiet: bool = False) -> Code | None:
         """A compound statement from `start`; `begin` is where the indentation of its first line begins.
 
-        It may turn out to hold a prompt: whoever asked says with `keep` that it does not.
+        It may hold a prompt: the caller confirms with `keep` that it does not.
         """
         tree = self._tree(SUITE if begin < start else "", begin, end, quiet=quiet)
         if tree and begin < start:
@@ -148,12 +148,12 @@ class PythonReader:
         return tree
 
     def check_compiles(self) -> None:
-        """Find what only Python's compiler refuses: a `yield` of the query itself, a doubled parameter."""
+        """Report what only Python's compiler refuses: a `yield` of the query itself, a repeated parameter."""
         whole = ast.Module([node for _, node in self._read], [])
         if self._compiles(whole) is None:
             return
         for span, node in self._read:
-            # One by one: together they can clash where apart they are right, as with `global` after a use.
+            # One by one: valid statements can clash together, as with `global` after a use.
             error = self._compiles(ast.Module([node], []))
             if error is None:
                 continue
@@ -200,7 +200,7 @@ class PythonReader:
     def _place(self, tree: ast.AST, lines: int, columns: int, first: int = 1) -> None:
         """Move a tree to its place in the file, the columns of its line `first` too.
 
-        Raises RecursionError when it is too deep for those who follow.
+        Raises RecursionError when it is too deep for later passes.
         """
         level: list[ast.AST] = [tree]
         depth = 0
@@ -263,7 +263,7 @@ class PythonReader:
             first, last = max(size - 1, 0), size
         else:
             while first and code[first - 1] in DOUBLED and code[first] in DOUBLED:
-                first -= 1  # Python blames the second half of `&&`
+                first -= 1  # Python points to the second half of `&&`
             message, hint = sentence(error.msg, code[first:])
             is_apart = "forgot a comma" in error.msg or error.msg == "invalid syntax"
             if is_apart and (found := missing_operator(code[first if "comma" in error.msg else 0 :])):
@@ -277,7 +277,7 @@ class PythonReader:
 
 
 def _take_out(node: ast.expr, code: str) -> None:
-    """`a, b` takes the parentheses that were put around it for its own; so does `a for a in b`."""
+    """Take the added parentheses out of the place of `a, b` and of `a for a in b`, which count them as their own."""
     before, _, last = f"{PAREN}{code}".rpartition("\n")
     node.col_offset = len(PAREN)
     node.end_lineno = before.count("\n") + 1 + bool(before)
