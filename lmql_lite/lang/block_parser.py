@@ -115,7 +115,7 @@ class BlockParser(LineParser):
         statement = parse.get(word, self._match)(line)
         built: list[nodes.Statement] = [statement] if statement else []
         if is_python and code is None and len(self.problems) == known and not _prompts(built):
-            # Its parts are sound one by one; only Python itself knows what is wrong with the whole.
+            # Each part is sound alone; only Python itself can name the mistake in the whole.
             self.python.block(*extent)
         return built
 

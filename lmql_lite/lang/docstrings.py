@@ -28,7 +28,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def docstring(function: FunctionType) -> Source:
-    """The query as it stands in the file: its `\\n` are still two characters. Raises QueryError where there is none."""
+    """Docstring of a function, as written in its file: a `\\n` is two characters. Raises QueryError if it has no
+    query."""
     name = function.__code__.co_filename
     try:
         lines, first_line = inspect.getsourcelines(function)
@@ -50,7 +51,7 @@ def docstring(function: FunctionType) -> Source:
 
 
 def _without_margin(text: str, margin: int) -> str:
-    """The text, which may begin right behind its quotes; then its other lines lose the indent that those have."""
+    """The text; if it begins on the line of its quotes, its other lines lose the indentation of that line."""
     first, *others = text.splitlines(keepends=True) or [""]
     if not first.strip() or first.strip() in MARKS:
         return text
@@ -58,7 +59,7 @@ def _without_margin(text: str, margin: int) -> str:
 
 
 def _without_file(source: Source) -> Source:
-    """A query of which only the docstring's value is known. Raises QueryError where it cannot be read."""
+    """A query known only by its docstring's value. Raises QueryError if it cannot be read."""
     try:
         parse(source)
     except QueryError as error:
@@ -101,16 +102,16 @@ class FreeName:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """`line` is that of the function's first decorator, by which Python knows it too."""
+    """A function in a query that is a query itself. `line` is that of its first decorator, as in Python."""
 
     line: int
     function: Function
     place: Span
-    """In the file, of its text below the mark."""
+    """Place in the file of its text below the mark."""
     tree: nodes.QueryNode
 
     def reads(self, inputs: Iterable[FreeName]) -> Iterator[ast.Name]:
-        """Of the names that it is given those that are no parameters: they come from around the function."""
+        """Names of these inputs that are not parameters of the function: they come from around it."""
         given = self.function.args
         every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
         parameters = {each.arg for each in every if each}
@@ -122,7 +123,7 @@ class Embedded:
 
 
 def read(tree: ast.AST, python: PythonReader) -> Iterator[Embedded]:
-    """Queries in a piece of Python. Their errors become problems, at their places in the whole file."""
+    """Queries in a piece of Python. Their errors become problems at their places in the file."""
     for node in every_node(tree):
         if not isinstance(node, Function) or not any(map(_is_query, node.decorator_list)):
             continue

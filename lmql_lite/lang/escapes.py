@@ -48,7 +48,7 @@ class StringLiteral:
     quote: str
     is_raw: bool
     indent: int
-    """Columns that leave each later line of a text in triple quotes: those of its statement (S27)."""
+    """Columns removed from each later line of a text in triple quotes: the indentation of its statement (S27)."""
 
     @staticmethod
     def at(source: Source, problems: Problems, start: int, end: int, indent: int = 0) -> StringLiteral:
@@ -58,7 +58,7 @@ class StringLiteral:
         return StringLiteral(source, problems, match.end(), end - len(quote), prefix, quote, "r" in prefix, indent)
 
     def decoded(self, start: int, end: int) -> str:
-        """The text that `[start, end)` of the source stands for."""
+        """Text of the source at `[start, end)`, its escapes decoded."""
         text = self.source.text
         spelled = text[start:end]
         if not self.is_raw and "\\" not in spelled and "\n" not in spelled:
@@ -83,7 +83,7 @@ class StringLiteral:
         return "".join(pieces)
 
     def spelling(self, start: int, end: int) -> SpelledCode:
-        """Code in which quotes had to be escaped: its characters, and the place of each in the source."""
+        """Code with escaped quotes: its characters, and the place of each in the source."""
         code: list[str] = []
         offsets: list[int] = []
         position = start
@@ -100,7 +100,7 @@ class StringLiteral:
         while position < end and column < self.indent and self.source.text[position] in " \t":
             column = column + 1 if self.source.text[position] == " " else (column // 8 + 1) * 8
             if column > self.indent:
-                break  # this tab reaches further: it is the text's own
+                break  # a tab that reaches further belongs to the text
             position += 1
         return position
 

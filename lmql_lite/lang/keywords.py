@@ -16,7 +16,7 @@ DECODERS = tuple(options.DECODERS)
 DECODERS_NOT_YET = tuple(options.NEAREST)
 
 MARKS = ("lq", "lmql")
-"""Words of which one stands alone on the first line of a docstring that is a query."""
+"""Marks of a docstring that is a query: one of them stands alone on its first line."""
 
 CLAUSES = ("from", "where", "distribution")
 INLINE_CLAUSES = ("where", "distribution")
@@ -25,7 +25,7 @@ ROLES: Mapping[str, Role] = {"system": "system", "user": "user", "assistant": "a
 """Roles by the word of their tag: `{:user}`."""
 
 STOPS = ("STOPS_AT", "STOPS_BEFORE")
-"""Functions of a `where` clause that say where a hole ends."""
+"""Functions of a `where` clause that end a hole."""
 
 CONSTRAINTS = (
     *STOPS,
@@ -47,7 +47,7 @@ GONE: Mapping[str, str] = {
     "ESCAPED": "a decorator changes the value: [@f X] with def f(value): return value.replace(...)",
     "ERASE": "a decorator takes the text out of the prompt: [@f X] with def f(value): return value, ''",
 }
-"""Functions of LMQL's `where` that changed a value, and what does so here."""
+"""Functions of LMQL's `where` that changed a value, and their replacements."""
 
 OF_LMQL: Mapping[str, tuple[str, ...]] = {
     "lmql": (),
@@ -66,7 +66,7 @@ NOT_OF_LMQL: Mapping[str, str] = {
     "ops": "a condition of your own is a Python function of the hole",
     "runtime": "these were inner parts of LMQL: leave the line out",
 }
-"""Modules of LMQL that are not here, and what to write."""
+"""Modules of LMQL that do not exist here, and their replacements."""
 
 MODULES: Mapping[str, str] = {"re": "re", **dict.fromkeys(MARKS, "lmql_lite")}
 """Modules that every query has without importing them, unless it binds the name or is given it: name -> module."""
@@ -81,8 +81,8 @@ PROVIDED = ("context", BLOCK, *MODULES)
 """Names that every query can read without being given them."""
 
 MEDIA = ("image", "video", "audio")
-"""Functions that make pictures, videos and clips for a prompt, where the query binds no such name and every use of it
-is a call. Else the name is an input as any other."""
+"""Functions that make pictures, videos and clips for a prompt, if the query does not bind the name and only calls it.
+Otherwise the name is an input."""
 
 TYPES = ("Literal", "Optional", "Union", "Annotated", "Any", "Enum", "date", "datetime")
 """Names that the annotation of a hole can use without an import."""

@@ -23,7 +23,7 @@ from lmql_lite.lang.source import Problems, Source
 
 
 class ClauseExtent(NamedTuple):
-    """A clause whose extent is known. `value` is empty where what is wrong with it was already reported."""
+    """A clause whose extent is known. `value` is empty if a problem with it has been reported."""
 
     word: str
     keyword: Lexeme
@@ -42,7 +42,7 @@ class LineParser:
     at: int = 0
     """Index of the line that is read next."""
     end: int = 0
-    """Place after what was read last, white space and punctuation left out."""
+    """End of the last thing that was read, without white space and punctuation."""
     loops: int = 0
     """Loops that are open."""
 
@@ -60,7 +60,7 @@ class LineParser:
         self.problems.add(message, self.source.span(lexeme.start, lexeme.end), hint)
 
     def span_from(self, start: int) -> Span:
-        """From a place up to the end of what was read last."""
+        """Span from a place to the end of the last thing that was read."""
         return self.source.span(start, max(self.end, start))
 
     # Statements --------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class LineParser:
         return statements
 
     def _small(self, lexemes: list[Lexeme], index: int, end: int) -> nodes.Statement | None:
-        """A statement that is no prompt; `end` is the index after it."""
+        """A statement that is not a prompt; `end` is the index after it."""
         first, last = lexemes[index], lexemes[end - 1]
         mistake = self._mistake(lexemes, index, end)
         if mistake is not None:
@@ -295,7 +295,7 @@ def _no_operator(lexemes: list[Lexeme], after: int, end: int) -> bool:
 
 
 def _is_prose(lexemes: list[Lexeme]) -> bool:
-    """`Say hello: [GREETING]`: two words that Python would not put beside one another."""
+    """`Say hello: [GREETING]`: two words that cannot stand side by side in Python."""
     words = [lexeme.text for lexeme in lexemes[:2] if lexeme.kind == "name"]
     if len(words) < 2 or words[0] == "print" or soft.is_assignment(lexemes):
         return False

@@ -1,4 +1,4 @@
-"""Warnings of `lq check`: code that compiles and is hardly meant."""
+"""Warnings of `lq check`: code that compiles but is probably a mistake."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lmql_lite.lang.source import Problems, Source
 
 COMPARING = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 UNSEEN = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
-"""Characters that nobody sees, or that turn the direction of what follows: a line may run otherwise than it looks.
-The joiners U+200C and U+200D belong to words and emoji and stay."""
+"""Characters that are invisible or change the direction of the following text: a line with one can look different from
+what it does. The joiners U+200C and U+200D belong to words and emoji and are allowed."""
 METHODS = frozenset(name for name in dir(str) if not name.startswith("_"))
 
 
@@ -36,7 +36,7 @@ def lint(query: nodes.QueryNode, scope: Scope, around: Collection[str] = ()) -> 
 
 
 def unseen(source: Source) -> tuple[LmqlLiteError, ...]:
-    """A warning for each line with an invisible character, also of a text that is no query."""
+    """A warning for each line with an invisible character; the text need not be a query."""
     problems = Problems()
     for found in UNSEEN.finditer(source.text):
         number = f"{ord(found.group()):04X}"
@@ -54,7 +54,7 @@ class _Lint:
         self.python = PythonReader(Source(span.name, span.text, span.first_line), problems)
 
     def truth(self, node: ast.expr, around: ast.expr) -> None:
-        """Reports what is true or false whatever the holes are; `around` is the `and` or `or` that it stands in."""
+        """Report a part that is always true or always false; `around` is the `and` or `or` around it."""
         match node:
             case ast.BoolOp(_, values):
                 for value in values:
@@ -86,7 +86,7 @@ class _Lint:
                     self._add(part, f"`{name}.{method}` is a method that is not called", f"write {name}.{method}()")
 
     def inputs(self, around: Collection[str]) -> None:
-        """Functions and types that nothing defines: the caller has to give them."""
+        """Report functions and types that nothing defines, so that the caller has to pass them."""
         for free in self.scope.inputs:
             if free.form == "value" or free.name in around:
                 continue
@@ -96,7 +96,8 @@ class _Lint:
             self.problems.add(sentence, free.span, meant or f"define or import {free.name}, or give it from Python")
 
     def numbers(self, query: nodes.QueryNode) -> None:
-        """Text of a hole that the query's own Python compares with a number: it fails when the model has been paid."""
+        """Report text of a hole that the query's Python compares with a number: it would fail after the model was
+        asked."""
         statements = every_statement(query.body)
         prompts = [each for each in statements if isinstance(each, nodes.PromptNode)]
         holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode)]
@@ -116,7 +117,7 @@ class _Lint:
                             self._add(node, f"`{shown}` compares text with a number: [{named[0]}] is text", hint)
 
     def _comparison(self, shown: str, around: ast.expr) -> str:
-        """Hint with the comparison that was meant by the `"b"` of `X == "a" or "b"`."""
+        """Hint with the comparison that the `"b"` of `X == "a" or "b"` was meant to be."""
         for value in around.values if isinstance(around, ast.BoolOp) else ():
             match value:
                 case ast.Compare(left, [ast.Eq() | ast.NotEq() as operator], [_]):
@@ -128,7 +129,7 @@ class _Lint:
 
 
 def _made_numbers(tree: ast.AST) -> Iterator[ast.Name]:
-    """The holes that `INT(X)` and `FLOAT(X)` make numbers of."""
+    """Holes that `INT(X)` and `FLOAT(X)` turn into numbers."""
     for node in every_node(tree):
         match node:
             case ast.Call(ast.Name("INT" | "FLOAT"), [ast.Name() as name]):

@@ -21,11 +21,11 @@ BINDING = (
 """Nodes that bind names by something other than an `ast.Name`."""
 
 Form = Literal["value", "function", "type"]
-"""Kind of thing that a query takes an input for."""
+"""Use of an input in the query."""
 
 
 def identifier(written: str) -> str:
-    """A name as Python knows it: names that are written with other forms of the same letters are one."""
+    """A name as Python stores it: other forms of the same letters are the same name."""
     return unicodedata.normalize("NFKC", written)
 
 
@@ -75,13 +75,13 @@ def is_named(node: ast.expr) -> bool:
 
 
 def words(tree: ast.AST) -> list[ast.Name]:
-    """Functions of the language that a clause calls. Anywhere else such a word is a name as any other."""
+    """Functions of the language that a clause calls. Elsewhere such a word is an ordinary name."""
     calls = [node.func for node in every_node(tree) if isinstance(node, ast.Call)]
     return [name for name in calls if isinstance(name, ast.Name) and name.id in CONSTRAINTS]
 
 
 def values(tree: ast.AST) -> list[ast.Name]:
-    """Names in a clause that stand for values: all but the words that it calls."""
+    """Names in a clause that stand for values: all but the functions of the language that it calls."""
     found = every_node(tree)
     called = {id(node.func) for node in found if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     names = [node for node in found if isinstance(node, ast.Name)]
@@ -90,17 +90,17 @@ def values(tree: ast.AST) -> list[ast.Name]:
 
 @dataclass(slots=True, eq=False)
 class Names:
-    """One scope of Python. Of the scopes inside it only what they take from outside arrives here."""
+    """Names of one scope of Python. A scope inside it adds the names that it reads from outside."""
 
     bound: set[str] = field(default_factory=set)
     reads: list[ast.Name] = field(default_factory=list)
     stars: list[ast.ImportFrom] = field(default_factory=list)
-    """`from module import *`: it binds what nobody can know beforehand."""
+    """Each `from module import *`: the names that it binds are unknown."""
     outer: Names | None = None
     """The scope around; None for that of the module."""
     is_class: bool = False
     elsewhere: set[str] = field(default_factory=set)
-    """Declared `global` or `nonlocal`: bound, but not here."""
+    """Names declared `global` or `nonlocal`: bound in another scope."""
 
     def scan(self, trees: Iterable[ast.AST]) -> Names:
         """Add the names of these nodes."""
@@ -155,7 +155,7 @@ class Names:
             self.elsewhere.update(node.names)
 
     def _function(self, node: Function) -> list[ast.AST]:
-        """Look into its body; the rest of it, which belongs to the scope around, is returned."""
+        """Scan its body, and return its other parts, which belong to the scope around."""
         given = node.args
         parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs]
         parameters.extend(each for each in (given.vararg, given.kwarg) if each)
@@ -170,7 +170,7 @@ class Names:
         return around
 
     def _comprehension(self, node: Comprehension) -> ast.AST:
-        """Its first iterable is read outside, and a `:=` inside it binds outside."""
+        """Scan a comprehension. Its first iterable is read outside, and a `:=` inside it binds outside."""
         first = node.generators[0]
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         inside: list[ast.AST] = [first.target, *first.ifs, *node.generators[1:], *results]
@@ -183,7 +183,7 @@ class Names:
 
     def _inside(self, trees: Iterable[ast.AST], bound: set[str], *, is_class: bool = False) -> None:
         inner = Names(set(bound), outer=self, is_class=is_class).scan(trees)
-        # What a class binds is not seen from the functions in it.
+        # Functions inside a class do not see the names that it binds.
         target = self.outer if self.is_class and not is_class and self.outer else self
         target.reads.extend(name for name in inner.reads if name.id not in inner.bound)
         self._module.stars.extend(inner.stars)

@@ -107,7 +107,7 @@ class WhileNode(SyntaxNode):
 
 @dataclass(frozen=True, slots=True)
 class ForNode(SyntaxNode):
-    """`target` is whatever may stand between `for` and `in`, in store context."""
+    """`target` is the expression between `for` and `in`, in store context."""
 
     target: ast.expr
     iterable: Expression
@@ -118,7 +118,7 @@ class ForNode(SyntaxNode):
 
 @dataclass(frozen=True, slots=True)
 class ItemNode(SyntaxNode):
-    """One manager of a `with`, and what is bound to what it gives, in store context."""
+    """One manager of a `with`, and the target of its value, in store context."""
 
     manager: Expression
     target: ast.expr | None = None
@@ -133,7 +133,7 @@ class WithNode(SyntaxNode):
 
 @dataclass(frozen=True, slots=True)
 class HandlerNode(SyntaxNode):
-    """`except TYPE as NAME`. Without a type it takes what is left."""
+    """`except TYPE as NAME`. Without a type it takes all other exceptions."""
 
     type: Expression | None
     name: str | None
@@ -142,7 +142,7 @@ class HandlerNode(SyntaxNode):
 
 @dataclass(frozen=True, slots=True)
 class TryNode(SyntaxNode):
-    """`of_groups`: its handlers are `except*`, each of which takes its part of a group of exceptions."""
+    """A `try`. With `of_groups` its handlers are `except*`, each of which takes its part of a group of exceptions."""
 
     body: tuple[Statement, ...]
     handlers: tuple[HandlerNode, ...]

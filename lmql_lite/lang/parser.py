@@ -31,8 +31,8 @@ SURROGATE = ("the text holds half of a character (a lone surrogate)", "save the 
 DEEPEST = 60
 """Levels of nested blocks. Python allows 100."""
 
-# Python warns of a "\d" while it parses. That is no business of whoever runs a query; but filters of warnings belong
-# to the whole process, so only one thread may set and restore them at a time.
+# Python warns of a "\d" while it parses, which is of no use to the user of a query. Filters of warnings belong to the
+# whole process, so only one thread may set and restore them at a time.
 _QUIET = threading.Lock()
 
 
@@ -62,7 +62,7 @@ def parse(source: Source) -> nodes.QueryNode:
 class _Parser(BlockParser):
     """Parser of a whole query: its header, its body and its clauses.
 
-    It never stops: what it cannot place is a problem, and the lines after it are read as usual.
+    It never stops: a line that it cannot place is a problem, and the lines after it are read as usual.
     """
 
     header: int | None = None
@@ -73,7 +73,7 @@ class _Parser(BlockParser):
     """The clauses of the query."""
     clause_lines: dict[str, int] = field(default_factory=dict)
     closed: str | None = None
-    """Why no statement can follow at the top of the query."""
+    """Reason that no statement can follow at the top level: "clauses" or "body"."""
     depth: int = 1
     """Blocks that are open, the query's own among them."""
 
@@ -120,7 +120,7 @@ class _Parser(BlockParser):
         return statements
 
     def is_shallower(self, line: LogicalLine, level: Indent) -> bool:
-        """True if the line is indented less. An indentation that can be read in two ways is reported, and is not."""
+        """True if the line is indented less. An ambiguous indentation is reported, and counts as not less."""
         if line.indent.mixes_with(level):
             self.problem(line.lexemes[0], "tabs and spaces are mixed in the indentation", "indent with spaces only")
             return False
@@ -149,7 +149,8 @@ class _Parser(BlockParser):
     # The top of the query ----------------------------------------------------------------------------------------
 
     def _body(self) -> list[nodes.Statement]:
-        """All statements of the query but those before its header; what else stands between them is kept aside."""
+        """Statements of the query below its header. Those above it, and the clauses, are kept in `prologue` and
+        `given`."""
         statements: list[nodes.Statement] = []
         level = self.lines[0].indent
         while (line := self.line) and not self.problems.enough:
@@ -174,7 +175,7 @@ class _Parser(BlockParser):
         return statements
 
     def _header(self, line: LogicalLine) -> list[nodes.Statement]:
-        """The decoder, and the body that it opens."""
+        """Read the decoder, and the body that it opens."""
         lexemes = line.lexemes
         end = soft.header_end(lexemes)
         if end is None or line.broken:
@@ -244,7 +245,7 @@ class _Parser(BlockParser):
         first, end = line.lexemes[0], soft.header_end(line.lexemes)
         while (each := self.line) and not each.broken and not soft.begins_clause(each.lexemes):
             self.statement(each)
-        # Behind what is wrong with them by themselves: of one line the first problem stays.
+        # After the problems of the lines themselves: only the first problem of a line is reported.
         if self.decoder and first.text.lower() in DECODERS and end == len(line.lexemes):
             message = f"there is a second decoder; the first is in line {self.decoder.span.line}"
             self.problem(first, message, "keep one of them")

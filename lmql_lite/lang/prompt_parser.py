@@ -1,7 +1,7 @@
 """Prompt strings to their parts: text, holes, values and role tags. `grammar/prompt.lark` is the reference.
 
-The text is cut as it is spelled in the source: an escape is always text, and code between brackets or braces means
-what it would mean outside the string.
+The text is split as it is spelled in the source: an escape is always text, and code in brackets or braces means the
+same as outside the string.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEXT = re.compile(r"(?:[^\[\]{}\\]+|\\(?:N\{[^}\n]*\}|\r\n|.)|\[\[|\]|\{\{|\}\})
 RAW_TEXT = re.compile(r"(?:[^\[\]{}]+|\[\[|\]|\{\{|\}\})+")
 PLAIN_HOLE = re.compile(r"\[([^\W\d]\w*)\]")
 PROMPTING = re.compile(r"(?<!\[)(?:\[\[)*\[[A-Z][A-Z0-9_]*[\]:]")
-"""A hole in capitals: a string with one is meant as a prompt, wherever it stands; `[i]` may be anything."""
+"""A hole in capitals: a string with one is meant as a prompt; `[i]` may be an index."""
 TAG = re.compile(r"\{\s*:([^{}\[\]\r\n]*)\}")
 SQUARE_TAG = re.compile(r"\[\s*:\s*(\w*)\s*\]")
 OPEN_TAG = re.compile(r"\{\s*:\s*(\w*)")
@@ -43,17 +43,16 @@ Field = ast.Constant | ast.FormattedValue
 
 
 class Extent(NamedTuple):
-    """A stretch of Python in a prompt, up to where the next thing begins."""
+    """A piece of Python in a prompt."""
 
     start: int
     end: int
     is_escaped: bool
-    """Quotes in it are escaped: the code is what the literal says, not what the source spells."""
+    """True if quotes in it are escaped: the code is the decoded literal, not the text of the source."""
 
 
 class Unclosed(Exception):
-    """The end of the literal came before the end of what began here; `at` is the place of a bracket inside it that is
-    to blame."""
+    """The literal ended before the hole or the value. `at` is the place of the unclosed bracket inside it."""
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
@@ -127,7 +126,7 @@ class _PromptParser:
         try:
             return self._full_hole(opener)
         except Unclosed:
-            # `[don't]` is no open string but a bad name.
+            # `[don't]` is a bad name, not an open string.
             closer = self.text.find("]", opener, self.end)
             quoted = closer >= 0 and any(quote in self.text[opener:closer] for quote in "'\"")
             if not quoted or ":" in self.text[opener:closer]:
@@ -245,7 +244,7 @@ class _PromptParser:
         return (), tag.end()
 
     def _value(self, opener: int, depth: int = 0) -> tuple[list[nodes.LiteralNode | nodes.InterpolationNode], int]:
-        """The value in these braces, behind the code that `{x=}` shows before it, and the place after them."""
+        """The value in these braces, after the code that `{x=}` shows, and the place after them."""
         if OPEN_TAG.match(self.text, opener, self.end):
             raise Unclosed
         value = self._extent(opener + 1, "!:}")
@@ -368,7 +367,7 @@ class _PromptParser:
         return self._extent(opener + 1, ")").end + 1
 
     def _is_escaped(self, start: int, end: int) -> bool:
-        """True if a backslash stands outside the strings of this piece of Python."""
+        """True if this piece of Python has a backslash outside its strings."""
         position = start
         while position < end:
             if self.text[position] == "\\":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lmql_lite.errors import Span
 from lmql_lite.lang.nodes import ArgumentNode, Code, Expression
@@ -19,7 +19,7 @@ from lmql_lite.lang.syntax_messages import (
 )
 
 DEEPEST = 200
-"""Levels of nesting in one tree. Python itself gives up a little later, and with a crash instead of a sentence."""
+"""Levels of nesting in one tree. A little deeper, Python itself crashes."""
 
 UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)
 """Exceptions that Python raises on text it cannot parse."""
@@ -38,7 +38,7 @@ class SpelledCode(NamedTuple):
 
 
 class PythonReader:
-    """Reads extents of one source. What Python refuses becomes a problem, and None."""
+    """Reader of extents of one source. If Python refuses one, it reports a problem and returns None."""
 
     def __init__(self, source: Source, problems: Problems) -> None:
         self.source = source
@@ -54,18 +54,9 @@ class PythonReader:
     # Reading -----------------------------------------------------------------------------------------------------
 
     def expression(self, start: int, end: int, spelling: SpelledCode | None = None) -> Expression | None:
-        code = spelling.code if spelling else self.text[start:end]
-        try:
-            # The line break keeps a comment at the end of the extent from swallowing the parenthesis.
-            tree = ast.parse(f"{PAREN}{code}\n)", self.source.name, "eval")
-            if tree.body.lineno == 1 and tree.body.col_offset < len(PAREN):
-                _take_out(tree.body, code)
-            if spelling:
-                self._place_spelled(tree, spelling)
-            else:
-                self._place(tree, *self._shift(start, len(PAREN)))
-        except UNREADABLE as error:
-            self._report(error, start, end, PAREN, code, spelling)
+        # The line break ends a comment, so that the parenthesis is not part of it.
+        tree: ast.Expression | None = self._tree(PAREN, start, end, "\n)", mode="eval", spelling=spelling)
+        if tree is None:
             return None
         span = self.source.span(start, end)
         holder = ast.Expr(tree.body, lineno=tree.body.lineno, col_offset=tree.body.col_offset)
@@ -73,66 +64,36 @@ class PythonReader:
         return Expression(span, tree)
 
     def statement(self, start: int, end: int) -> Code | None:
-        """A simple statement, wherever in a line it stands."""
-        code = self.text[start:end]
-        try:
-            tree = ast.parse(code, self.source.name)
-            self._place(tree, *self._shift(start, 0))
-        except UNREADABLE as error:
-            self._report(error, start, end, "", code)
-            return None
-        return self.keep(Code(self.source.span(start, end), tree))
+        """A simple statement, anywhere in a line."""
+        tree: ast.Module | None = self._tree("", start, end)
+        return self.keep(Code(self.source.span(start, end), tree)) if tree else None
 
     def keep(self, code: Code) -> Code:
-        """Code that is part of the query: `check_compiles` will look at it."""
+        """Code that is part of the query, so that `check_compiles` checks it."""
         self._read.extend((code.span, node) for node in code.tree.body)
         return code
 
     def block(self, begin: int, start: int, end: int, *, quiet: bool = False) -> Code | None:
         """A compound statement from `start`; `begin` is where the indentation of its first line begins.
 
-        It may turn out to hold a prompt: whoever asked says with `keep` that it does not.
+        It may hold a prompt: the caller confirms with `keep` that it does not.
         """
-        prefix = SUITE if begin < start else ""
-        code = self.text[begin:end]
-        try:
-            tree = ast.parse(prefix + code, self.source.name)
-            if prefix:
-                (wrapper,) = tree.body
-                assert isinstance(wrapper, ast.If)
-                tree.body = wrapper.body
-            lines, _ = self._shift(begin, 0)
-            self._place(tree, lines - bool(prefix), 0)
-        except UNREADABLE as error:
-            if not quiet:
-                self._report(error, begin, end, prefix, code)
-            return None
-        return Code(self.source.span(start, end), tree)
+        tree = self._tree(SUITE if begin < start else "", begin, end, quiet=quiet)
+        if tree and begin < start:
+            tree.body = tree.body[0].body
+        return Code(self.source.span(start, end), tree) if tree else None
 
     def target(self, start: int, end: int) -> ast.expr | None:
         """Target between `for` and `in`."""
-        prefix, code = "for ", self.text[start:end]
-        try:
-            tree = ast.parse(f"{prefix}{code} in x: pass", self.source.name)
-            self._place(tree, *self._shift(start, len(prefix)))
-        except UNREADABLE as error:
-            self._report(error, start, end, prefix, code)
-            return None
-        (loop,) = tree.body
-        assert isinstance(loop, ast.For)
-        return loop.target
+        tree = self._tree("for ", start, end, " in x: pass")
+        return tree.body[0].target if tree else None
 
     def arguments(self, start: int, end: int) -> tuple[ArgumentNode, ...]:
         """`(n=2, temperature=0.8)` of a decoder header, parentheses included."""
-        code = self.text[start:end]
-        try:
-            tree = ast.parse(CALL + code, self.source.name, "eval")
-            self._place(tree, *self._shift(start, len(CALL)))
-        except UNREADABLE as error:
-            self._report(error, start, end, CALL, code)
+        tree = self._tree(CALL, start, end, mode="eval")
+        if tree is None:
             return ()
-        call = tree.body
-        assert isinstance(call, ast.Call)
+        call: ast.Call = tree.body
         hint = "write name=value, for example n=2"
         for value in call.args:
             self.problems.add("a decoder takes named arguments only", self.span(value), hint)
@@ -149,26 +110,50 @@ class PythonReader:
 
     def head(self, span: Span, prefix: str, suffix: str) -> ast.stmt | None:
         """The head of a block that holds a prompt, as the smallest statement around it."""
-        above, _, before = prefix.rpartition("\n")
-        try:
-            tree = ast.parse(f"{prefix}{span.source}{suffix}", self.source.name)
-            lines, columns = self._shift(span.start, len(before))
-            first = above.count("\n") + 2 if above else 1
-            self._place(tree, lines - first + 1, columns, first)
-        except UNREADABLE as error:
-            self._report(error, span.start, span.end, prefix, span.source)
+        tree: ast.Module | None = self._tree(prefix, span.start, span.end, suffix)
+        if tree is None:
             return None
-        (statement,) = tree.body
-        self._read.append((span, statement))
-        return statement
+        self._read.append((span, tree.body[0]))
+        return tree.body[0]
+
+    def _tree(
+        self,
+        prefix: str,
+        start: int,
+        end: int,
+        suffix: str = "",
+        *,
+        mode: str = "exec",
+        spelling: SpelledCode | None = None,
+        quiet: bool = False,
+    ) -> Any:
+        """Tree of an extent between a prefix and a suffix, at its place in the file; None, and a problem, where Python
+        cannot read it."""
+        code = spelling.code if spelling else self.text[start:end]
+        above, _, before = prefix.rpartition("\n")
+        first = above.count("\n") + 2 if above else 1
+        try:
+            tree: Any = ast.parse(f"{prefix}{code}{suffix}", self.source.name, mode)
+            if prefix == PAREN and tree.body.lineno == 1 and tree.body.col_offset < len(PAREN):
+                _take_out(tree.body, code)
+            if spelling:
+                self._place_spelled(tree, spelling)
+            else:
+                lines, columns = self._shift(start, len(before))
+                self._place(tree, lines - first + 1, columns, first)
+        except UNREADABLE as error:
+            if not quiet:
+                self._report(error, start, end, prefix, code, spelling)
+            return None
+        return tree
 
     def check_compiles(self) -> None:
-        """Find what only Python's compiler refuses: a `yield` of the query itself, a doubled parameter."""
+        """Report what only Python's compiler refuses: a `yield` of the query itself, a repeated parameter."""
         whole = ast.Module([node for _, node in self._read], [])
         if self._compiles(whole) is None:
             return
         for span, node in self._read:
-            # One by one: together they can clash where apart they are right, as with `global` after a use.
+            # One by one: valid statements can clash together, as with `global` after a use.
             error = self._compiles(ast.Module([node], []))
             if error is None:
                 continue
@@ -215,7 +200,7 @@ class PythonReader:
     def _place(self, tree: ast.AST, lines: int, columns: int, first: int = 1) -> None:
         """Move a tree to its place in the file, the columns of its line `first` too.
 
-        Raises RecursionError when it is too deep for those who follow.
+        Raises RecursionError when it is too deep for later passes.
         """
         level: list[ast.AST] = [tree]
         depth = 0
@@ -278,7 +263,7 @@ class PythonReader:
             first, last = max(size - 1, 0), size
         else:
             while first and code[first - 1] in DOUBLED and code[first] in DOUBLED:
-                first -= 1  # Python blames the second half of `&&`
+                first -= 1  # Python points to the second half of `&&`
             message, hint = sentence(error.msg, code[first:])
             is_apart = "forgot a comma" in error.msg or error.msg == "invalid syntax"
             if is_apart and (found := missing_operator(code[first if "comma" in error.msg else 0 :])):
@@ -292,7 +277,7 @@ class PythonReader:
 
 
 def _take_out(node: ast.expr, code: str) -> None:
-    """`a, b` takes the parentheses that were put around it for its own; so does `a for a in b`."""
+    """Take the added parentheses out of the place of `a, b` and of `a for a in b`, which count them as their own."""
     before, _, last = f"{PAREN}{code}".rpartition("\n")
     node.col_offset = len(PAREN)
     node.end_lineno = before.count("\n") + 1 + bool(before)

@@ -1,7 +1,7 @@
-"""From text to logical lines of lexemes, as Python cuts them, but going on after a mistake.
+"""From text to logical lines of lexemes, split as Python does, but going on after a mistake.
 
 Python's own `tokenize` ends at the first error and differs between versions; this one reports an unclosed quote or
-bracket, marks the line as broken and takes up again at the next line that can be trusted.
+bracket, marks the line as broken and resumes at the next line that can be trusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NESTED = sys.version_info >= (3, 12)
 """True if the code in the braces of an f-string may hold the very quotes that surround it."""
 
 DEEPEST = 20
-"""Levels of f-strings inside f-strings."""
+"""Levels of nested f-strings."""
 
 OPENING = re.compile(r"(?i:(br|rb|fr|rf|[rbuf]|))(\"\"\"|'''|\"|')")
 
@@ -78,7 +78,7 @@ def ends_operand(lexeme: Lexeme) -> bool:
 
 
 def begins_operand(lexeme: Lexeme) -> bool:
-    """True if this is a number, a string or a name, which no operand can stand before."""
+    """True if an operand begins here: a number, a string or a name."""
     return lexeme.kind in ("number", "string") or (lexeme.kind == "name" and lexeme.text not in INFIX_WORDS)
 
 
@@ -308,7 +308,7 @@ def _fstring_end(text: str, position: int, quote: str, depth: int) -> int | None
 
 
 def _field_end(text: str, position: int, quote: str, depth: int) -> int | None:
-    """Place after the brace that closes the code, or the format behind it, at `position`."""
+    """Place after the brace that closes the code, or its format, at `position`."""
     brackets = 0
     at: int | None = position
     while at is not None and at < len(text):

@@ -37,7 +37,7 @@ INSTEAD_OF_CONTEXT = {
     "interpreter": "the query can read context.prompt and await context.score([...])",
 }
 HOLE = re.compile(r"(?<!\[)(?:\[\[)*(\[[^\W\d]\w*\])")
-"""In a string that Python has read."""
+"""A hole in a string that Python has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,19 @@ class Scope:
     holes: tuple[str, ...]
     """In the order of their first place in the source."""
     inputs: tuple[FreeName, ...]
-    """Names that must be given from outside, in the order of their first use."""
+    """Names that the caller must pass, in the order of their first use."""
     locals: frozenset[str]
     """Names that the query's own Python binds. A hole may be one of them, too."""
     builtins: frozenset[str]
-    """Names of Python that the query uses and does not bind."""
+    """Python's built-in names that the query uses and does not bind."""
     constraints: frozenset[str]
     """Constraint functions that its `where` clauses use."""
     queries: tuple[tuple[Embedded, Scope], ...] = ()
-    """The functions in it that are queries."""
+    """Its functions that are queries."""
 
 
 def check(query: nodes.QueryNode) -> Scope:
-    """Raises one QueryError for every clause that speaks of nothing."""
+    """Names of a query. Raises one QueryError with every clause that names no hole and every unknown function."""
     problems = Problems()
     scope = _Check(query, problems).scope()
     problems.raise_any()
@@ -81,7 +81,7 @@ class _Check:
         self.words = [name for where in self.wheres for name in words(where.tree)]
         """The functions of the language that they call."""
         self.trees = [tree for statement in statements for tree in python_of(statement)]
-        """All Python of the query but its `where` clauses and the annotations of its holes."""
+        """All Python of the query except its `where` clauses and the annotations of its holes."""
         self.trees += [argument.value.tree for argument in query.decoder.arguments] if query.decoder else []
         self.trees += [query.model.tree] if query.model else []
         self.trees += [query.distribution.options.tree] if query.distribution else []
@@ -143,7 +143,7 @@ class _Check:
         return span.text[span.end :].lstrip(" \t")[:1] == "("
 
     def _context(self, own: set[int]) -> None:
-        """Check of the attributes of the run's own `context`; `own` are the names that mean it."""
+        """Check the attributes of the run's own `context`; `own` are the names that mean it."""
         trees = [*self.trees, *(where.tree for where in self.wheres)]
         for node in (node for tree in trees for node in every_node(tree)):
             match node:
@@ -157,7 +157,7 @@ class _Check:
                     self.problems.add("'context' is the run's own object, not a text", part.span, hint)
 
     def _functions(self, tree: ast.AST) -> None:
-        """A function is Python: a string in it that looks like a prompt does nothing."""
+        """Report strings in functions that look like prompts: a function is Python, and they do nothing."""
         for function in every_node(tree):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 for string in _strings(function):
@@ -167,7 +167,7 @@ class _Check:
                         self.problems.add(message, self.python.span(string), hint)
 
     def _imports(self, tree: ast.AST) -> None:
-        """Check of imports of LMQL's own modules, some of which are here."""
+        """Check imports of LMQL's own modules, some of which exist here."""
         for node in every_node(tree):
             match node:
                 case ast.Import(aliases):
@@ -255,7 +255,7 @@ class _Check:
         self.problems.add(f"no hole is called '{name}'", span, f"did you mean '{close}'?" if close else hint)
 
     def _close(self, name: str) -> str | None:
-        """A hole whose name is this one in another case or with a slip."""
+        """A hole with this name in another case or with a typing mistake."""
         by_case = {hole.casefold(): hole for hole in self.holes}
         close = difflib.get_close_matches(name.casefold(), by_case, 1, 0.7)
         return by_case[close[0]] if close else None
@@ -289,9 +289,9 @@ def _meant(close: list[str]) -> str:
 
 
 def _strings(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Iterator[ast.Constant]:
-    """Strings that stand alone in it, but for its docstring; those in functions inside it are theirs.
+    """Strings that stand alone in it, without its docstring and those of functions inside it.
 
-    A string that is all of a function is meant as a prompt, unless a decorator may read it.
+    If its only statement is a string, that is meant as a prompt, unless a decorator may read it.
     """
     docstring: ast.stmt | None = function.body[0]
     if len(function.body) == 1 and not function.decorator_list and PROMPTING.search(ast.get_docstring(function) or ""):

@@ -1,6 +1,6 @@
 """Soft keywords: tests on the lexemes of a line, by which the parser tells keywords from names.
 
-Nothing here changes anything. Where Python and the language could both be meant, Python keeps whatever would run.
+No function here changes a line. A line that is valid Python and could be a clause stays Python.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COMPOUND = frozenset({"if", "for", "while", "with", "try"})
 CONTINUATIONS = frozenset({"elif", "else", "except", "finally"})
 DEFINITIONS = frozenset({"def", "class"})
 
-# What an expression can never begin with.
+# Words that cannot begin an expression.
 STATEMENT_WORDS = UNBRACKETED_WORDS | {"if", "for", "else", "async"}
 
 FOREIGN = {
@@ -30,7 +30,7 @@ FOREIGN = {
     **dict.fromkeys(("throw",), "write raise"),
     **dict.fromkeys(("require", "include", "using"), "write import NAME"),
 }
-"""Words with which statements of other languages begin, and what to write instead."""
+"""First words of statements in other languages, and the Python to write."""
 
 OPERAND_OPENERS = frozenset({"(", "[", "{", "-", "+", "~", "..."})
 
@@ -60,7 +60,7 @@ def clause_word(lexeme: Lexeme, words: tuple[str, ...] = CLAUSES) -> str | None:
 
 
 def begins_clause(lexemes: list[Lexeme]) -> bool:
-    """True if this line is a clause, and not the Python that it would be without this language."""
+    """True if this line is a clause, and not Python."""
     word = clause_word(lexemes[0])
     if word is None:
         return False
@@ -110,12 +110,12 @@ def is_prompt(lexemes: list[Lexeme], start: int = 0) -> bool:
 
 
 def is_docstring(lexemes: list[Lexeme]) -> bool:
-    """Above a decoder header one string in triple quotes tells what the query is for."""
+    """True if this is one string in triple quotes; above a decoder header it is the query's docstring."""
     return len(lexemes) == 1 and lexemes[0].kind == "string" and lexemes[0].text.endswith(('"""', "'''"))
 
 
 def is_statement(lexemes: list[Lexeme]) -> bool:
-    """True if this line can only be a statement of its own, never the rest of an expression begun above."""
+    """True if this line must be a statement, and cannot continue an expression begun above."""
     first = lexemes[0]
     if first.kind == "name" and first.text in STATEMENT_WORDS:
         return True
@@ -175,7 +175,8 @@ def is_definition(lexemes: list[Lexeme]) -> bool:
 
 
 def header_end(lexemes: list[Lexeme]) -> int | None:
-    """Index after the name and the arguments of a line that has the shape of a decoder header, whatever its name.
+    """Index after the name and the arguments of a line with the shape of a decoder header, whether or not the name is
+    known.
 
     A header stands alone, or before the first string.
     """
@@ -230,7 +231,7 @@ def _opens_body(lines: list[LogicalLine], index: int) -> bool:
 
 
 def _misspelt(lines: list[LogicalLine], index: int, end: int) -> bool:
-    """True if the rest of the query treats this line as a header, though its name is not a decoder's."""
+    """True if the rest of the query treats this line as a header with a misspelt decoder."""
     line = lines[index]
     claused = any(begins_clause(other.lexemes) for other in lines if other.indent.columns <= line.indent.columns)
     if end < len(line.lexemes):
@@ -241,7 +242,7 @@ def _misspelt(lines: list[LogicalLine], index: int, end: int) -> bool:
 
 
 def model_apart(line: LogicalLine, top: Indent) -> list[LogicalLine]:
-    """The line, or two where a `from` stands on the line of a prompt, behind it or behind its inline clauses.
+    """The line, or two if a `from` follows the prompt or its inline clauses on the same line.
 
     `argmax "Hello[WHO]" from "demo" where ...` is one line, as LMQL has it: from `from` on it is the clauses.
     """

@@ -1,4 +1,4 @@
-"""Text of a query: where it came from, and what is wrong with it."""
+"""Text of a query with its origin, and the problems found in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmql_lite.errors import InputError, QueryError, Span, joined
 BOM = b"\xef\xbb\xbf"
 
 ENOUGH = 20
-"""Problems after which a query is read no further: a file that is no query at all should not cost time."""
+"""Number of problems after which parsing stops, so that a file of another kind costs little time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Source:
 
     @staticmethod
     def from_file(path: str | Path) -> Source:
-        """Read a UTF-8 file. Raises `InputError` for whatever is wrong with the file itself."""
+        """Read a UTF-8 file. Raises `InputError` if the file cannot be read."""
         name = str(path)
         try:
             raw = Path(path).read_bytes()
@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(slots=True, eq=False)
 class Problems:
-    """Problems of one query: the first of each source line, since what follows it there is mostly its echo."""
+    """Problems of one query, the first of each source line: later ones on a line mostly follow from it."""
 
     _by_line: dict[tuple[str, int], QueryError] = field(default_factory=dict)
 

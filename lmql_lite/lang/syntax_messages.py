@@ -1,4 +1,4 @@
-"""Python's syntax messages in words for somebody who writes prompts."""
+"""Python's syntax messages, rewritten for people who write prompts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ CURLED = "\u201c\u201d\u201e\u2018\u2019"
 
 
 def lowered(sentence: str) -> str:
-    """As our sentences begin: in lower case, without a final period."""
+    """A sentence in our style: it begins in lower case and has no final period."""
     sentence = sentence.rstrip(".")
     return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
@@ -129,7 +129,7 @@ def said_at_end(message: str, code: str) -> tuple[str, str | None]:
 
 
 def said_by_compiler(message: str) -> str:
-    """A query is no function, so Python's compiler blames the wrong thing for a `yield` in it."""
+    """Message of Python's compiler. A query is not a function, so its message for a `yield` would mislead."""
     word = message.split("'")[1] if message.count("'") > 1 else message.partition(" ")[0]
     if ("outside" in message and "function" in message) or "at module level" in message:
         return f"'{word}' can stand only inside a function, and a query is none"

@@ -17,7 +17,7 @@ def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
     """Code for `eval` of an expression, or `exec` of statements. With a top-level `await` it gives a coroutine."""
     tree, mode = (python, "exec") if isinstance(python, ast.Module) else (ast.Expression(python), "eval")
     try:
-        # every query speaks for itself: no __future__ flags of this module
+        # the __future__ flags of this module do not hold for queries
         tree = ast.fix_missing_locations(tree)
         code: CodeType = compile(tree, span.name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -39,7 +39,7 @@ def code_of_call(name: str, place: Expression, *given: Expression, is_async: boo
 
 
 class NotWritten(Exception):
-    """This value is Python's to tell, when the query runs."""
+    """A value that is known only when the query runs."""
 
 
 class Columns(NamedTuple):
@@ -59,7 +59,7 @@ def _columns(text: str) -> Columns:
 
 
 def span_of(node: ast.expr, around: Span) -> Span:
-    """The place of a Python expression. Its columns count UTF-8 bytes, spans count code points."""
+    """Span of a Python expression. Its columns count UTF-8 bytes, spans count code points."""
     if node.end_lineno is None or node.end_col_offset is None:
         return around
     lines, code_points = _columns(around.text)
@@ -69,8 +69,8 @@ def span_of(node: ast.expr, around: Span) -> Span:
 
 
 def written(node: ast.expr, names: Mapping[str, object]) -> Any:
-    """The value of code that is written out: literals, `names`, what is in a module, `range` and what `re` makes of
-    literals. Raises NotWritten for all others, and what Python raises."""
+    """Value of code that is written out: literals, `names`, attributes of modules, `range` and compiled patterns.
+    Raises NotWritten for all other code, and errors of Python itself."""
     match node:
         case ast.Constant(value):
             return value
@@ -101,7 +101,7 @@ def written(node: ast.expr, names: Mapping[str, object]) -> Any:
 
 
 def constant(node: ast.expr) -> Any:
-    """A literal; None for all others."""
+    """Value of a literal; None for all other code."""
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

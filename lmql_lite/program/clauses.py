@@ -1,7 +1,8 @@
-"""Clauses of a hole, once its type is known: each guides the model, or judges the value.
+"""Clauses of a hole whose type is known: each guides the model, or judges the value.
 
-A clause that an automaton can follow in parts only is mixed: these parts guide, and Python judges the whole (S21).
-Clauses that leave no text for their hole are refused, as far as that is seen without an automaton.
+A clause of which an automaton can follow only some parts is mixed: these parts guide, and Python judges the whole
+(S21).
+Clauses that no text can meet are refused, where that is visible without an automaton.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from lmql_lite.program.where import (
 
 
 def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
-    """The hole with its clauses, read as its type has it. Raises QueryError for a clause that it cannot honour."""
+    """The hole with its clauses, read according to its type. Raises QueryError for a clause that cannot be honoured."""
     spec = hole.type.spec if hole.type else None
     if isinstance(spec, JsonType):
         return _asked_of_json(hole, clauses, spec)
@@ -52,7 +53,7 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
     bare = spec.bare if spec else WholeText(kind=number)
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
-    # what a query or a decorator gives need not be text
+    # the value of a query or a decorator need not be text
     is_text = bare == PLAIN and not hole.callees and not hole.decorators
     whole: list[tuple[nodes.Expression, Condition]] = []
     for clause in clauses:
@@ -73,9 +74,9 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
 
 
 def _lowered(clause: nodes.Expression, hole: str, bare: Subject, *, is_text: bool) -> Condition | None:
-    """The condition of a clause. Where the hole `is_text`, a mistake is reported before what follows from it.
+    """Condition of a clause. If the hole `is_text`, a common mistake is reported before the error that follows from it.
 
-    A condition that is known holds nothing but a form of the table and literals: no mistake is in it.
+    A condition whose term is known is a form of the table with literals, and has no mistake.
     """
     try:
         condition = lower(clause, hole, bare)
@@ -89,7 +90,7 @@ def _lowered(clause: nodes.Expression, hole: str, bare: Subject, *, is_text: boo
 
 
 def _number(hole: str, clauses: Sequence[Clause]) -> Kind | None:
-    """Kind of number that `INT(X)` or `FLOAT(X)` makes of the hole, where it is a clause of its own."""
+    """Kind of number that the hole becomes by `INT(X)` or `FLOAT(X)`, if that is a clause of its own."""
     for kind, name in SHAPE.items():
         for clause in clauses:
             match clause.expression.tree.body:
@@ -99,21 +100,21 @@ def _number(hole: str, clauses: Sequence[Clause]) -> Kind | None:
 
 
 def settled(hole: Hole, annotation: Anything) -> Hole:
-    """A hole whose type the run had to find out: this is what its annotation gave."""
+    """A hole whose type was computed at run time; `annotation` is the value of its annotation."""
     assert hole.type is not None, "only the type of a typed hole is found out"
     spec = typed(annotation, hole.name, hole.type.span)
     return asked(replace(hole, type=replace(hole.type, spec=spec)), hole.type.clauses)
 
 
 def _asked_of_json(hole: Hole, clauses: Sequence[Clause], spec: JsonType) -> Hole:
-    """The hole of a JSON type: bounds of a list's length join its grammar, Python judges all else on the value."""
+    """A hole of a JSON type: bounds of a list's length join its grammar, and Python judges all other conditions."""
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
     for clause in clauses:
         judging = replace(_judged(clause.expression, hole.name, spec), others=clause.others)
         try:
             guiding: Condition | None = lower(clause.expression, hole.name, OTHER)
-        except QueryError:  # on a text it would be a mistake, on a value it need not be
+        except QueryError:  # a mistake for text, but not always for a value
             guiding = None
         is_given = isinstance(guiding, Atom) and guiding.term is truth
         if guiding is not None and (is_given or (spec.is_list and bounds_length(guiding))):
@@ -124,7 +125,7 @@ def _asked_of_json(hole: Hole, clauses: Sequence[Clause], spec: JsonType) -> Hol
 
 
 def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
-    """A condition on a value that is JSON: no automaton knows its text and its grammar at once, Python knows it."""
+    """A condition on a JSON value. Python judges it, because no automaton follows its text and its grammar at once."""
     for node in every_node(clause.tree):
         match node:
             case ast.Call(ast.Name(name)) if name in CONSTRAINTS:
@@ -146,10 +147,10 @@ def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
 
 
 def mixed(clause: nodes.Expression, hole: str, bare: Subject) -> tuple[Condition | None, Predicate]:
-    """Condition of the parts that an automaton can follow, None if there are none, and the predicate for the rest.
+    """Condition of the parts that an automaton can follow, None if there are none, and the predicate for the whole.
 
-    A part that only Python can judge is taken for true on the way. Raises Unguided where a function of `where` stands
-    in such a part.
+    While the model is guided, a part that only Python can judge counts as true. Raises Unguided if such a part has a
+    function of `where`.
     """
     parts = GuidingParts(clause, hole, bare)
     condition, judged = parts.read(clause.tree.body)
@@ -159,7 +160,7 @@ def mixed(clause: nodes.Expression, hole: str, bare: Subject) -> tuple[Condition
 
 
 def predicate(node: ast.expr, span: Span, hole: str) -> Predicate:
-    """Any Python. A call of a function may tell it whether the text is complete."""
+    """Predicate of any Python. If it is a call, the function may be told whether the text is complete."""
     code = compiled(node, span)
     match node:
         case ast.Call(function, arguments, keywords) if is_named(function) and not reads(function, hole):
@@ -174,13 +175,13 @@ def predicate(node: ast.expr, span: Span, hole: str) -> Predicate:
 
 LENGTH = "length of the hole"
 ARITHMETIC = ("abs", "bool", "divmod", "float", "int", "max", "min", "pow", "range", "round", "sum")
-"""Functions that do nothing but compute."""
+"""Functions that only compute."""
 SIMPLE = (
     *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.IfExp, ast.Constant, ast.Name, ast.Attribute),
     *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set),
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
-"""Python that does nothing but compute."""
+"""Nodes of Python that only computes."""
 
 
 def negated_parts(node: ast.BoolOp) -> ast.BoolOp:
@@ -195,10 +196,10 @@ class GuidingParts:
         self._hole = hole
         self._bare = bare
         self.guided: list[Condition] = []
-        """The parts with functions of `where`, which are no Python: an automaton judges them at the end too."""
+        """Parts with functions of `where`, which are not Python: an automaton judges them at the end as well."""
 
     def read(self, node: ast.expr) -> tuple[Condition | None, ast.expr]:
-        """Condition of the parts that guide, and the node with these parts looked up."""
+        """Condition of the parts that guide, and the node in which their truth is looked up."""
         part = nodes.Expression(span_of(node, self._clause.span), ast.Expression(node))
         functions = {word.id for word in words(node)}
         try:
@@ -225,7 +226,7 @@ class GuidingParts:
         return condition, ast.copy_location(looked_up, node)
 
     def _by_length(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
-        """Condition of a node that asks nothing of the hole but its length."""
+        """Condition of a node that reads only the length of the hole."""
         lengths = Lengths(self._hole, self._bare)
         asked: ast.expr = lengths.visit(copy.deepcopy(node))
         if len(lengths.units) != 1 or lengths.asks_more or any(name.id == self._hole for name in values(asked)):
@@ -235,8 +236,9 @@ class GuidingParts:
         return Atom(part.span, partial(length_fits, lengths.units.pop()), (compiled(function, part.span),))
 
     def _by_casefold(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
-        """Condition where a Greek sigma made small depends on the letters around it: texts that are equal in small
-        letters are equal in `casefold()`, which has one sigma. `not` of it would guide away from what is right."""
+        """Condition by `casefold()` where the lower case of a Greek sigma depends on its neighbours: texts with equal
+        lower
+        case have an equal casefold. The reverse does not hold, so its `not` would exclude valid texts."""
         match node:
             case ast.Compare(left, [ast.Eq() | ast.In()], [right]):
                 sides = [left, right]
@@ -263,14 +265,13 @@ class GuidingParts:
             return (All(part.span, known) if known else None), judged
         if len(known) == len(read):
             return Any(part.span, known), judged
-        # one of the others may be true of any text; but a stop is a stop wherever it stands
+        # one of the other parts may be true of any text; but a stop always stops
         true = Atom(part.span, truth, (compiled(ast.Constant(True), part.span),))
         return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged
 
 
 class OfValue(ast.NodeTransformer):
-    """Puts the text of a typed hole in the place of X in `len(X)`, and the number that `INT(X)` or `FLOAT(X)` makes
-    of a text in the place of X in `str(X)`."""
+    """Replaces X by the text of a typed hole in `len(X)`, and by the number of `INT(X)` or `FLOAT(X)` in `str(X)`."""
 
     def __init__(self, tree: ast.expr, hole: str, bare: Subject) -> None:
         self._reads = {id(name) for name in Names().scan([tree]).reads if name.id == hole}
@@ -286,7 +287,7 @@ class OfValue(ast.NodeTransformer):
 
 
 class Folded(ast.NodeTransformer):
-    """Puts `casefold()` in the place of `lower()`, in the texts too."""
+    """Replaces `lower()` by `casefold()`, and the texts by their casefold."""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
@@ -299,14 +300,14 @@ class Folded(ast.NodeTransformer):
 
 
 class Lengths(ast.NodeTransformer):
-    """Puts a parameter in the place of the hole's length."""
+    """Replaces the length of the hole by a parameter."""
 
     def __init__(self, hole: str, bare: Subject) -> None:
         self._hole = hole
         self._bare = bare
         self.units: set[Unit] = set()
         self.asks_more = False
-        """True if it does what may not be done for every length, such as calling a function of the query."""
+        """True if it does more than compute, such as calling a function of the query."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match subject(node, self._hole, self._bare):
@@ -324,7 +325,7 @@ class Lengths(ast.NodeTransformer):
 
 
 class Known(NamedTuple):
-    """A clause that is the same in every run: its values are written out."""
+    """A clause that is the same in every run, because its values are written out."""
 
     clause: nodes.Expression
     term: Term
@@ -332,7 +333,9 @@ class Known(NamedTuple):
 
 
 def refuse_contradiction(hole: str, clauses: Iterable[tuple[nodes.Expression, Condition]]) -> None:
-    """Raises ConstraintError, naming as few clauses as it takes. What is not seen here is found when the hole opens."""
+    """Raises ConstraintError with a smallest set of clauses that contradict each other. Contradictions that are not
+    visible
+    here are found when the hole opens."""
     guilty = _conflict([known for clause, condition in clauses if (known := _known(clause, condition))])
     if not guilty:
         return
@@ -349,12 +352,12 @@ def refuse_contradiction(hole: str, clauses: Iterable[tuple[nodes.Expression, Co
 def _known(clause: nodes.Expression, condition: Condition) -> Known | None:
     try:
         return Known(clause, condition.bind(at_compile_time), reach(condition, at_compile_time))
-    except Exception:  # a value is not written out, or it is a wrong one, which is said elsewhere
+    except Exception:  # a value is not written out, or is wrong, which is reported elsewhere
         return None
 
 
 def _conflict(known: list[Known]) -> list[Known]:
-    """Clauses that cannot hold together, though they could without any of them; none where all may hold."""
+    """A smallest set of clauses that cannot hold together; empty if all may hold."""
     lowest, highest = -math.inf, math.inf
     for at, after in enumerate(known):
         lowest, highest = max(lowest, after.reach[0]), min(highest, after.reach[1])
@@ -364,7 +367,8 @@ def _conflict(known: list[Known]) -> list[Known]:
 
 
 def _apart(known: list[Known]) -> list[Known]:
-    """The last clause, and the first one that its number cannot meet; the last alone where no number meets it."""
+    """The last clause, and the first one whose numbers are all out of its range; only the last if no number meets
+    it."""
     after = known[-1]
     before = next(each for each in known if max(each.reach[0], after.reach[0]) > min(each.reach[1], after.reach[1]))
     return [after] if before is after else [before, after]

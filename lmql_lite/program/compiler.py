@@ -1,4 +1,4 @@
-"""The tree of a query to its program: statements become ops, control flow becomes jumps."""
+"""From the nodes of a query to its program: statements become ops, control flow becomes jumps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lmql_lite.program.values import texts_of
 
 
 def compile(tree: nodes.QueryNode, scope: Scope | None = None) -> Program:
-    """Raises QueryError, with every problem found, for a query that cannot run. Its scope is checked unless given."""
+    """Program of a query; its scope is checked unless given. Raises QueryError, with every problem found."""
     scope = scope or check(tree)
     inputs = [Input(free.name, free.span, free.form) for free in scope.inputs]
     program = Compiler(tree, scope).program(tuple(inputs))
@@ -192,18 +192,18 @@ class Compiler(ControlFlow):
             self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
 
     def _check_options(self, distribution: nodes.DistributionNode) -> None:
-        """Options that are written out are looked at before anything runs."""
+        """Check options that are written out, before anything runs."""
         try:
             texts_of(ast.literal_eval(distribution.options.tree.body))
         except InputError as error:
             self._problems.append(QueryError(error.message, span=distribution.options.span, hint=error.hint))
         except (ValueError, TypeError):
-            pass  # some Python: the run finds out
+            pass  # some Python: checked when the query runs
 
 
 class Counting(ast.NodeTransformer):
-    """Lets a `while` without a prompt count among the steps of a run, so that one without end meets its budget. What
-    functions do is their own matter."""
+    """Makes each turn of a `while` without a prompt a step of the run, so that an endless one meets the step budget.
+    Functions are not changed."""
 
     def visit_While(self, node: ast.While) -> ast.AST:
         self.generic_visit(node)
@@ -219,7 +219,7 @@ class Counting(ast.NodeTransformer):
 
 
 class Offering(ast.NodeTransformer):
-    """Lets `@query` mean what it means behind `from lmql_lite import query`."""
+    """Gives `@query` the meaning that it has after `from lmql_lite import query`."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._function(node)

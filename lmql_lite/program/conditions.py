@@ -1,6 +1,6 @@
 """A `where` clause between compile time and run time: its shape is known, its values are Python code.
 
-`bind` evaluates the values and gives the term. A value of a wrong type raises ConstraintError with the clause's place.
+`bind` evaluates the values and returns the term. Raises ConstraintError at the clause for a value of a wrong type.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NO_VALUE = object()
 
 
 def at_compile_time(code: CodeType) -> object:
-    """Evaluates nothing: bound with it, a condition gives its term where all its values are written out."""
+    """Evaluates nothing: bound with it, a condition returns its term if all its values are written out."""
     raise NotWritten
 
 
 def once(evaluate: Evaluate) -> Evaluate:
-    """Evaluates each code object once: the middle of `a < b < c` is one, and stands in two comparisons."""
+    """Evaluates each code object once: the middle of `a < b < c` is a part of two comparisons."""
     if evaluate is at_compile_time:
         return evaluate
     known: dict[int, object] = {}
@@ -47,7 +47,7 @@ def once(evaluate: Evaluate) -> Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class OtherHoles:
-    """The holes besides its own that a clause reads. One without a value binds nothing yet if the clause `waits`."""
+    """The other holes that a clause reads. While one has no value, a clause that `waits` binds nothing."""
 
     names: tuple[str, ...]
     codes: tuple[CodeType, ...]
@@ -55,7 +55,7 @@ class OtherHoles:
     waits: bool
 
     def have_values(self, evaluate: Evaluate, clause: Span) -> bool:
-        """Raises ConstraintError where a hole has no value and the clause cannot wait for it."""
+        """True if all have values. Raises ConstraintError if one has none and the clause cannot wait for it."""
         for name, code in zip(self.names, self.codes, strict=True):
             try:
                 value = evaluate(code)
@@ -74,7 +74,7 @@ class OtherHoles:
 
     @contextmanager
     def read_as_values(self, evaluate: Evaluate, clause: Span) -> Iterator[None]:
-        """Raises ConstraintError where Python fails since one of them is a number or a date, and no text any more."""
+        """Raises ConstraintError if Python fails because one of them is a number or a date instead of text."""
         try:
             yield
         except (TypeError, AttributeError) as error:
@@ -90,10 +90,10 @@ class OtherHoles:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """One condition without `and`, `or` and `not` in it: `term` makes it of its span and its values.
+    """One condition without `and`, `or` and `not`: `term` makes its term from its span and its values.
 
-    Python raises an error for some texts where it judges `int(X) < 3` or `X[0] == "a"`: these meet neither the
-    condition nor its opposite. Such an atom has both terms, and that of the texts that Python can judge.
+    For some texts `int(X) < 3` and `X[0] == "a"` raise an error: these meet neither the condition nor its opposite.
+    Such an atom has both terms, and the term of the texts that Python can judge.
     """
 
     span: Span
@@ -102,14 +102,14 @@ class Atom:
     opposite: Callable[..., Term] | None = None
     judgeable: Callable[..., Term] | None = None
     reaches: tuple[Reach, Reach] | None = None
-    """The least and the greatest number for which it, or its opposite, may be true: of `int(X)` and `float(X)`."""
+    """For `int(X)` and `float(X)`: the least and the greatest number for which it, and its opposite, may be true."""
     is_stop: bool = False
     bounds_length: bool = False
     """True if it is a bound of `len(X)`."""
     written: tuple[object, ...] | None = None
-    """Its values, where they are written out."""
+    """Its values, if they are written out."""
     known: Term | None = None
-    """Its term, where it is the same in every run."""
+    """Its term, if it is the same in every run."""
 
     def bind(self, evaluate: Evaluate) -> Term:
         return self.known if self.known is not None else self.made(self.term, evaluate)
@@ -149,7 +149,7 @@ class All:
         for condition in self.conditions:
             terms.append(condition.bind(evaluate))
             if isinstance(terms[-1], Constant) and not terms[-1].holds:
-                break  # as in Python, what comes after a false part is not evaluated
+                break  # as in Python, parts after a false one are not evaluated
         return conjunction(tuple(terms))
 
 
@@ -162,9 +162,9 @@ class Any:
         evaluate = once(evaluate)
         terms: list[Term] = []
         reached: list[Term] = []
-        """Terms that a text must meet for Python to come this far."""
+        """Terms that a text must meet before Python evaluates the next part."""
         for condition in self.conditions:
-            # as in Python, what comes after a true part is not evaluated; but a stop is a stop wherever it stands
+            # as in Python, parts after a true one are not evaluated; but a stop always stops
             if not any(isinstance(term, Constant) and term.holds for term in terms) or _has_stops(condition):
                 term = condition.bind(evaluate)
                 terms.append(And((*reached, term), self.span) if reached else term)
@@ -176,7 +176,7 @@ class Any:
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """A clause that reads other holes, too."""
+    """A clause that also reads other holes."""
 
     span: Span
     others: OtherHoles
@@ -198,7 +198,8 @@ def truth(span: Span, value: object) -> Term:
 
 
 def negated(condition: Condition) -> Condition:
-    """`not` before it. Where `int(X)` or `X[0]` is read `not` moves inwards: what is no number meets neither side."""
+    """`not` of a condition. Before `int(X)` or `X[0]` it moves inwards: a text that is not a number meets neither
+    side."""
     if not _is_partial(condition):
         return No(condition.span, condition)
     match condition:
@@ -213,20 +214,20 @@ def negated(condition: Condition) -> Condition:
 
 
 def _judgeable(condition: Condition, evaluate: Evaluate) -> Term | None:
-    """The texts of which Python can tell whether they meet the condition, `int` raising an error for all others; None
-    for every text."""
+    """Term of the texts that Python can judge: for all others `int` raises an error. None if it can judge every
+    text."""
     match condition:
         case Atom(span=span, judgeable=judge) if judge is not None:
             return condition.made(judge, evaluate)
         case All(span, parts) | Any(span, parts) if _is_partial(condition):
             judgeable: list[Term] = []
             ends: list[Term] = []
-            """For each part so far: the texts with which Python goes no further."""
+            """For each part so far: the texts for which Python evaluates no further part."""
             for part in parts:
                 reads = _judgeable(part, evaluate)
                 if reads is not None and Not(reads) not in ends:
                     judgeable.append(Or((*ends, reads), span))
-                if _has_stops(part):  # true of every text, and no matter of the text
+                if _has_stops(part):  # true of every text
                     continue
                 term = part.bind(evaluate)
                 if term == Constant(isinstance(condition, Any)):
@@ -237,7 +238,7 @@ def _judgeable(condition: Condition, evaluate: Evaluate) -> Term | None:
 
 
 def _is_partial(condition: Condition) -> bool:
-    """True if Python raises an error for some texts where it judges the condition: those that are no number."""
+    """True if judging the condition raises an error for some texts, such as those that are not numbers."""
     if isinstance(condition, All | Any):
         return any(map(_is_partial, condition.conditions))
     return isinstance(condition, Atom) and condition.judgeable is not None
@@ -250,14 +251,14 @@ def _has_stops(condition: Condition) -> bool:
 
 
 def bounds_length(condition: Condition) -> bool:
-    """True if it says nothing but how long a value is."""
+    """True if the condition only bounds the length of a value."""
     if isinstance(condition, All):
         return all(map(bounds_length, condition.conditions))
     return isinstance(condition, Atom) and condition.bounds_length
 
 
 def reach(condition: Condition, evaluate: Evaluate) -> tuple[float, float]:
-    """The least and the greatest number for which the condition may be true, for all that it says of `int(X)`."""
+    """The least and the greatest number for which the conditions on `int(X)` may be true."""
     match condition:
         case All(_, conditions):
             lows, highs = zip(*(reach(part, evaluate) for part in conditions), strict=True)

@@ -1,6 +1,6 @@
 """Python's compound statements, `break`, `continue` and `return` to ops (S23).
 
-Jumps are aimed when the place that they lead to is written; the blocks that are open are counted.
+The target of a jump is set when the op there is written; open blocks are counted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lmql_lite.program.ops import (
 
 @dataclass(slots=True)
 class OpenLoop:
-    """Targets of `continue` and `break`. Breaks are aimed when the end of the loop is known."""
+    """Targets of `continue` and `break`. Those of `break` are set at the end of the loop."""
 
     head: int
     depth: int
@@ -54,12 +54,12 @@ class OpenLoop:
 
 @dataclass(slots=True)
 class OpenFinally:
-    """A `finally`."""
+    """A `finally` whose `try` is being written."""
 
     depth: int
     """Blocks that are open around it."""
     start: int | None = None
-    """Its first op, once what it belongs to is written."""
+    """Its first op, once the guarded body is written."""
     end: int = -1
     onward: set[int] = field(default_factory=set)
 
@@ -82,7 +82,7 @@ class Assembly:
         return len(self.ops) - 1
 
     def slot(self) -> str:
-        """A name that no query can spell."""
+        """A new name that no query can spell."""
         self._slots += 1
         return f"#{self._slots}"
 
@@ -90,7 +90,7 @@ class Assembly:
         return self.add(Jump(span, -1))
 
     def land(self, *jumps: int) -> None:
-        """Lets the jumps at these ops come here."""
+        """Make the next op the target of the jumps at these places."""
         for at in jumps:
             op = self.ops[at]
             assert isinstance(op, Jumping)
@@ -112,7 +112,7 @@ class Assembly:
         self.depth -= 1
 
     def aim_finals(self) -> None:
-        """Note each `finally` that is on the way of another op in both."""
+        """Connect each `Leave` and `Return` with the `finally` blocks that it passes."""
         for at, finals in self.ways.items():
             op = self.ops[at]
             assert isinstance(op, Leave | Return)
@@ -141,7 +141,7 @@ class Assembly:
 
 
 class ControlFlow(Assembly):
-    """Writer of the statements that hold others; `block` writes what is inside."""
+    """Writer of compound statements; `block` writes the statements inside."""
 
     def block(self, statements: tuple[nodes.Statement, ...]) -> None:
         raise NotImplementedError
@@ -197,7 +197,7 @@ class ControlFlow(Assembly):
         self._loop(loop, OpenLoop(head, around + 1, around), head)
 
     def _loop(self, loop: nodes.ForNode | nodes.WhileNode, place: OpenLoop, out: int) -> None:
-        """Body and `else` of a loop whose test, at `out`, leaves it; only `break` skips the `else`."""
+        """Body and `else` of a loop. Its test, at `out`, jumps to the `else`; `break` skips it."""
         self.loops.append(place)
         self.block(loop.body)
         self.leave(loop.span, place.depth, place.head)
@@ -260,7 +260,7 @@ class ControlFlow(Assembly):
         self.land(*outs)
 
     def _handler(self, handler: nodes.HandlerNode) -> int:
-        """Its end jumps to what comes after the statement."""
+        """Write a handler, and return its last op, which jumps to the end of the statement."""
         other = None
         if handler.type:
             other = self.add(Except(handler.type.span, code_of_call(CALL, handler.type, handler.type), -1))
@@ -268,7 +268,7 @@ class ControlFlow(Assembly):
             target = ast.copy_location(ast.Name(handler.name, ast.Store()), handler.type.tree.body)
             self.add(Let(handler.span, _assignment(target, ERROR, handler.span)))
             gone = Let(handler.span, _deletion(target, handler.span))
-            # as in Python, the name is gone behind the handler, however that is left
+            # as in Python, the name is deleted at every exit of the handler
             self.guarded(handler.span, lambda: self.block(handler.body), lambda: self.add(gone))
         else:
             self.block(handler.body)
@@ -278,7 +278,7 @@ class ControlFlow(Assembly):
         return end
 
     def _match(self, block: nodes.MatchNode) -> None:
-        """Python itself finds the case, once, and binds its names; then it is jumped to."""
+        """Python itself finds the case and binds its names; then the program jumps there."""
         cases = [
             ast.match_case(case.pattern, case.guard.tree.body if case.guard else None, [_chosen(number, case.pattern)])
             for number, case in enumerate(block.cases)
@@ -308,7 +308,7 @@ def _assignment(target: ast.expr, name: str, span: Span) -> CodeType:
 
 
 def _deletion(target: ast.Name, span: Span) -> CodeType:
-    """`name = None; del name`: it may be gone already."""
+    """`name = None; del name`, because it may be deleted already."""
     none = ast.copy_location(ast.Assign([target], ast.copy_location(ast.Constant(None), target)), target)
     name = ast.copy_location(ast.Name(target.id, ast.Del()), target)
     return compiled(ast.Module([none, ast.copy_location(ast.Delete([name]), target)], []), span)

@@ -1,8 +1,8 @@
-"""Holes of prompt strings to ops: type, decoder, decorators, callees, and the clauses that each hole bears.
+"""From holes of prompt strings to ops: type, decoder, decorators, callees, and the placement of clauses.
 
-A clause belongs to the holes that it names; one that names none of its string (of the query, at the end of a query)
-belongs to all of them. One that names several is enforced at the last of them (S20), and where it depends on the run
-which one is last, at each that may be, once the others have values.
+A clause belongs to the holes that it names; one that names no hole of its string, or of the query, belongs to all of
+them. A clause that names several is enforced at the last of them (S20). If the run decides which one is last, it is
+enforced at each that may be, once the others have values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lmql_lite.program.types import NAMES, typed, written_type
 from lmql_lite.program.where import WAYS, conjuncts, mentioned
 
 OF_TOOLS = ("tools", "max_calls")
-"""Options of a hole that say what the model may call, not how tokens are chosen."""
+"""Options of a hole about the functions that the model may call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Holes:
     """Those, and its inputs."""
 
     def hole(self, hole: nodes.HoleNode, clauses: Sequence[Clause], distribution: Distribution | None) -> Hole:
-        """Raises QueryError for what the hole cannot be."""
+        """Op of a hole. Raises QueryError for a type, a decoder or a clause that it cannot have."""
         call = hole.call
         op = Hole(
             hole.span,
@@ -75,7 +75,7 @@ class Holes:
         return replace(op, callees=(called, *op.callees)) if called else op
 
     def _type(self, name: str, annotation: nodes.Expression, clauses: tuple[Clause, ...]) -> HoleType:
-        """Type of the hole, if it is written out; else the run finds it out, and reads the clauses then."""
+        """Type of the hole, if it is written out; otherwise the run computes it, and reads the clauses then."""
         try:
             spec = typed(written_type(annotation.tree.body, self.own), name, annotation.span)
         except NotWritten:
@@ -121,7 +121,7 @@ class Holes:
     # Queries in a hole -------------------------------------------------------------------------------------------
 
     def _callees(self, hole: nodes.HoleNode, clauses: Sequence[Clause]) -> list[Callee]:
-        """Functions that its call form and its clauses call with the hole as first argument: perhaps queries."""
+        """Functions, possibly queries, that its call form and its clauses call with the hole as first argument."""
         found = []
         if hole.call and _is_action(hole, hole.call):
             found.append(_callee("hole", hole.call.tree.body, hole.call.span, hole.name))
@@ -133,7 +133,7 @@ class Holes:
         return [each for each in found if each]
 
     def _may_be_query(self, function: ast.expr) -> bool:
-        """True if only the run knows what this is."""
+        """True if the function is known only at run time."""
         first = ast.unparse(function).partition(".")[0]
         is_python = first in CONSTRAINTS or (first not in self.own and hasattr(builtins, first))
         return not is_python and not (isinstance(function, ast.Attribute) and function.attr in WAYS)
@@ -142,7 +142,7 @@ class Holes:
 def _callee(
     form: Literal["type", "where", "hole"], node: ast.expr, span: Span, first: str | None = None
 ) -> Callee | None:
-    """`node`, if it names something or calls something that has a name. `first` is the hole that it is called with."""
+    """Callee of a name, or of a call of one; None for all else. `first` is the hole that is its first argument."""
     if not isinstance(node, ast.Call):
         return Callee(span, form, compiled(node, span), None) if is_named(node) else None
     if not is_named(node.func):
@@ -171,7 +171,7 @@ def _refuse(problem: Problem | None, span: Span) -> None:
 def clauses_of_string(
     where: nodes.Expression | None, in_string: Sequence[str], in_query: Iterable[str]
 ) -> list[list[Clause]]:
-    """The clauses of each hole of one prompt string, by its place there. Holes of other strings are values by then."""
+    """Clauses of each hole of one prompt string, in order. Holes of earlier strings have values by then."""
     found: list[list[Clause]] = [[] for _ in in_string]
     for each in _read(where, in_query) if where else ():
         own = each.holes.intersection(in_string)
@@ -185,7 +185,7 @@ def clauses_of_string(
 def clauses_of_query(
     where: nodes.Expression, in_query: Iterable[str], ops: Sequence[Op]
 ) -> Mapping[int, Sequence[Clause]]:
-    """The clauses of the `where` at the end of a query, by the op of the hole that bears them."""
+    """Clauses of the `where` at the end of a query, by the op of their hole."""
     found: dict[int, list[Clause]] = defaultdict(list)
     onward = ways(ops)
     places: dict[str, list[int]] = defaultdict(list)
@@ -202,7 +202,7 @@ def clauses_of_query(
 
 
 def _may_be_last(ops: Sequence[Op], onward: Ways, place: int, others: frozenset[str]) -> bool:
-    """True if a run may end without filling any of the others after this op."""
+    """True if a run may end after this op without filling any of the others."""
     seen, reached = set[int](), list(onward[place])
     while reached:
         at = reached.pop()
@@ -210,7 +210,7 @@ def _may_be_last(ops: Sequence[Op], onward: Ways, place: int, others: frozenset[
             continue
         seen.add(at)
         op = ops[at]
-        if isinstance(op, Hole) and op.name in others:  # filled, unless it fails and a `try` goes on
+        if isinstance(op, Hole) and op.name in others:  # filled, unless it fails inside a `try`
             reached += [target for target in onward[at] if target != at + 1]
         elif not onward[at]:
             return True
@@ -220,7 +220,7 @@ def _may_be_last(ops: Sequence[Op], onward: Ways, place: int, others: frozenset[
 
 
 class _Read(NamedTuple):
-    """One clause, the holes that bear it, and all holes that it reads."""
+    """One clause, the holes at which it is enforced, and all holes that it reads."""
 
     expression: nodes.Expression
     holes: frozenset[str]
@@ -239,6 +239,6 @@ def _read(where: nodes.Expression, in_query: Iterable[str]) -> list[_Read]:
         holes = reads = frozenset(mentioned(clause, in_query))
         match clause.tree.body:
             case ast.Call(ast.Name(function), [ast.Name(name), *_]) if function in STOPS:
-                holes &= {name}  # it says where this one ends, and nothing of the others
+                holes &= {name}  # a stop ends this hole only
         found.append(_Read(clause, holes, reads))
     return found

@@ -1,4 +1,4 @@
-"""Types that are spelled as JSON, by way of pydantic: it makes their JSON Schema, and their values of the JSON."""
+"""Types that are spelled as JSON. Pydantic makes their JSON Schema, and converts JSON to their values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic_core import core_schema
 
 Convert = Callable[[str], Any]
-"""Text to value. Raises ValueError for a text that is none."""
+"""From text to value. Raises ValueError for a text that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class JsonType:
     schema: dict[str, Any]
     convert: Convert
     judges: bool = False
-    """True if `convert` may refuse a text that the grammar lets through."""
+    """True if `convert` may refuse a text that the grammar allows."""
     has_length: bool = True
-    """True if values have, or may have, a `len()`."""
+    """True if values may have a `len()`."""
     is_list: bool = False
-    """True if that is the number of items in the JSON: a condition on it guides."""
+    """True if values are JSON arrays: a condition on their length guides."""
 
     def rules(self, term: Term, name: str, span: Span, *, free_spelling: bool = False) -> str:
-        """The grammar of the values whose length meets the term."""
+        """Grammar of the values whose length meets the term."""
         return grammar(self.bounded(term, name, span), free_spelling=free_spelling)
 
     def bounded(self, term: Term, name: str, span: Span) -> dict[str, Any]:
-        """The schema of the values whose length meets the term."""
+        """Schema of the values whose length meets the term."""
         bounds = simplify(term)
         schema = self.schema
         if isinstance(bounds, Length):
@@ -59,19 +59,19 @@ class JsonType:
         return schema
 
     def spelled(self, value: Any) -> str:
-        """The JSON of a value that no model said. Raises ValueError for one that has none."""
+        """JSON of a value that no model generated. Raises ValueError if it has none."""
         from pydantic_core import to_json
 
         return to_json(value).decode()
 
     def has_right_length(self, value: Any, term: Term, name: str, span: Span) -> bool:
-        """True if a list has as many items as the term asks for."""
+        """True if the length of a list meets the term."""
         bounds = self.bounded(term, name, span)
         return not self.is_list or bounds.get("minItems", 0) <= len(value) <= bounds.get("maxItems", len(value))
 
 
 def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
-    """A JSON Schema that stands for itself: its values are what `json.loads` gives."""
+    """Type of a JSON Schema: its values are those of `json.loads`."""
     try:
         rules = grammar(schema)
     except (TypeError, ValueError, RecursionError) as error:
@@ -81,7 +81,7 @@ def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
 
 
 def of_python(annotation: Any, name: str, span: Span) -> JsonType:
-    """Raises ConstraintError for what pydantic knows no JSON for."""
+    """Type of a Python annotation. Raises ConstraintError if pydantic has no JSON for it."""
     adapter = adapted(annotation, name, span)
     schema = closed(schema_of(adapter, annotation, name, span))
     refuse_impossible(grammar(schema), name, span)
@@ -96,8 +96,8 @@ def of_python(annotation: Any, name: str, span: Span) -> JsonType:
 
 
 def finite_json(text: str, has_floats: bool = False) -> Any:
-    """The value of a JSON text. Raises ValueError for a number too large for a float; where the type `has_floats`, an
-    integer may be read as one."""
+    """Value of a JSON text. Raises ValueError for a number too large for a float, and with `has_floats` also for an
+    integer."""
     return json.loads(text, parse_float=finite, parse_int=_float_sized if has_floats else None)
 
 
@@ -169,22 +169,20 @@ def _has_length(annotation: object) -> bool:
 # Schemas of pydantic -------------------------------------------------------------------------------------------------
 
 SUBSCHEMAS = ("properties", "patternProperties", "$defs")
-"""Keys of a schema that hold schemas by name; those by place, or one alone, are found by their shape."""
+"""Keys of a schema whose value is a mapping of names to schemas."""
 
 
 FRACTION = r"^-?(0|[1-9][0-9]*)/[1-9][0-9]*$"
 FORMATS = frozenset(
     ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
 )
-"""Formats that guide; of the others, such as the path of a file, only pydantic knows what they ask."""
+"""Formats that guide. The others, such as the path of a file, are judged by pydantic only."""
 
 
 def closed(schema: Any) -> Any:
-    """The schema without what it leaves open and a value never has.
+    """The schema, closed: the model generates no properties that pydantic would ignore.
 
-    Properties that a class does not have pydantic would ignore: none are said. Formats that no grammar knows pydantic
-    judges. Items that occur twice in a set it
-    counts once: they may be said.
+    Formats that no grammar knows are left to pydantic. Items may occur twice in a set, which counts them once.
     """
     if isinstance(schema, list):
         return [closed(each) for each in schema]
@@ -224,11 +222,11 @@ SAID = frozenset(
         *("call", "arguments", "json-or-python", "lax-or-strict"),
     )
 )
-"""Kinds of pydantic's schemas of which the JSON Schema says all."""
+"""Kinds of pydantic's schemas whose JSON Schema is complete."""
 
 
 def says_all(core: Any) -> bool:
-    """True if the JSON Schema says all that pydantic asks of a value. In doubt not."""
+    """True if the JSON Schema certainly contains every check of pydantic."""
     if isinstance(core, list | tuple):
         return all(map(says_all, core))
     if not isinstance(core, Mapping):
@@ -259,8 +257,9 @@ KEYS: Mapping[str, str] = {
 
 @cache
 def generator() -> type[GenerateJsonSchema]:
-    """The class of pydantic's generators whose schemas say what the keys of a dict are, and how a complex number is
-    spelled. What it leaves out, such as the bounds of a key, pydantic judges.
+    """Generator of JSON Schemas that also describe the keys of a dict and the spelling of a complex number. Other
+    checks,
+    such as bounds of a key, are left to pydantic.
     """
     from pydantic.errors import PydanticInvalidForJsonSchema
     from pydantic.json_schema import GenerateJsonSchema

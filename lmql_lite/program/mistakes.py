@@ -1,4 +1,4 @@
-"""Mistakes of a `where` clause on text that Python would only find in the run, after the model was asked."""
+"""Common mistakes in `where` clauses on text, which Python would find only after the model was asked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lmql_lite.program.where import EXAMPLES, SYMBOLS, UNITS
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 METHODS = frozenset(dir(str))
 TEXTS = frozenset({"lower", "upper", "title", "capitalize", "casefold", "swapcase", "strip", "lstrip", "rstrip"})
-"""Methods of a text that give a text, whatever it is."""
+"""Methods of text that always return text."""
 NUMBERS = frozenset({"len", "int", "float", "abs", "round"})
 SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-"""Python in which a name may mean something else."""
+"""Nodes of Python inside which a name may mean something else."""
 INSTEAD = {
     **dict.fromkeys(("contains", "includes", "has", "include", "contain"), '".." in {}'),
     **dict.fromkeys(("len", "length", "size"), "len({}) < 80"),
@@ -41,11 +41,11 @@ ASKED = {
     "FLOAT": "write float({}) < 1.5",
     "DATE": "write [{}: date] in the prompt, and date(2026, 1, 31) < {}",
 }
-"""Comparisons for users who compare a function that is true or false."""
+"""Comparisons to write instead of comparing a function that is true or false."""
 
 
 def refuse_mistakes(clause: nodes.Expression, hole: str) -> None:
-    """Raises QueryError for the first one in a clause; the hole is text."""
+    """Raises QueryError for the first mistake in a clause; the hole is text."""
     for node in _parts(clause.tree.body):
         found = _mistake(node, hole)
         if found:
@@ -54,7 +54,7 @@ def refuse_mistakes(clause: nodes.Expression, hole: str) -> None:
 
 
 def _parts(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions in it from the outside in, those first that stand first."""
+    """Expressions in a tree from the outside in, in source order."""
     if isinstance(node, SCOPES):
         return
     if isinstance(node, ast.expr):
@@ -64,7 +64,7 @@ def _parts(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
-    """The sentence and the hint."""
+    """Sentence and hint."""
     match node:
         case ast.Compare(left, operators, comparators):
             return _of_comparison(node, [left, *comparators], operators, hole)
@@ -118,7 +118,7 @@ def _of_comparison(
 
 
 def _kind(node: ast.expr, hole: str) -> Literal["text", "number"] | None:
-    """Kind of value, if it is certain."""
+    """Kind of the value, if it is certain."""
     match node:
         case ast.Name(name) if name == hole:
             return "text"

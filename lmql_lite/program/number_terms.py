@@ -1,8 +1,6 @@
-"""Terms of conditions on a number or a value that belongs to a hole: how long it is, what `int()` makes of its text,
-which of the values of its type it is.
+"""Terms of conditions on a number or a value of a hole: its length, the `int()` of its text, a value of its type.
 
-Every function takes the place of the condition before the values in it, and raises ConstraintError for a value that it
-cannot use.
+Every function takes the span of the condition before its values, and raises ConstraintError for an unsuitable value.
 """
 
 from __future__ import annotations
@@ -45,17 +43,17 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 """Functions of Python's comparisons, by their symbols."""
 Kind = Literal["int", "float"]
 SHAPE: dict[Kind, str] = {"int": "INT", "float": "FLOAT"}
-"""The texts that are such a number: of everything else Python raises an error."""
+"""Names of the shapes of such a number: for other texts Python raises an error."""
 MADE: dict[Kind, Callable[[str], float]] = {"int": int, "float": finite}
-"""Functions that make the number of such a text."""
+"""Functions from such a text to its number."""
 AT_ONCE = 100
-"""Numbers that `float()` of a hole is compared with one by one."""
+"""Numbers with which `float()` of a hole is compared one by one, at most."""
 TRIED = 4_000
-"""Lengths of which Python is asked one by one."""
+"""Lengths for which Python is called one by one."""
 PERIOD = 60
-"""Lengths after which what fits repeats itself, at most: `len(X) % 7 == 0`."""
+"""Longest period of lengths that is recognised: `len(X) % 7 == 0` has 7."""
 LISTED = 100_000
-"""Numbers that are held in memory one by one."""
+"""Numbers that are listed in memory, at most."""
 
 
 def compared(symbol: str, span: Span, left: object, right: object) -> Term:
@@ -87,9 +85,9 @@ def length_in(unit: Unit, span: Span, value: object) -> Term:
 
 
 def length_fits(unit: Unit, span: Span, function: object) -> Term:
-    """Any Python about `len(X)` alone, as a function of the length, which judges the value at the end as well.
+    """Any Python about `len(X)` alone, as a function of the length, which also judges the value at the end.
 
-    It is asked about every length up to TRIED. Where what it says does not repeat itself by then, it guides nothing.
+    It is called for every length up to TRIED. If its results are not periodic by then, it guides nothing.
     """
     holds = _truth(function)
     start, period = _repetition(holds)
@@ -120,7 +118,7 @@ def _truth(function: object) -> list[bool]:
 
 
 def _repetition(holds: list[bool]) -> tuple[int, int]:
-    """From where on it repeats itself, and after how many; 0 where it does not."""
+    """Start and period of the repetition; 0 and 0 if there is none."""
     for period in range(1, PERIOD + 1):
         start = len(holds) - period
         while start and holds[start - 1] == holds[start - 1 + period]:
@@ -131,7 +129,7 @@ def _repetition(holds: list[bool]) -> tuple[int, int]:
 
 
 def length_term(comparison: Comparison, value: float, span: Span, unit: Unit = "characters") -> Term:
-    """A comparison of a count with a number, as bounds that are whole numbers."""
+    """Comparison of a count with a number, as bounds in whole numbers."""
     if comparison == "!=":
         return Not(length_term("==", value, span, unit), span)
     least, high = _bounds(comparison, value)
@@ -160,7 +158,7 @@ def _bounds(comparison: Comparison, value: float) -> tuple[int | None, int | Non
 
 
 def number_is(kind: Kind, comparison: Comparison, span: Span, value: object) -> Term:
-    """`int(X) < value`: true of numbers only, since of everything else Python raises an error."""
+    """`int(X) < value`: true of numbers only, because Python raises an error for all other texts."""
     bound = _bound(span, kind, value)
     if kind == "float":
         return formats.compared(comparison, bound, span)
@@ -239,11 +237,11 @@ def _bound(span: Span, kind: Kind, value: object) -> float:
 # Values of a type ----------------------------------------------------------------------------------------------------
 
 Listed = tuple[tuple[bytes, object], ...]
-"""All values of a type, each behind its text."""
+"""All values of a type, as pairs of text and value."""
 
 
 def listed_is(listed: Listed, comparison: Comparison, span: Span, value: object) -> Term:
-    """`X < value`: the listed values of which Python says so."""
+    """`X < value`: the listed values for which this is true in Python."""
     compare = OPERATORS[comparison]
     return Choice(tuple(text for text, each in listed if compare(each, value)), span)
 

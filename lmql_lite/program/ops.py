@@ -48,15 +48,16 @@ class PromptText(Placed):
 
 @dataclass(frozen=True, slots=True)
 class Turn(Placed):
-    """A turn of a chat begins: what follows is said by `role`."""
+    """Begins a turn of a chat: the following text belongs to `role`."""
 
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class FinalCall:
-    """A predicate that calls `function` with so many arguments by place, and with `final=FINAL` beside its own: for
-    functions that want to judge text that is not complete."""
+    """Call of a predicate for functions that judge incomplete text: `function` with `by_place` positional arguments,
+    its own
+    keywords, and `final=FINAL`."""
 
     code: CodeType
     function: CodeType
@@ -67,9 +68,8 @@ class FinalCall:
 class Predicate(Placed):
     """A condition that only Python can judge (S21).
 
-    `call` is set where it is a call of something that has a name. `guided` are parts that are no Python: whether they
-    hold stands under GUIDED. `len(X)` reads the text of a typed hole, `str(X)` the number of one that `INT` or `FLOAT`
-    makes a number: with them the same is true of the value that the hole has in the end.
+    `call` is set if it is a call of a name. `guided` are parts that are not Python; GUIDED holds their truth. `len(X)`
+    reads the text of a typed hole, `str(X)` the number of `INT` or `FLOAT`: so the condition holds for the final value.
     """
 
     code: CodeType
@@ -80,19 +80,19 @@ class Predicate(Placed):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A clause of a `where`, as one hole bears it."""
+    """A clause of a `where` at one hole."""
 
     expression: nodes.Expression
     others: OtherHoles | None = None
 
     def bearing(self, condition: Condition) -> Condition:
-        """The clause's condition, waiting for other holes if the clause reads them."""
+        """The condition of the clause, which waits for other holes if the clause reads them."""
         return Joint(self.expression.span, self.others, condition) if self.others else condition
 
 
 @dataclass(frozen=True, slots=True)
 class HoleType(Placed):
-    """The type of a hole. Where `spec` is None the run finds it out, and only then what `clauses` mean.
+    """The type of a hole. If `spec` is None, the run computes it, and reads `clauses` then.
 
     `offered` are names that the annotation may use without an import.
     """
@@ -105,14 +105,14 @@ class HoleType(Placed):
 
 @dataclass(frozen=True, slots=True)
 class Distribution(Placed):
-    """The texts that a hole may be, each of them weighed as a whole (S25)."""
+    """The texts that a hole may have, each scored as a whole (S25)."""
 
     options: CodeType
 
 
 @dataclass(frozen=True, slots=True)
 class HoleDecoder(Placed):
-    """`[sample(temperature=0.8) X]`: how the tokens of this hole are chosen. Its options are read when it opens."""
+    """`[sample(temperature=0.8) X]`: decoder of this hole. Its options are read when the hole opens."""
 
     name: str
     options: tuple[OptionCode, ...] = ()
@@ -120,7 +120,7 @@ class HoleDecoder(Placed):
 
 @dataclass(frozen=True, slots=True)
 class HoleDecorator(Placed):
-    """`@tidy(1)` before a hole's name: its value is what the hole is decorated with. `here` awaits CALL."""
+    """`@tidy(1)` before a hole's name: its value decorates the hole. `here` awaits CALL."""
 
     code: CodeType
     here: CodeType
@@ -128,11 +128,11 @@ class HoleDecorator(Placed):
 
 @dataclass(frozen=True, slots=True)
 class Callee(Placed):
-    """Something that a hole calls, which may be a query: that only the run can tell (S26, engine/subquery.py).
+    """A callable of a hole that may be a query, which is known only at run time (S26, engine/subquery.py).
 
-    `function` gives what is called, `arguments` the pair (by place, by name) that it gets without the hole's own name,
-    None where it is not called but only named. `form` says what it is where it is no query: the hole's type in
-    `[X: kind(3)]`, a predicate of its in `where fits(X)`, and a mistake in `[ask(X)]`.
+    `function` evaluates to the callable, `arguments` to its arguments (by place, by name) without the hole's own name;
+    None if it is not called. `form` is its meaning if it is not a query: the hole's type in `[X: kind(3)]`, a predicate
+    in `where fits(X)`, and a mistake in `[ask(X)]`.
     """
 
     form: Literal["type", "where", "hole"]
@@ -142,14 +142,17 @@ class Callee(Placed):
 
 @dataclass(frozen=True)
 class Hole(Placed):
-    """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject what it says.
+    """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject its text.
 
-    Where it has a `distribution` its value is one of those options, if condition and predicates let it be. `callees`
-    are the nested queries that may fill it instead. `decoder` is its own, None for that of the query.
-    `number`: its text becomes such a number once it has met all that is asked of it.
-    `following` is the text that comes after the hole in every case, b"" where that is not known (S18).
-    `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
-    `is_judged`: its query returns it to a hole whose own Python may refuse it (S26).
+    With a `distribution` its value is one of those options that condition and predicates allow. `callees` are the
+    nested
+    queries that may fill it instead. `decoder` is its own, None for the query's. `number` is the kind of number that
+    its
+    text becomes once it has met all conditions. `following` is the text that always comes after the hole, b"" if that
+    is
+    unknown (S18). `continues_segment` lets a token of the hole before it reach into this one (S14, S16). `is_judged`:
+    its
+    query returns it to a hole whose own Python may refuse it (S26).
     """
 
     name: str
@@ -172,12 +175,12 @@ class Hole(Placed):
 
     @cached_property
     def may_reject(self) -> bool:
-        """True if Python, or the type, may refuse a value that the model was let say."""
+        """True if Python, or the type, may refuse a value that the mask allowed."""
         return self.is_judged or bool(self.predicates) or bool(self.type and self.type.spec and self.type.spec.judges)
 
     @property
     def stands_alone(self) -> bool:
-        """True if what may be said in it is not known when its segment starts, or may not be passed (S16)."""
+        """True if its term is unknown when its segment starts, or if no token may pass its end (S16)."""
         return bool(
             self.may_reject
             or self.distribution
@@ -232,15 +235,15 @@ class Next(Placed):
     is_async: bool = False
 
 
-# `Enter`, `EnterWith` and `Try` open a block, and the ops named with them close it. How a block is left otherwise, by
-# `Leave`, by `Return` or by an exception, is settled when that happens (engine/blocks.py).
+# `Enter`, `EnterWith` and `Try` open a block, and the ops named with them close it. Other exits, by `Leave`, `Return`
+# or an exception, are handled at run time (engine/blocks.py).
 
 
 @dataclass(frozen=True, slots=True)
 class EnterWith(Placed):
-    """Opens a `with`: `manager` is entered, and what that gives lies under ITEM. Its exit is kept under `slot`.
+    """Opens a `with`: enters `manager`, keeps the result under ITEM and the exit under `slot`.
 
-    An exception that the exit swallows goes on at `target`.
+    After an exception that the exit swallows, the run goes on at `target`.
     """
 
     slot: str
@@ -257,7 +260,7 @@ class ExitWith(Placed):
 
 @dataclass(frozen=True, slots=True)
 class Try(Placed):
-    """Opens a `try`: its handlers begin at `target`, or its `finally` where that is what `always` runs."""
+    """Opens a `try`: its handlers begin at `target`, or with `always` its `finally`."""
 
     target: int
     always: bool = False
@@ -265,12 +268,14 @@ class Try(Placed):
 
 @dataclass(frozen=True, slots=True)
 class EndTry(Placed):
-    """The end of what a `Try` guards. Behind it stands the `finally`, or what comes if nothing was raised."""
+    """The end of the guarded ops of a `Try`. After it stands the `finally`, or the ops that run if nothing was
+    raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Except(Placed):
-    """Jumps to `target`, the next handler, unless the exception at hand is of its types, which `here` gives to CALL."""
+    """Jumps to `target`, the next handler, unless the current exception is of its types, which `here` passes to
+    CALL."""
 
     here: CodeType
     target: int
@@ -290,16 +295,17 @@ class Reraise(Placed):
 
 @dataclass(frozen=True, slots=True)
 class EndFinally(Placed):
-    """The end of a `finally`: goes on with what led into it. `onward` are the places that leads to."""
+    """The end of a `finally`: resumes the jump, return or exception that led into it. `onward` are its possible
+    targets."""
 
     onward: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(Placed):
-    """`break` and `continue` out of blocks: leaves the open ones but the first `depth`, then jumps.
+    """`break` and `continue` out of blocks: leaves all open blocks but the first `depth`, then jumps.
 
-    `via` is the `finally` that this comes by first, None for none.
+    `via` is the first `finally` on the way, None for none.
     """
 
     depth: int
@@ -322,27 +328,27 @@ Op = PromptText | Turn | Hole | Let | Jump | JumpIf | Blocked | Return
 ITEM = "#item"
 """Name under which `Next` leaves the item and `EnterWith` the value that it was given; not a name of a query."""
 ERROR = "#error"
-"""The exception that is being handled, if one is."""
+"""Name of the exception that is being handled."""
 CALL = "#call"
 """Name of the function that the `here` of an op calls."""
 CASE = "#case"
-"""Number of the case of a `match` that holds, -1 for none."""
+"""Name of the number of the case of a `match` that holds; -1 for none."""
 STEP = "#step"
-"""Name of the function that a `while` in plain Python calls each time around."""
+"""Name of the function that a `while` in plain Python calls in each turn."""
 QUERIES = "#queries"
-"""The programs of the functions in a query that are queries themselves, by the line of their first decorator."""
+"""Name of the programs of functions in a query that are queries, by the line of their first decorator."""
 GUIDED = "#guided"
-"""Name of the list in which a predicate finds the truth of its parts that are not Python."""
+"""Name of a list in predicates: the truth of their parts that are not Python."""
 FINAL = "#final"
-"""Name of the flag that tells a predicate that its text is complete."""
+"""Name of the flag that is true when the text of a predicate is complete."""
 TEXT = "#text"
-"""Name under which a predicate finds the text of a hole whose name stands for its value."""
+"""Name of the text of a hole in a predicate, where the hole's own name stands for its value."""
 VALUE = "#value"
-"""Name under which a predicate finds the value of a hole whose name stands for its text."""
+"""Name of the value of a hole in a predicate, where the hole's own name stands for its text."""
 
 
 def is_slot(name: str) -> bool:
-    """True if a loop keeps its iterator under this name, or a `with` its exit."""
+    """True for the name of a loop's iterator or of the exit of a `with`."""
     return name.startswith("#") and name[1:].isdecimal()
 
 
@@ -381,7 +387,7 @@ class Program:
     bound: frozenset[str] = frozenset()
     """Names that its holes and its Python bind. The caller may give each a first value."""
     queries: Mapping[int, Program] = field(default_factory=dict)
-    """Of the functions in it that are queries, by the line of their first decorator."""
+    """Programs of its functions that are queries, by the line of their first decorator."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
         return self  # nothing in it changes

@@ -1,4 +1,4 @@
-"""Segments and ways of a program: what comes after each op, and which holes are matched as one run (S16)."""
+"""Segments of a program, which are holes matched as one run (S16), and the possible successors of each op."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from lmql_lite.program.ops import (
 )
 
 REFLECTION = frozenset({"context", "eval", "exec", "globals", "locals", "vars"})
-"""Through these Python reads any hole without naming it."""
+"""Names by which Python can read any hole without naming it."""
 
 
 def segmented(ops: Sequence[Op], prologue: Sequence[Let]) -> tuple[Op, ...]:
-    """The ops, each hole with the text that follows it in every case, and marked if it stands in one segment with the
-    hole before it.
+    """The ops, each hole with the text that always follows it, and marked if it continues the segment of the hole
+    before it.
 
-    Between the two is nothing but text that could be known when the segment starts: no statement, no place that is
-    jumped to, no value of one of its holes. What Python judges, before or after, begins anew.
+    Between the two is only text that is known when the segment starts: no statement, no target of a jump, no value of a
+    hole of the segment. A hole that Python judges begins a new segment, and so does the hole after it.
     """
     targets = {op.target for op in ops if isinstance(op, Jumping)}
     later = {name for let in (*prologue, *ops) if isinstance(let, Let) for name in _read_later(let.code)}
     marked: list[Op] = []
     segment: set[str] = set()
-    """The holes so far of the segment that may go on here."""
+    """Holes so far of the segment that may continue here."""
     for at, op in enumerate(ops):
         if at in targets or not isinstance(op, PromptText | Hole):
             segment = set()
         read = {name for code in codes_of(op) for name in _names(code)} - {CALL}
-        if read:  # what is called may be a function of the query and read what that reads
+        if read:  # a called function of the query may read the same names
             read |= later
         if read & (segment | REFLECTION):
             segment = set()
@@ -87,7 +87,7 @@ def _read_later(code: CodeType) -> set[str]:
 
 
 def _following(ops: Sequence[Op], at: int) -> bytes:
-    """The literal text that comes from op `at` on, whatever happens at run time."""
+    """The literal text that always comes from op `at` on."""
     said: list[str] = []
     seen: set[int] = set()
     while at not in seen:
@@ -112,8 +112,9 @@ Ways = tuple[tuple[int, ...], ...]
 
 
 def ways(ops: Sequence[Op]) -> Ways:
-    """The places behind each op. Where a hole fails, what guards it goes on; any other exception counts as raised where
-    the block begins."""
+    """Possible successors of each op. A hole that fails goes to the `target` of each block around it; any other
+    exception
+    counts as raised where the block begins."""
     found = [_onward(op, at) for at, op in enumerate(ops)]
     for at, op in enumerate(ops):
         if isinstance(op, Try | EnterWith):

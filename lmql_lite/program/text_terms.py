@@ -1,6 +1,6 @@
-"""Terms of conditions on the text of a hole: of each form, what the values in it make of it.
+"""Terms of conditions on the text of a hole: a function for each form, from its values to its term.
 
-Every function takes the place of the condition first, and raises ConstraintError for a value that it cannot use.
+Every function takes the span of the condition before its values, and raises ConstraintError for an unsuitable value.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from lmql_lite.program.number_terms import Kind, number_in
 from lmql_lite.program.values import wrong
 
 WHOLE_TEXT = 200
-"""Characters of a text of which a hole can be a part: all its parts are options."""
+"""Characters of a text of which a hole can be a part, at most: all its parts are options."""
 Way = Literal["fullmatch", "match", "search"]
 """Functions of Python's `re`."""
 MEANINGFUL = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
-"""The flags of a pattern that say what it matches."""
+"""Flags that affect the matches of a pattern."""
 LONGEST = 64
-"""Characters of what STOPS_BEFORE can hold back while it may still be cut."""
+"""Characters that STOPS_BEFORE can hold back, because they may still be cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ def text_is(tidied: Tidied, kind: Kind | None, span: Span, value: object) -> Ter
 
 
 def text_in(tidied: Tidied, kind: Kind | None, span: Span, value: object) -> Term:
-    """`X in value`, `X.lower() in value`. In a text is, as in Python, what is a part of it."""
+    """`X in value`, `X.lower() in value`. As in Python, a part of a text is in it."""
     return _one_of(_several(span, value), tidied, kind, span)
 
 
 def _one_of(values: Iterable[object], tidied: Tidied, kind: Kind | None, span: Span) -> Term:
-    """Of a hole that is a number of some kind, options may be texts and numbers."""
+    """Term of several options. Those of a hole with a kind of number may be texts and numbers."""
     options: dict[str, None] = {}
     numbers: list[object] = []
     for option in values:
@@ -114,7 +114,7 @@ def has(case: Case | None, span: Span, value: object) -> Term:
 
 
 def shaped(name: str, span: Span) -> Term:
-    """`INT(X)`, `X.isdigit()`: a kind of text that has a name."""
+    """`INT(X)`, `X.isdigit()`: a named kind of text."""
     return (formats.shape if name in formats.SHAPES else formats.method)(name, span)
 
 
@@ -189,7 +189,7 @@ def _place(span: Span, place: object) -> int:
 
 
 def _part(text: str, first: int, last: int | None, span: Span) -> Term:
-    """The texts of which `X[first:last]` is this one."""
+    """The texts whose part `X[first:last]` is this one."""
     size, exactly = len(text), formats.literally(text)
     if last is not None and (first < 0) == (last < 0) and last <= first:
         return Constant(not text, span)
@@ -219,7 +219,7 @@ def _many(characters: int) -> str:
 
 
 def followed(term: Term) -> Term:
-    """The term, if its pattern can be followed."""
+    """The term. Raises ConstraintError if its pattern cannot be followed."""
     if isinstance(term, Matches):
         _program(term.pattern, term.flags, term.span)
     return term

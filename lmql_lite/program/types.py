@@ -1,8 +1,8 @@
-"""The type of a hole: which texts spell its values, how a text becomes one, and what `where` compares with it.
+"""The type of a hole: the spelling of its values, their conversion, and their meaning in comparisons.
 
-Numbers, dates and listed values are plain text, spelled as `str` spells them: `42`, `True`, `2026-11-21`; of an Enum
-the member's value. An automaton of our own guides them, so that every condition joins in. Everything else, that is
-containers, classes, unions and JSON Schemas, is JSON.
+Numbers, dates and listed values are plain text, spelled as by `str`: `42`, `True`, `2026-11-21`; a member of an Enum as
+its value. An automaton of our own guides them, together with every condition. All other types, which are containers,
+classes, unions and JSON Schemas, are JSON.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ NAMES: Mapping[str, object] = {
 }
 """Names that an annotation may use without an import (`lang.keywords.TYPES`)."""
 IN_ANNOTATIONS: Mapping[str, object] = {**vars(builtins), "re": re, **NAMES}
-"""Names whose value is known where a query is compiled."""
+"""Names whose value is known at compile time."""
 DATETIME = f"(?:{formats.DATE})T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 
 
 @dataclass(frozen=True, slots=True)
 class TextType:
-    """Spelled as plain text. In a comparison the hole's name alone stands for `bare`."""
+    """A type spelled as plain text. In a comparison the hole's name alone stands for `bare`."""
 
     term: Term
     convert: Convert = str
     bare: Subject = PLAIN
     judges: bool = False
-    """True if `convert` may refuse a text that the term lets through."""
+    """True if `convert` may refuse a text that the term allows."""
 
     def spelled(self, value: Any) -> str:
-        """The text of a value that no model said."""
+        """Text of a value that no model generated."""
         return str(value.value if isinstance(value, Enum) else value)
 
 
@@ -72,7 +72,7 @@ TypeSpec = TextType | JsonType
 
 
 def written_type(annotation: ast.expr, own: frozenset[str]) -> Any:
-    """The value of an annotation whose names are Python's or `NAMES`. Raises NotWritten for all others.
+    """Value of an annotation whose names are Python's or `NAMES`. Raises NotWritten for all other annotations.
 
     `own` are the names that the query binds or is given.
     """
@@ -80,7 +80,7 @@ def written_type(annotation: ast.expr, own: frozenset[str]) -> Any:
     try:
         return written(annotation, names)
     except (TypeError, ValueError, LookupError, AttributeError, re.error) as error:
-        raise NotWritten from error  # Python says it again when the query runs
+        raise NotWritten from error  # Python raises it again when the query runs
 
 
 def typed(annotation: Any, name: str, span: Span) -> TypeSpec:
@@ -151,7 +151,7 @@ def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
 WORDLESS = {"type", "title", "description", "examples", "default"}
 """Keys of a JSON Schema that narrow nothing."""
 LAST_DOLLAR = re.compile(r"(?<!\\)((?:\\\\)*)\$$")
-"""To pydantic the end of the text alone, to Python also the place before a last line break."""
+"""A `$` at the end: only the end of the text for pydantic, also the place before a last line break for Python."""
 MULTILINE = re.compile(r"\(\?[a-zA-Z]*m")
 ANOTHER_CLASS = re.compile(r"\[.*(?:\[|&&|--|~~)")
 """Classes that pydantic reads as several."""
@@ -159,7 +159,7 @@ BOUNDS: Mapping[str, Comparison] = {"minimum": ">=", "exclusiveMinimum": ">", "m
 
 
 def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextType:
-    """`Annotated[int, Field(gt=0)]`: bounds guide, what else is asked for pydantic judges."""
+    """`Annotated[int, Field(gt=0)]`: bounds guide the model, and pydantic judges the rest."""
     adapter = adapted(annotation, name, span)
     schema = {key: value for key, value in schema_of(adapter, annotation, name, span).items() if key not in WORDLESS}
     terms = [plain.term]
@@ -186,7 +186,7 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
 
 
 def _searched(pattern: str, span: Span) -> list[Term]:
-    """Term of a pattern that pydantic searches for; none where Python would read it otherwise."""
+    """Terms of a pattern that pydantic searches for; empty if Python would read it differently."""
     if ANOTHER_CLASS.search(pattern):
         return []
     if not MULTILINE.search(pattern):

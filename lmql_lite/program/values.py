@@ -1,4 +1,4 @@
-"""Values that the query's Python gave, if they can be used; else an error with the place of the code."""
+"""Values computed by the query's Python: checks and conversions, with errors at the place of the code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, cast
 from lmql_lite.errors import ConstraintError, InputError, Span
 
 SHOWN = 80
-"""Characters of a value in a sentence."""
+"""Characters of a value in a sentence, at most."""
 
 
 def number(span: Span, sentence: str, value: object) -> float:
-    """Any kind of number as one that is compared without rounding: as an int or a fraction where it is one."""
+    """Any kind of number in a form that compares without rounding: an int or a fraction if it is one, else a float."""
     if not isinstance(value, Real) or value != value:
         raise wrong(span, sentence, value, "a number has no quotes, and is not nan")
     exact = int(value) if isinstance(value, Integral) else value if isinstance(value, Rational) else float(value)
@@ -24,7 +24,7 @@ def number(span: Span, sentence: str, value: object) -> float:
 
 
 def finite(text: str) -> float:
-    """The number. Raises ValueError where it is too large for a float: `inf` is not what the text says."""
+    """The number. Raises ValueError if it is too large for a float, which would be `inf`."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{text[:SHOWN]} is too large for a float")
@@ -47,7 +47,7 @@ def texts_of(options: Any) -> tuple[str, ...]:
     """The options of a `distribution`, or of a scoring, as texts in their order.
 
     Numbers and dates are spelled as `str` does, an enum's member as its value.
-    Raises InputError where there are none, where one is empty, no text or there twice, and where they have no order.
+    Raises InputError if there are none, if one is empty, repeated or not a text, and if they have no order.
     """
     if isinstance(options, str | bytes) or not isinstance(options, Iterable):
         raise InputError(f"the options are a list of texts; this is {_shown(options)}", hint='write ["yes", "no"]')

@@ -1,6 +1,7 @@
-"""`where` expressions to conditions, one per hole. Total: what cannot be enforced is an error (law 3).
+"""From `where` expressions to conditions, one per hole. A condition that cannot be enforced is an error (law 3).
 
-What is asked of a hole is a `Subject`; `Lowering` is the table of the forms of Python that guide a model.
+A `Subject` is the side of a comparison that reads the hole; `Lowering` is the table of the forms of Python that guide a
+model.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SYMBOLS: dict[type[ast.cmpop], Comparison] = {
 WORDS = {ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not"}
 WAYS: dict[str, Way] = {way: way for way in get_args(Way)}
 UNITS: dict[str, Unit] = {"CHARS" if unit == "characters" else unit.upper(): unit for unit in units.UNITS}
-"""The functions of a `where` clause that are asked for their length."""
+"""Functions of a `where` clause inside `len()`, and their units."""
 CASES: dict[str, Case] = {case: case for case in get_args(Case)}
 STRIPS = ("strip", "lstrip", "rstrip")
 EXAMPLES = {
@@ -52,7 +53,7 @@ EXAMPLES = {
     "REGEX": '(X, r"[a-z]+")',
     **dict.fromkeys(SHAPES, "(X)"),
 }
-"""The functions of a `where` clause, as they are called."""
+"""Functions of a `where` clause, with examples of their arguments."""
 TERMS: dict[str, Callable[..., Term]] = {
     "STOPS_AT": partial(text_terms.stops, True),
     "STOPS_BEFORE": partial(text_terms.stops, False),
@@ -68,11 +69,11 @@ SUPPORTED = (
     'STOPS_BEFORE(X, "..") and and/or/not of these'
 )
 KNOWN = {"re": re}
-"""Names whose value is taken for known where a clause is compiled."""
+"""Names whose value is assumed at compile time."""
 
 
 class Unguided(QueryError):
-    """A condition that no automaton can say: it cannot guide the model, only judge what it has said (S21)."""
+    """A condition that no automaton can follow: it cannot guide the model, only judge its text (S21)."""
 
 
 # Subjects ------------------------------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ class Unguided(QueryError):
 
 @dataclass(frozen=True, slots=True)
 class WholeText:
-    """`X`, `X.strip()`, `X.lower()`. A text that is sure to be a number may be compared as one, too."""
+    """`X`, `X.strip()`, `X.lower()`. A text of a `kind` of number may also be compared as a number."""
 
     tidied: Tidied = AS_IT_IS
     kind: Kind | None = None
@@ -109,7 +110,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class TypedValue:
-    """`X` of a type whose values are `listed` one by one, or a date, or any other, which only Python can compare."""
+    """`X` of a type whose values are `listed`, of dates, or of any other type, which only Python can compare."""
 
     listed: Listed | Literal["date"] | None = None
 
@@ -121,7 +122,7 @@ OTHER = TypedValue()
 
 
 def subject(node: ast.expr, hole: str, bare: Subject) -> Subject | None:
-    """None for what only Python can tell about the hole; `bare` is what its name alone stands for."""
+    """Subject of an expression; None if only Python can evaluate it. `bare` is the subject of the hole's name alone."""
     match node:
         case ast.Name(name) if name == hole:
             return bare
@@ -151,7 +152,7 @@ def _unit(measured: ast.expr, hole: str) -> Unit | None:
 
 
 def tidied_text(node: ast.expr, hole: str) -> Tidied | None:
-    """Methods that are applied to the text of the hole; None for anything else."""
+    """Methods applied to the text of the hole; None for all other expressions."""
     match node:
         case ast.Name(name) if name == hole:
             return AS_IT_IS
@@ -178,21 +179,21 @@ def conjuncts(where: nodes.Expression) -> list[nodes.Expression]:
 
 
 def mentioned(expression: nodes.Expression, names: Iterable[str]) -> set[str]:
-    """Those of `names` that the expression reads."""
+    """Names among `names` that the expression reads."""
     return {name.id for name in values(expression.tree)}.intersection(names)
 
 
 def lower(clause: nodes.Expression, hole: str, bare: Subject = PLAIN) -> Condition:
-    """The condition that one clause puts on one hole; `bare` is what its type lets its name stand for.
+    """Condition of one clause on one hole; `bare` is the subject of its name alone, by its type.
 
-    Raises Unguided, with the part that is to blame, where only Python can judge it, and QueryError for mistakes.
+    Raises Unguided, with the span of the part, if only Python can judge it, and QueryError for mistakes.
     """
     return Lowering(clause.span, hole, bare).condition(clause.tree.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """One clause. Every other name in it, earlier holes too, is Python and has its value by then (S20)."""
+    """Table of the forms of one clause. Every other name in it, earlier holes too, is Python and has a value (S20)."""
 
     span: Span
     hole: str
@@ -241,7 +242,7 @@ class Lowering:
         raise self._unguided(node)
 
     def _function(self, span: Span, name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> Condition:
-        """A function of the `where` clause: its first argument is the hole."""
+        """Condition of a function of `where`, whose first argument is the hole."""
         match arguments:
             case [ast.Name(self.hole)] if not keywords and name in SHAPES:
                 return self._atom(span, partial(text_terms.shaped, name))
@@ -251,7 +252,7 @@ class Lowering:
         raise QueryError(takes, span=span, hint=name + EXAMPLES[name].replace("X", self.hole))
 
     def _by_re(self, node: ast.Call, way: Way) -> Condition:
-        """`re.search(pattern, X, flags)`: with flags it is what `re.compile` makes of the two that is searched for."""
+        """`re.search(pattern, X, flags)`: with flags, the pattern is the `re.compile` of both."""
         assert isinstance(node.func, ast.Attribute)
         module, (pattern, _, *flags) = node.func.value, node.args
         flags += [keyword.value for keyword in node.keywords if keyword.arg == "flags"]
@@ -338,9 +339,9 @@ class Lowering:
         raise self._unguided(whole)
 
     def _atom(self, span: Span, term: Callable[..., Term], *parts: ast.expr) -> Atom:
-        """A condition with the values of these parts in it, the last of which is to blame for an error.
+        """A condition with these parts as values; an error is placed at the last one.
 
-        It is tried at once where all of them are written out (S22).
+        It is evaluated at once if all values are written out (S22).
         """
         atom = Atom(span, term, tuple([self._code(part) for part in parts]))
         try:
@@ -353,13 +354,13 @@ class Lowering:
         except re.error as error:
             sentence = f"this is no regular expression: {error}"
             raise QueryError(sentence, span=span_of(parts[-1], self.span), hint=NO_PATTERN) from None
-        except Exception:  # not written out; or an error of Python's own, which is raised where the clause runs
+        except Exception:  # not written out; or an error of Python, which is raised again when the clause runs
             return atom
         is_fixed = not any(isinstance(each, ast.Name) for part in parts for each in every_node(part))
         return replace(atom, written=known, known=found if is_fixed else None)
 
     def _code(self, node: ast.expr) -> CodeType:
-        """One code object for each part of a clause, however many conditions it stands in."""
+        """The code of a part of a clause, one for all conditions in which it stands."""
         if node not in self.codes:
             if not isinstance(node, ast.Constant):
                 self._refuse_foreign(node)
