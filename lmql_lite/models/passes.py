@@ -54,11 +54,11 @@ class PassRow:
 
 
 def forward(
-    network: Any, rows: Sequence[PassRow], wanted: Sequence[int], *, step: int, picks_places: bool
+    network: Any, rows: Sequence[PassRow], wanted: Sequence[int], *, step: int, keyword: str, picks_places: bool
 ) -> torch.Tensor:
     """One pass: the logits at the wanted indices of the pass. Fills the rows' keys and values.
 
-    `step` is that of exact passes (`exact_step`), or 0.
+    `step` is that of exact passes (`exact_step`), or 0; `keyword` that of the network's cache.
     """
     import torch
 
@@ -79,8 +79,8 @@ def forward(
         logits: torch.Tensor = network(
             input_ids=torch.tensor([tokens], device=device),
             position_ids=torch.tensor([places], device=device),
-            past_key_values=_cache_class()(rows, step),
             use_cache=True,
+            **{keyword: _cache_class()(rows, step)},
             **more,
         ).logits[0]
     if not picks_places:

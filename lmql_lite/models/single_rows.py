@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from lmql_lite.cache.kv.kv_layout import cache_keyword, cache_of
 from lmql_lite.models.packed_rows import ScoreJob
 from lmql_lite.tokens import common_length
 
@@ -37,15 +38,16 @@ class _Live:
 class SingleRows:
     """One network and the caches of at most eight sequences. One call at a time."""
 
-    def __init__(self, network: Any, max_tokens: int) -> None:
-        """`max_tokens`: of all sequences together."""
+    def __init__(self, network: Any, max_tokens: int, kind: Kind | None = None) -> None:
+        """`max_tokens`: of all sequences together. `kind` is found by running the network."""
         self.passes = self.fed = 0
-        self.kind = cache_kind(network)
+        self.kind = kind or cache_kind(network)
         self._network, self._max_tokens = network, max_tokens
         self._live: list[_Live] = []
         parameters = inspect.signature(network.forward).parameters
         self._picks_places = "logits_to_keep" in parameters
-        self._past_name = "cache_params" if "cache_params" in parameters else "past_key_values"
+        self._takes_place = "cache_position" in parameters
+        self._keyword = cache_keyword(network)
 
     def run(self, jobs: Sequence[ScoreJob]) -> None:
         """Computes the logits of all jobs. After an error nothing is known."""
@@ -142,19 +144,14 @@ class SingleRows:
         tokens, rows = torch.tensor([new_ids], device=device), torch.tensor(places, device=device)
         options: dict[str, Any] = {"input_ids": tokens, "use_cache": self.kind != "none"}
         if self.kind != "none" and past is not None:
-            options[self._past_name] = past
-        if self.kind == "state" and first is not None and self._past_name == "cache_params":
+            options[self._keyword] = past
+        if self.kind == "state" and first is not None and self._takes_place:
             options["cache_position"] = torch.tensor([first], device=device)
         if self._picks_places:
             options["logits_to_keep"] = rows
         output = self._network(**options)
         logits = output.logits[0] if self._picks_places else output.logits[0, rows]
-        return logits, None if self.kind == "none" else _past_of(output)
-
-
-def _past_of(output: Any) -> Past:
-    past = getattr(output, "past_key_values", None)
-    return getattr(output, "cache_params", None) if past is None else past
+        return logits, None if self.kind == "none" else cache_of(output)
 
 
 def cache_kind(network: Any) -> Kind:
@@ -163,7 +160,7 @@ def cache_kind(network: Any) -> Kind:
 
     with torch.inference_mode():
         tokens = torch.zeros((1, 2), dtype=torch.long, device=network.device)
-        past = _past_of(network(input_ids=tokens, use_cache=True))
+        past = cache_of(network(input_ids=tokens, use_cache=True))
     if past is None:
         return "none"
     if isinstance(past, tuple):
@@ -179,10 +176,7 @@ def _moves_on(network: Any) -> bool:
     import torch
 
     ids = tuple(number % 7 + 1 for number in range(9))
-    rows = SingleRows.__new__(SingleRows)
-    rows.kind, rows.passes, rows._network, rows._picks_places = "state", 0, network, False
-    rows._past_name = "cache_params" if "cache_params" in inspect.signature(network.forward).parameters else ""
-    rows._past_name = rows._past_name or "past_key_values"
+    rows = SingleRows(network, 0, "state")
     try:
         with torch.inference_mode():
             device = network.device

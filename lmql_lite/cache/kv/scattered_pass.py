@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.cache.kv.kv_layout import KV
+from lmql_lite.cache.kv.kv_layout import KV, cache_keyword
 
 if TYPE_CHECKING:
     import torch
@@ -107,9 +107,9 @@ def scattered_pass(
             input_ids=torch.tensor([list(tokens)], device=device),
             position_ids=at[None],
             attention_mask=distances[None, None],
-            past_key_values=_cache_over(slots, at, length, stop_at),
             use_cache=True,
             logits_to_keep=keep,
+            **{cache_keyword(network): _cache_over(slots, at, length, stop_at)},
         )
     slots.length = length
     done = set(places)

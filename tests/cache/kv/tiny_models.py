@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'lmql-lite[local]'")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+from lmql_lite.cache.kv.kv_layout import cache_keyword  # noqa: E402
+
 VOCABULARY = 256
 WINDOW = 40
 _COMMON = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 1, "max_position_embeddings": 512}
@@ -88,7 +90,7 @@ def scores(network: Any, tokens: Any, past: Any = None) -> Any:
     """Logits after each of `tokens`, which follow what `past` holds."""
     if past is None:
         return network(input_ids=tokens[None], use_cache=False).logits[0]
-    return network(input_ids=tokens[None], past_key_values=past, use_cache=True).logits[0]
+    return network(input_ids=tokens[None], **{cache_keyword(network): past}, use_cache=True).logits[0]
 
 
 def greedy(network: Any, tokens: Any, count: int, past: Any = None, known: int = 0) -> list[int]:
