@@ -26,7 +26,7 @@ import transformers
 from lmql_lite.cache.kv.block_policy import BlockPolicy
 from lmql_lite.cache.kv.block_reuse import BlockReuse, Span, prefilled_by
 from lmql_lite.cache.kv.kv_blocks import Divergence, divergence, joined_blocks
-from lmql_lite.cache.kv.kv_layout import to_cache
+from lmql_lite.cache.kv.kv_layout import cache_keyword, to_cache
 
 POLICIES = (
     "smash",
@@ -109,7 +109,7 @@ def mellea(network: Any, blocks: Sequence[Any], suffix: Sequence[int], prefilled
     """Mellea's scheme: the suffix is prefilled alone too, and only its last token is computed behind all."""
     kv = joined_blocks(network, [*((one, 0) for one in blocks), (prefilled(tuple(suffix)), 0)], rotate=False)
     short = to_cache(tuple((keys[:, :-1], values[:, :-1]) for keys, values in kv))
-    logits: torch.Tensor = network(input_ids=torch.tensor([suffix[-1:]]), past_key_values=short).logits[0]
+    logits: torch.Tensor = network(input_ids=torch.tensor([suffix[-1:]]), **{cache_keyword(network): short}).logits[0]
     return logits
 
 
@@ -125,7 +125,7 @@ def measure(network: Any, ids: list[int], spans: list[Span], table: Table, *, wh
     table.time(
         "exact",
         full,
-        lambda: network(input_ids=torch.tensor([suffix]), past_key_values=repeated).logits[0],
+        lambda: network(input_ids=torch.tensor([suffix]), **{cache_keyword(network): repeated}).logits[0],
     )
     alone = [known(tuple(prompt[begin:end])) for begin, end in spans]
     table.time("Mellea's scheme, last token", full, lambda: mellea(network, alone, suffix, known))

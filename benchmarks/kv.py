@@ -22,7 +22,7 @@ import transformers
 
 from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import from_cache, to_cache
+from lmql_lite.cache.kv.kv_layout import cache_keyword, from_cache, to_cache
 
 SHAPES = {
     "tiny": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4},
@@ -53,7 +53,8 @@ def network_of(shape: str) -> Any:
 @torch.inference_mode()
 def first_token(network: Any, tokens: Any, past: Any) -> Any:
     """Scores of the next token, as after a prompt."""
-    return network(input_ids=tokens[None], past_key_values=past, use_cache=True, logits_to_keep=1).logits[0, -1]
+    given = {cache_keyword(network): past}
+    return network(input_ids=tokens[None], use_cache=True, logits_to_keep=1, **given).logits[0, -1]
 
 
 def plainly_read(paths: list[Path]) -> Any:

@@ -26,6 +26,7 @@ import torch
 import transformers
 
 import lmql_lite as lq
+from lmql_lite.cache.kv.kv_layout import cache_keyword
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.model_files import located, smol_file
 from lmql_lite.models.packed_weights import is_packed, pack_weights
@@ -124,9 +125,9 @@ class LocalBenchmark:
 
     @torch.inference_mode()
     def bare(self, tokens: int) -> None:
-        ids, past = self._ids(prompt()), transformers.DynamicCache()
+        ids, past = self._ids(prompt()), {cache_keyword(self.plain): transformers.DynamicCache()}
         for _ in range(tokens):
-            out = self.plain(input_ids=ids, past_key_values=past, use_cache=True, logits_to_keep=1)
+            out = self.plain(input_ids=ids, use_cache=True, logits_to_keep=1, **past)
             ids = out.logits[:, -1].argmax(-1, keepdim=True)
 
     @torch.inference_mode()

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.cache.encoder import EncoderCache, EncoderEntry
-from lmql_lite.cache.kv.cache_names import cache_of, cache_parameter
 from lmql_lite.cache.kv.kv_config import KVCacheConfig
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import from_cache
+from lmql_lite.cache.kv.kv_layout import cache_keyword, cache_of, from_cache
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES, Media, article
 from lmql_lite.models.base import ModelObject, PassCounts, ScoreRequest
@@ -73,6 +72,7 @@ class MultimodalModel(ModelObject):
         self._axes = 3 if is_rotated else 1
         """Dimensions in which the model counts positions."""
         self._takes = inspect.signature(checkpoint.network.forward).parameters
+        self._keyword = cache_keyword(checkpoint.network)
         self._items: WeakValueDictionary[str, Media] = WeakValueDictionary()
         self._lock = threading.Lock()
         self._mark = self._chosen_mark()
@@ -218,7 +218,7 @@ class MultimodalModel(ModelObject):
         import torch
 
         device, begin = self._network.device, known.length
-        given: dict[str, Any] = {cache_parameter(self._network): known.cache(device, crosses=self.encoding.is_speech)}
+        given: dict[str, Any] = {self._keyword: known.cache(device, crosses=self.encoding.is_speech)}
         tokens = torch.from_numpy(whole.tokens[begin:]).to(device)
         given |= self._heard(whole, tokens) if self.encoding.is_speech else self._seen(whole, tokens, begin)
         keep = torch.tensor(rows, device=device)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lmql_lite.cache.kv.kv_layout import cache_keyword
 from lmql_lite.models.base import PassCounts
 from lmql_lite.models.kv_rows import PAGE, KVSequence, LiveSequences
 from lmql_lite.models.passes import PassRow, forward
@@ -46,7 +47,7 @@ class PackedRows:
         self.live = LiveSequences(max_bytes)
         self.passes = self.fed = 0
         self._fresh: list[PassRow] = []
-        self._network = network
+        self._network, self._keyword = network, cache_keyword(network)
         self._picks_places = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     def run(self, jobs: Sequence[ScoreJob]) -> None:
@@ -128,7 +129,9 @@ class PackedRows:
                     wanted.setdefault(row.offset + end - 1 - row.first, []).append((job, end))
         places = sorted(wanted) or [rows[-1].offset + rows[-1].count - 1]
         self.passes += 1
-        logits = forward(self._network, rows, places, step=self.step, picks_places=self._picks_places)
+        logits = forward(
+            self._network, rows, places, step=self.step, keyword=self._keyword, picks_places=self._picks_places
+        )
         for place, values in zip(places, logits, strict=True):
             for job, end in wanted.get(place, ()):
                 job.rows[end] = values

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.cache.kv.cache_names import cache_parameter
 from lmql_lite.models.kv_rows import PAGE, KVSequence
 
 if TYPE_CHECKING:
@@ -55,11 +54,11 @@ class PassRow:
 
 
 def forward(
-    network: Any, rows: Sequence[PassRow], wanted: Sequence[int], *, step: int, picks_places: bool
+    network: Any, rows: Sequence[PassRow], wanted: Sequence[int], *, step: int, keyword: str, picks_places: bool
 ) -> torch.Tensor:
     """One pass: the logits at the wanted indices of the pass. Fills the rows' keys and values.
 
-    `step` is that of exact passes (`exact_step`), or 0.
+    `step` is that of exact passes (`exact_step`), or 0; `keyword` that of the network's cache.
     """
     import torch
 
@@ -81,7 +80,7 @@ def forward(
             input_ids=torch.tensor([tokens], device=device),
             position_ids=torch.tensor([places], device=device),
             use_cache=True,
-            **{cache_parameter(network): _cache_class()(rows, step)},
+            **{keyword: _cache_class()(rows, step)},
             **more,
         ).logits[0]
     if not picks_places:

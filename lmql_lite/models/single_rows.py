@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from lmql_lite.cache.kv.cache_names import cache_of, cache_parameter
+from lmql_lite.cache.kv.kv_layout import cache_keyword, cache_of
 from lmql_lite.models.packed_rows import ScoreJob
 from lmql_lite.tokens import common_length
 
@@ -38,15 +38,16 @@ class _Live:
 class SingleRows:
     """One network and the caches of at most eight sequences. One call at a time."""
 
-    def __init__(self, network: Any, max_tokens: int) -> None:
-        """`max_tokens`: of all sequences together."""
+    def __init__(self, network: Any, max_tokens: int, kind: Kind | None = None) -> None:
+        """`max_tokens`: of all sequences together. `kind` is found by running the network."""
         self.passes = self.fed = 0
-        self.kind = cache_kind(network)
+        self.kind = kind or cache_kind(network)
         self._network, self._max_tokens = network, max_tokens
         self._live: list[_Live] = []
         parameters = inspect.signature(network.forward).parameters
         self._picks_places = "logits_to_keep" in parameters
-        self._past_name = cache_parameter(network)
+        self._takes_place = "cache_position" in parameters
+        self._keyword = cache_keyword(network)
 
     def run(self, jobs: Sequence[ScoreJob]) -> None:
         """Computes the logits of all jobs. After an error nothing is known."""
@@ -143,8 +144,8 @@ class SingleRows:
         tokens, rows = torch.tensor([new_ids], device=device), torch.tensor(places, device=device)
         options: dict[str, Any] = {"input_ids": tokens, "use_cache": self.kind != "none"}
         if self.kind != "none" and past is not None:
-            options[self._past_name] = past
-        if self.kind == "state" and first is not None and self._past_name == "cache_params":
+            options[self._keyword] = past
+        if self.kind == "state" and first is not None and self._takes_place:
             options["cache_position"] = torch.tensor([first], device=device)
         if self._picks_places:
             options["logits_to_keep"] = rows
@@ -175,9 +176,7 @@ def _moves_on(network: Any) -> bool:
     import torch
 
     ids = tuple(number % 7 + 1 for number in range(9))
-    rows = SingleRows.__new__(SingleRows)
-    rows.kind, rows.passes, rows._network, rows._picks_places = "state", 0, network, False
-    rows._past_name = cache_parameter(network)
+    rows = SingleRows(network, 0, "state")
     try:
         with torch.inference_mode():
             device = network.device

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.cache.kv.block_policy import BlockPolicy
-from lmql_lite.cache.kv.cache_names import cache_parameter
 from lmql_lite.cache.kv.kv_blocks import Divergence, can_rotate, divergence, rotated_kv
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import KV, Unsupported, from_cache, to_cache
+from lmql_lite.cache.kv.kv_layout import KV, Unsupported, cache_keyword, from_cache, to_cache
 from lmql_lite.cache.kv.scattered_pass import KVSlots, LayerReached, scattered_pass
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def _continued(network: Any, tokens: tuple[int, ...], kv: KV, known: int) -> KV:
     past = to_cache(kv, network.device)
     new = torch.tensor([tokens[known:]], device=network.device)
     with torch.inference_mode():
-        network(input_ids=new, use_cache=True, logits_to_keep=1, **{cache_parameter(network): past})
+        network(input_ids=new, **{cache_keyword(network): past}, use_cache=True, logits_to_keep=1)
     return from_cache(past, len(tokens))
 
 

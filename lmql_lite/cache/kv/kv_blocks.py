@@ -14,8 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from lmql_lite.cache.kv.cache_names import cache_parameter
-from lmql_lite.cache.kv.kv_layout import KV, Unsupported, from_cache
+from lmql_lite.cache.kv.kv_layout import KV, Unsupported, cache_keyword, from_cache
 from lmql_lite.cache.kv.kv_page import KVError
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def rotated_kv(network: Any, kv: KV, by: int) -> KV:
     attention = {one.layer_idx: one for one in base.modules() if getattr(one, "layer_idx", None) is not None}
     if rotary is None or not set(range(len(kv))) <= set(attention):
         raise Unsupported(f"{type(network).__name__} has no rotation of keys")
-    has_kinds = "layer_type" in inspect.signature(rotary.forward).parameters or hasattr(rotary, "layer_types")
+    has_kinds = "layer_type" in inspect.signature(rotary.forward).parameters
     angles: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
     moved = []
     for number, (keys, values) in enumerate(kv):
@@ -137,6 +136,7 @@ def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> b
     rotation = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     known = (rotation.get("original_max_position_embeddings"), getattr(config, "max_position_embeddings", None))
     behind = {place + 1 for place in known if isinstance(place, int)}
+    keyword = cache_keyword(network)
 
     def prefilled(place: int) -> KV:
         import transformers
@@ -146,7 +146,7 @@ def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> b
         ids = torch.tensor([list(tokens)], device=network.device)
         places = torch.arange(place, place + len(tokens), device=network.device)[None]
         with torch.inference_mode():
-            network(input_ids=ids, position_ids=places, use_cache=True, **{cache_parameter(network): past})
+            network(input_ids=ids, position_ids=places, **{keyword: past}, use_cache=True)
         return from_cache(past, len(tokens))
 
     try:

@@ -9,6 +9,7 @@ No batch dimension. torch and transformers are imported when they are needed, no
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import zlib
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ KV: TypeAlias = "tuple[tuple[torch.Tensor, torch.Tensor], ...]"
 
 TOKEN_AXIS = {"huggingface": 1, "vllm": 0}
 """Axis of the tokens in a layer's tensors, by layout."""
+
+_CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+"""What releases of transformers call the cache of a pass, the newest first."""
 
 _WHOLE_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer"}
 """Cache layers of transformers that hold one key and one value per token, as long as nothing was trimmed."""
@@ -148,6 +152,20 @@ def to_cache(kv: KV, device: Any = None) -> Any:
     for number, (keys, values) in enumerate(kv):
         cache.update(keys[None].to(device), values[None].to(device), number)
     return cache
+
+
+def cache_keyword(network: Any) -> str:
+    """Keyword by which the network's passes take their cache: releases of transformers differ in it.
+
+    A network that hands on what it does not name takes what the first of its modules that names one takes.
+    """
+    found = (name for one in network.modules() for name in inspect.signature(one.forward).parameters)
+    return next((name for name in found if name in _CACHE_NAMES), _CACHE_NAMES[0])
+
+
+def cache_of(output: Any) -> Any:
+    """Cache in what a pass returned; None without one."""
+    return next((one for name in _CACHE_NAMES if (one := getattr(output, name, None)) is not None), None)
 
 
 def model_fingerprint(network: Any, extra: str = "") -> str:

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.cache.kv.cache_names import cache_parameter
-from lmql_lite.cache.kv.kv_layout import KV
+from lmql_lite.cache.kv.kv_layout import KV, cache_keyword
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +109,7 @@ def scattered_pass(
             attention_mask=distances[None, None],
             use_cache=True,
             logits_to_keep=keep,
-            **{cache_parameter(network): _cache_over(slots, at, length, stop_at)},
+            **{cache_keyword(network): _cache_over(slots, at, length, stop_at)},
         )
     slots.length = length
     done = set(places)

@@ -10,10 +10,9 @@ import pytest
 
 from lmql_lite.cache.kv.block_policy import BlockPolicy, CBlock
 from lmql_lite.cache.kv.block_reuse import BlockReuse, kept_by, prefilled_by, unsupported_reason
-from lmql_lite.cache.kv.cache_names import cache_parameter
 from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import from_cache
+from lmql_lite.cache.kv.kv_layout import cache_keyword, from_cache
 from lmql_lite.cache.kv.kv_page import KVError
 from lmql_lite.cache.kv.scattered_pass import KVSlots, scattered_pass
 from tests.cache.kv.tiny_models import CONFIGS, RECURRENT, prompt, scores, tiny, torch, transformers
@@ -70,13 +69,8 @@ def test_check_29_moved_blocks_have_the_keys_of_a_prefill_at_their_place(name: s
     slots = reuse(name, "rotate(behind=0)").slots(tokens, [(0, 30), (30, 60)])
     past = transformers.DynamicCache()
     with torch.inference_mode():
-        there = torch.arange(30, 60)[None]
-        network(
-            input_ids=torch.tensor([tokens[30:]]),
-            position_ids=there,
-            use_cache=True,
-            **{cache_parameter(network): past},
-        )
+        rest, there = torch.tensor([tokens[30:]]), torch.arange(30, 60)[None]
+        network(input_ids=rest, position_ids=there, **{cache_keyword(network): past}, use_cache=True)
     for (keys, values), (own_keys, own_values) in zip(slots.kv(), from_cache(past, 30), strict=True):
         assert (keys[:, 30:] - own_keys).abs().max() <= 1e-4 and (values[:, 30:] - own_values).abs().max() <= 1e-4
     assert slots.missing == (59,)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lmql_lite.cache.kv import kv_blocks
-from lmql_lite.cache.kv.cache_names import cache_parameter
 from lmql_lite.cache.kv.kv_blocks import (
     SimpleLRUCache,
     can_rotate,
@@ -18,7 +17,7 @@ from lmql_lite.cache.kv.kv_blocks import (
     merge_dynamic_caches,
     rotated_kv,
 )
-from lmql_lite.cache.kv.kv_layout import Unsupported, from_cache, to_cache
+from lmql_lite.cache.kv.kv_layout import Unsupported, cache_keyword, from_cache, to_cache
 from tests.cache.kv.tiny_models import CONFIGS, RECURRENT, prompt, scores, tiny, torch, transformers
 
 ROTATING = [name for name in CONFIGS if "learned" not in name]
@@ -28,7 +27,7 @@ def block(network: Any, tokens: Any, place: int = 0) -> Any:
     past = transformers.DynamicCache()
     with torch.inference_mode():
         places = torch.arange(place, place + len(tokens))[None]
-        network(input_ids=tokens[None], position_ids=places, use_cache=True, **{cache_parameter(network): past})
+        network(input_ids=tokens[None], position_ids=places, **{cache_keyword(network): past}, use_cache=True)
     return from_cache(past, len(tokens))
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.kv.cache_names import cache_of
 from lmql_lite.cache.kv.kv_config import KVCacheMetadata
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import Unsupported, from_cache, model_fingerprint, to_cache
+from lmql_lite.cache.kv.kv_layout import Unsupported, cache_keyword, cache_of, from_cache, model_fingerprint, to_cache
 from tests.cache.kv.engines import cut, opened
 from tests.cache.kv.tiny_models import (
     CONFIGS,
@@ -150,15 +149,34 @@ def test_check_14_damage_on_disk_costs_time_and_no_token(tmp_path: Path) -> None
             assert (scores(network, asked[known:], to_cache(kv)) - expected[known:]).abs().max() <= 1e-4
 
 
+@pytest.mark.parametrize("name", [*CONFIGS, *RECURRENT])
+def test_a_network_takes_its_cache_back_without_a_warning_also_within_another_module(name: str) -> None:
+    class HandsOn(torch.nn.Module):  # type: ignore[misc]  # torch is imported late
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = tiny(name)
+
+        def forward(self, **given: Any) -> Any:
+            return self.network(**given)
+
+    tokens = prompt(12)
+    wrapped = HandsOn()
+    with torch.inference_mode():
+        whole = wrapped(input_ids=tokens[None], use_cache=False).logits[0]
+        past = cache_of(wrapped(input_ids=tokens[None, :11], use_cache=True))
+        place = {"cache_position": torch.tensor([11])} if cache_keyword(wrapped) == "cache_params" else {}
+        last = wrapped(input_ids=tokens[None, 11:], use_cache=True, **{cache_keyword(wrapped): past}, **place).logits[0]
+    assert cache_keyword(wrapped) == cache_keyword(tiny(name))
+    assert (last[-1] - whole[-1]).abs().max() <= 1e-4
+
+
 @pytest.mark.parametrize("name", RECURRENT)
 def test_check_13_recurrent_and_linear_layers_are_refused_and_still_run(name: str) -> None:
     network = tiny(name)
     with torch.inference_mode():
         answer = network(input_ids=prompt(20)[None], use_cache=True)
-    past = cache_of(answer)
-    past = getattr(answer, "cache_params", None) if past is None else past
     with pytest.raises(Unsupported):
-        from_cache(past, 20)
+        from_cache(cache_of(answer), 20)
     assert torch.isfinite(answer.logits).all()
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.kv.cache_names import cache_parameter
-
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'lmql-lite[local]'")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from lmql_lite.cache.kv.kv_layout import cache_keyword  # noqa: E402
 
 VOCABULARY = 256
 WINDOW = 40
@@ -90,7 +90,7 @@ def scores(network: Any, tokens: Any, past: Any = None) -> Any:
     """Logits after each of `tokens`, which follow what `past` holds."""
     if past is None:
         return network(input_ids=tokens[None], use_cache=False).logits[0]
-    return network(input_ids=tokens[None], use_cache=True, **{cache_parameter(network): past}).logits[0]
+    return network(input_ids=tokens[None], **{cache_keyword(network): past}, use_cache=True).logits[0]
 
 
 def greedy(network: Any, tokens: Any, count: int, past: Any = None, known: int = 0) -> list[int]:
