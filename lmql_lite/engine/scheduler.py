@@ -168,11 +168,17 @@ class Scheduler:
     def _choice(
         self, node: Node, entry: ScoreEntry, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
     ) -> TokenChoice | Miss | None:
-        """The choice from known scores; where their top k alone would miss it, it is stored as an answer."""
-        token = self._pick(node, entry.scores, mask, sampling, penalties)
+        """The choice from known scores; where their top k alone misses it, it is stored as an answer."""
+        top_k = entry.scores.top_k() if isinstance(entry.scores, Scores) else entry.scores
+        token = self._pick(node, top_k, mask, sampling, penalties)
+        if isinstance(token, Miss) and isinstance(entry.scores, Scores):
+            token = self._pick(node, entry.scores, mask, sampling, penalties)
+            assert not isinstance(token, Miss), "whole scores decide everything"
+            if token is not None:
+                answer = Answer(token, entry.scores.logprob(token), entry.run)
+                self._remember(node, mask, sampling, penalties, answer)
         if token is None or isinstance(token, Miss):
             return token
-        self._remember(node, entry, token, mask, sampling, penalties)
         logprob = entry.scores.logprob(token)
         assert logprob is not None, "what was picked is known"
         is_close = None
@@ -199,24 +205,12 @@ class Scheduler:
             return self.tree.greedy_answer(node, question(mask, None, penalties))
         return self.tree.sampled_answer(node, question(mask, sampling, penalties), sampling.seed, sampling.index)
 
-    def _remember(
-        self, node: Node, entry: ScoreEntry, token: int, mask: Mask, sampling: Sampling, penalties: Penalties
-    ) -> None:
-        """Stores an answer that the top k of this entry do not contain."""
-        scores = entry.scores
-        if isinstance(scores, TopK):
-            return
-        if (
-            sampling.temperature <= 0 and penalties is NO_PENALTIES and scores.top_k().ids[0] == token
-        ):  # it says so at first sight
-            return
-        if isinstance(self._pick(node, scores.top_k(), mask, sampling, penalties), Miss):
-            answer = Answer(token, scores.logprob(token), entry.run)
-            if sampling.temperature <= 0:
-                self.tree.add_greedy_answer(node, question(mask, None, penalties), answer)
-            else:
-                asked = question(mask, sampling, penalties)
-                self.tree.add_sampled_answer(node, asked, sampling.seed, sampling.index, answer)
+    def _remember(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties, answer: Answer) -> None:
+        if sampling.temperature <= 0:
+            self.tree.add_greedy_answer(node, question(mask, None, penalties), answer)
+        else:
+            asked = question(mask, sampling, penalties)
+            self.tree.add_sampled_answer(node, asked, sampling.seed, sampling.index, answer)
 
     def _logprob(self, node: Node, token: int) -> Answer | None:
         """The answer for one token: from the scores, or from a question in which no other was allowed."""
