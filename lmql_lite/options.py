@@ -107,21 +107,21 @@ DECODERS: Mapping[str, DecoderRow] = {
         "continues the `k` most likely branches, wherever they are; the others wait",
         branches=True,
         options={
-            "k": OptionRow("Branches that go on at a time (2 if not given).", low=1, type=int),
-            "budget": OptionRow("Tokens asked for while branches wait (256 if not given).", low=0, type=int),
+            "k": OptionRow("Number of branches that continue at a time (default: 2).", low=1, type=int),
+            "budget": OptionRow("Number of tokens asked for while branches wait (default: 256).", low=0, type=int),
         },
     ),
     "var": DecoderRow(
         "`b` branches compete within each hole, the `n` best values of it go on",
         branches=True,
-        options={"b": OptionRow("Branches within a hole, at least `n` (2 if not given).", low=1, type=int)},
+        options={"b": OptionRow("Number of branches within a hole, at least `n` (default: 2).", low=1, type=int)},
     ),
     "beam_var": DecoderRow(
         "beams that compete within the same hole only, by their score per token",
         branches=True,
         options={
             "alpha": OptionRow(
-                "0 compares sums of log-probabilities, 1 means (0.7 if not given).", low=0, high=1, type=float
+                "0 compares sums of log-probabilities, 1 their means (default: 0.7).", low=0, high=1, type=float
             )
         },
     ),
@@ -154,26 +154,34 @@ class HeaderOptions(TypedDict, total=False):
     ]
     top_k: Annotated[int | None, OptionRow("Draws among the k most likely tokens.", "hole", 1, 2**31, on_page=True)]
     top_p: Annotated[
-        float | None, OptionRow("Draws among the most likely tokens that hold this share.", "hole", 0, 1, on_page=True)
+        float | None,
+        OptionRow(
+            "Draws among the most likely tokens whose probabilities sum to this share.", "hole", 0, 1, on_page=True
+        ),
     ]
     min_p: Annotated[
         float | None,
         OptionRow("Draws among tokens with at least this share of the best one's probability.", "hole", 0, 1),
     ]
     typical_p: Annotated[
-        float | None, OptionRow("Draws among tokens of typical surprise that hold this share.", "hole", 0, 1)
+        float | None,
+        OptionRow("Draws among tokens of typical surprise whose probabilities sum to this share.", "hole", 0, 1),
     ]
     repetition_penalty: Annotated[
-        float | None, OptionRow("Multiplies log-probabilities of tokens in the text; 1 is none.", "hole", 0.01, 100)
+        float | None,
+        OptionRow(
+            "Multiplies the log-probabilities of tokens that are in the text; 1 has no effect.", "hole", 0.01, 100
+        ),
     ]
     frequency_penalty: Annotated[
-        float | None, OptionRow("Lowers a token each time that it was generated; 0 is none.", "hole", -2, 2)
+        float | None,
+        OptionRow("Lowers a token's score for each time it was generated; 0 has no effect.", "hole", -2, 2),
     ]
     presence_penalty: Annotated[
-        float | None, OptionRow("Lowers each token that was generated; 0 is none.", "hole", -2, 2)
+        float | None, OptionRow("Lowers the score of each token that was generated; 0 has no effect.", "hole", -2, 2)
     ]
     effort: Annotated[
-        str | None, OptionRow("Thinking of a reasoning model on a server.", "hole", choices=_EFFORTS, flag="LEVEL")
+        str | None, OptionRow("How long a reasoning model on a server thinks.", "hole", choices=_EFFORTS, flag="LEVEL")
     ]
     seed: Annotated[
         int | None,
@@ -182,13 +190,16 @@ class HeaderOptions(TypedDict, total=False):
         ),
     ]
     max_tokens: Annotated[
-        int | None, OptionRow("Most tokens of a hole (1024 if not given).", "query", 1, 2**31, flag="N", on_page=True)
+        int | None,
+        OptionRow("Maximum number of tokens of a hole (default: 1024).", "query", 1, 2**31, flag="N", on_page=True),
     ]
     max_backtracks: Annotated[
         int | None,
-        OptionRow("Most values of a hole that a Python condition rejects (64 if not given).", "query", 0, 2**31),
+        OptionRow(
+            "Maximum number of values of a hole that a Python condition may reject (default: 64).", "query", 0, 2**31
+        ),
     ]
-    step_budget: Annotated[int | None, OptionRow("Most ops and tokens of a run together.", low=1)]
+    step_budget: Annotated[int | None, OptionRow("Maximum number of ops and tokens of a run together.", low=1)]
     cache_mode: Annotated[
         str | None,
         OptionRow(
@@ -200,7 +211,7 @@ class HeaderOptions(TypedDict, total=False):
     ]
     speculate: Annotated[
         bool | None,
-        OptionRow("Guesses ahead of the run, which only saves time.", noun="True or False", flag="", on_page=True),
+        OptionRow("Guessing ahead of the run, which only saves time.", noun="True or False", flag="", on_page=True),
     ]
     blocks: Annotated[
         str | None,
@@ -210,16 +221,22 @@ class HeaderOptions(TypedDict, total=False):
     ]
     tell_answers: Annotated[
         bool | None,
-        OptionRow("The sentence that tells a chat what it may answer, if needed.", noun="True or False", flag=""),
+        OptionRow(
+            "The sentence that tells a chat model what it may answer, if one is needed.", noun="True or False", flag=""
+        ),
     ]
-    max_hole_requests: Annotated[int | None, OptionRow("Most requests of a hole (32 if not given).", low=1, flag="N")]
+    max_hole_requests: Annotated[
+        int | None, OptionRow("Maximum number of requests of a hole (default: 32).", low=1, flag="N")
+    ]
     max_requests: Annotated[
-        int | None, OptionRow("Most requests of a run to servers.", low=0, high=2**31, flag="N", on_page=True)
+        int | None,
+        OptionRow("Maximum number of requests of a run to servers.", low=0, high=2**31, flag="N", on_page=True),
     ]
     max_total_tokens: Annotated[
-        int | None, OptionRow("Most tokens of a server's prompts and answers.", low=0, flag="N", on_page=True)
+        int | None,
+        OptionRow("Maximum number of tokens of a server's prompts and answers.", low=0, flag="N", on_page=True),
     ]
-    max_cost: Annotated[float | None, OptionRow("Most cost of a server; needs prices.", low=0, flag="SUM")]
+    max_cost: Annotated[float | None, OptionRow("Maximum cost of a server; needs prices.", low=0, flag="SUM")]
     prices: Annotated[
         tuple[float, ...] | None,
         OptionRow("Prices of a million tokens.", low=0, noun="two or three numbers", flag="IN,OUT"),
@@ -235,7 +252,7 @@ _ELSEWHERE: Mapping[str, OptionRow] = {
         "`demo`, `smol`, `local:NAME_OR_PATH`, `openai/NAME`, or a model object.", "call", noun="a model", on_page=True
     ),
     "cache": OptionRow(
-        "Off asks the model anew; a file (x.tokens) keeps what it generates.",
+        "off asks the model again; a file (x.tokens) keeps its answers.",
         noun="True, False, the name of a file or a TokenCache",
         flag="on|off|FILE",
     ),
@@ -245,8 +262,10 @@ _ELSEWHERE: Mapping[str, OptionRow] = {
         noun="the name of a file",
         flag="FILE",
     ),
-    "session": OptionRow("Shares models and trees with its other runs.", "call", noun="a Session"),
-    "prefill": OptionRow("Given texts of the first holes; the last is continued.", "call", noun="pairs (hole, text)"),
+    "session": OptionRow("Shares models and trees with other runs of the session.", "call", noun="a Session"),
+    "prefill": OptionRow(
+        "Texts of the first holes; the model continues the last one.", "call", noun="pairs (hole, text)"
+    ),
 }
 """Options whose types are those of upper floors: `api.RunOptions` and `api.Options` have their lines."""
 
@@ -275,10 +294,10 @@ def option_problem(name: str, decoder: str | None, *, at_hole: bool = False) -> 
         return None
     if name not in known:
         if name == "max_tokens":
-            hint = "write where len(TOKENS(X)) <= ..., or put it into the header for all holes"
+            hint = "write where len(TOKENS(X)) <= ..., or put it in the header for all holes"
             return Problem("max_tokens is an option of the whole run", hint)
         if name in IN_HEADER:
-            hint = "put it into the header of the query, or into the call"
+            hint = "put it in the header of the query, or in the call"
             return Problem(f"{name} is an option of the whole run", hint)
         meant = INSTEAD.get(name) or did_you_mean(name, known) or f"the options are {', '.join(known)}"
         return Problem(f"{decoder or 'a run'} has no option called {name!r}", meant)
@@ -300,7 +319,7 @@ def decoder_problem(name: Any) -> Problem | None:
     if known in DECODERS:
         return None
     if known in NEAREST:
-        return Problem(f"the decoder {name!r} is not in this version", NEAREST[known])
+        return Problem(f"this version does not have the decoder {name!r}", NEAREST[known])
     guess = did_you_mean(known, DECODERS) if known else None
     return Problem(f"no decoder is called {name!r}", guess or f"there are {', '.join(DECODERS)}")
 
@@ -321,7 +340,7 @@ def clash(decoder: str, temperature: float | None, n: int | None) -> Problem | N
 def hole_clash(hole: str, decoder: str, temperature: float | None, n: int | None) -> Problem | None:
     """The problem with these options of a decoder at one hole."""
     if (n or 1) > 1 or (DECODERS[decoder].branches and n is None):
-        sentence = f"[{hole}] is filled in each hypothesis once: {decoder} with n > 1 is for a whole query"
+        sentence = f"[{hole}] is filled once in each branch: {decoder} with n > 1 is for a whole query"
         return Problem(sentence, f"put {decoder} into the header, or write n=1")
     return clash(decoder, temperature, n)
 
@@ -332,19 +351,19 @@ INSTEAD: Mapping[str, str] = {
     "max_len": "max_tokens=... bounds each hole, step_budget=... the run",
     "certificate": 'trace="run.json" is an option of the call, and keeps every call of the model',
     "truncation_threshold": "min_p=... leaves out tokens that are much less likely than the best",
-    "is_async": "leave it out: @query above an async def gives what is awaited, above a def what is not",
+    "is_async": "leave it out: @query makes an async function of an async def, and a plain one of a def",
     "output_writer": "stream() gives every event of a run",
 }
 """Options of LMQL's decoders that are not ours, and what to write instead."""
 
 STEERED: Mapping[str, str] = {
-    **dict.fromkeys(("chunksize", "openai_chunksize"), "a request ends where its answer is not used any more"),
-    **dict.fromkeys(("verbose", "chatty_openai"), "the library prints nothing; stream() tells every step"),
+    **dict.fromkeys(("chunksize", "openai_chunksize"), "a request ends when its answer is no longer used"),
+    **dict.fromkeys(("verbose", "chatty_openai"), "the library prints nothing; stream() yields every step"),
     **dict.fromkeys(("stats", "performance_stats"), "every result has its usage"),
-    "chunk_timeout": 'model("openai/NAME", timeout=...) says how long a server may be silent',
-    "openai_nonstop": "stop phrases are sent where the server tells which of them it met",
+    "chunk_timeout": 'model("openai/NAME", timeout=...) limits the silence of a server',
+    "openai_nonstop": "stop phrases are sent if the server reports which of them it met",
     "show_speculative": "speculate=False turns guesses off; lq run --usage counts them",
-    "dump_compiled_code": "a query becomes no Python; lq run --dry-run shows what it does",
+    "dump_compiled_code": "a query is not compiled to Python; lq run --dry-run shows what it does",
 }
 """Options of LMQL that changed no answer: they are left out, and a notice says why."""
 

@@ -26,12 +26,12 @@ NAMES = {"topks": "top-k entries", "greedy": "greedy answers", "sampled": "sampl
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
-@click.group(short_help="Look into .tokens files, and look after them.")
+@click.group(short_help="Inspect and maintain .tokens files.")
 def cache() -> None:
-    """Look after .tokens files: what models said, kept for later runs.
+    """Inspect and maintain .tokens files, which keep models' answers for later runs.
 
-    Only compact and clear change a FILE, and no command overwrites another one. Commands that only read take the URL
-    of a stream (redis://host:port/name) in the place of a FILE.
+    Only compact and clear change a FILE, and no command overwrites another file. Commands that only read also accept
+    the URL of a stream (redis://host:port/name) as FILE.
     """
 
 
@@ -45,9 +45,9 @@ cache.add_command(kv)
 @click.argument("file")
 @JSON
 def stats(file: str, as_json: bool) -> None:
-    """Numbers of entries in FILE, by model.
+    """Count the entries in FILE, by model.
 
-    Of a folder: pages of attention keys and values, and entries of the encoder cache.
+    For a folder: count pages of attention keys and values, and entries of the encoder cache.
     """
     from lmql_lite.cache.file_contents import fingerprint_shown, read_file
     from lmql_lite.cache.token_text import size_shown, visible
@@ -76,7 +76,7 @@ def stats(file: str, as_json: bool) -> None:
 def verify(file: str) -> None:
     """Read and check all of FILE.
 
-    Exit code 6 where some of it is damaged: that is asked for again, and lq cache compact leaves it out.
+    Exit code 6 if some of it is damaged. Runs ask for the damaged part again, and lq cache compact leaves it out.
     """
     from lmql_lite.cache.file_contents import read_file
     from lmql_lite.cache.token_text import visible
@@ -95,23 +95,25 @@ def verify(file: str) -> None:
 
 @cache.command()
 @click.argument("file")
-@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drops entries that are older.")
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop entries that are older.")
 @click.option(
     "--max-bytes",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Drops the oldest entries until FILE has at most N bytes.",
+    help="Drop the oldest entries until FILE has at most N bytes.",
 )
-@click.option("--model", metavar="NAME", help="Drops only entries of this model: its name or fingerprint's beginning.")
+@click.option(
+    "--model", metavar="NAME", help="Only drop entries of this model: its name, or the beginning of its fingerprint."
+)
 @JSON
 def compact(file: str, older_than: float | None, max_bytes: int | None, model: str | None, as_json: bool) -> None:
-    """Write FILE anew, small and whole.
+    """Rewrite FILE, smaller and without damage.
 
-    It then has few large frames, and nothing that is damaged, superseded or there twice. Entries are dropped only where
-    --older-than or --max-bytes says so, and asked for again when a run needs them. An entry's age counts from when it
-    was written to a file; where that is not known, it is as old as can be.
+    The new file has few large frames, and nothing that is damaged, superseded or duplicate. Only --older-than and
+    --max-bytes drop entries; runs ask for them again when they need them. The age of an entry counts from when it was
+    written to a file; an entry of unknown age counts as the oldest.
 
-    Other processes may use FILE meanwhile: what they append is kept. A crash leaves the old FILE.
+    Other processes may use FILE meanwhile: entries that they append are kept. A crash leaves the old FILE.
     """
     from lmql_lite.cache.compaction import compacted
 
@@ -130,13 +132,15 @@ def compact(file: str, older_than: float | None, max_bytes: int | None, model: s
 
 @cache.command()
 @click.argument("file")
-@click.option("--model", metavar="NAME", help="Only the entries of this model: its name or fingerprint's beginning.")
-@click.option("--yes", is_flag=True, help="Does not ask.")
+@click.option(
+    "--model", metavar="NAME", help="Only the entries of this model: its name, or the beginning of its fingerprint."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @JSON
 def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
     """Drop all entries in FILE, or those of one model. FILE itself stays, and runs fill it again.
 
-    Asks first; where it cannot ask, since nobody is at a terminal, it needs --yes.
+    Asks for confirmation. Without a terminal it cannot ask, and needs --yes.
     """
     from lmql_lite.cache.compaction import cleared
     from lmql_lite.cache.file_contents import chosen, model_shown, read_file
@@ -174,11 +178,11 @@ def _note_damage(done: Rewritten) -> None:
     "--prefer",
     type=click.Choice(["first", "last"]),
     default="first",
-    help="Whose answer counts where FILES answer the same question: that of the file named first (default), or last.",
+    help="If several FILES answer the same question, keep the answer of the first (default) or of the last one.",
 )
 @JSON
 def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"], as_json: bool) -> None:
-    """Join FILES into a new one that knows what any of them knows. FILES stay as they are."""
+    """Join FILES into a new file that has all their entries. FILES do not change."""
     from lmql_lite.cache.compaction import merged, write_new
     from lmql_lite.cache.token_text import visible
 
@@ -200,9 +204,9 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"],
 @MODEL
 @click.option("-o", "--output", metavar="OUT", help="A new file instead of stdout; it must not exist.")
 def export(file: str, model: str | None, output: str | None) -> None:
-    """All entries in FILE as JSON lines.
+    """Print all entries in FILE as JSON lines.
 
-    One object per entry, for use elsewhere:
+    One object per entry, for other programs:
 
     \b
     model, fingerprint  who said it
@@ -213,8 +217,8 @@ def export(file: str, model: str | None, output: str | None) -> None:
     greedy:             token, logprob: the best token under conditions; question: a digest of them
     sampled:            as greedy, with seed and index: the token that was sampled with these
 
-    null stands for a number that is not there: minus infinity, no token, an unknown time. Of a model behind an API all
-    tokens are bytes; logprob 1 then says that a byte goes on with the server's token before it.
+    null means that there is no number: minus infinity, no token, an unknown time. For a model behind an API, all tokens
+    are bytes; logprob 1 then means that a byte continues the server's token before it.
     """
     from lmql_lite.cache.file_contents import chosen, exported, read_file
 

@@ -37,32 +37,32 @@ LINES = 40
 """Stretches that are shown by default."""
 
 MODEL = click.option(
-    "--model", metavar="NAME", help="Only what this model said: its name, or the beginning of its fingerprint."
+    "--model", metavar="NAME", help="Only answers of this model: its name, or the beginning of its fingerprint."
 )
 
 
 @click.command()
 @click.argument("file")
 @MODEL
-@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="No deeper than N branches.")
+@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Show at most N levels of branches.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The N lines with most in and below them (40 unless told; with --json all).",
+    help="Show the N lines with the most entries in and below them (default: 40; with --json, all).",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, with nothing shortened.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with nothing cut.")
 def inspect(file: str, model: str | None, depth: int | None, limit: int | None, as_json: bool) -> None:
-    """The tree of tokens in FILE.
+    """Show the tree of tokens in FILE.
 
-    Each line is a stretch of tokens that never branches, and stands under the one that it continues. Behind it: how
-    many entries stand in it, and how many below. An entry is a top-k entry (the best tokens and their scores at a
-    place), a greedy answer (the best token under conditions that a top-k entry does not decide) or a sampled answer
-    (the token that was sampled under a seed).
+    Each line is a run of tokens without branches, below the line that it continues. At its end are the number of
+    entries in it, and the number below it. An entry is a top-k entry (the best tokens at a place, with their scores), a
+    greedy answer (the best token under conditions that a top-k entry does not decide) or a sampled answer (the token
+    that was sampled under a seed).
 
-    FILE knows tokens by number. They are shown as text where the tokenizer is at hand: that of the demo model, and of a
-    folder that is named with --model local:FOLDER. Of a model behind an API it knows text: there each byte that was
-    said is an entry, and <user>, <assistant> and <end> are turns of a chat and the end of the text.
+    FILE has tokens as numbers. They are shown as text if the tokenizer is available: that of the demo model, or of a
+    folder named with --model local:FOLDER. For a model behind an API, FILE has text: each byte of an answer is an
+    entry, and <user>, <assistant> and <end> are turns of a chat and the end of the text.
     """
     from lmql_lite.cache.file_contents import chosen, model_shown, read_file
     from lmql_lite.cache.tree_summary import survey
@@ -193,7 +193,7 @@ def _text(tokens: tuple[int, ...], vocabulary: Vocabulary) -> str:
 @click.argument("query")
 @click.option("--cache", "file", required=True, metavar="FILE", help="The .tokens file.")
 @click.option("--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input, as in lq run.")
-@click.option("--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is no text.")
+@click.option("--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is not text.")
 @model_options
 @click.option("--seed", type=int, metavar="N", help="The seed of the run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -207,15 +207,15 @@ def explain(
     as_json: bool,
     **access: Any,
 ) -> None:
-    """The part of a run of QUERY that FILE knows, and the reason of the first miss.
+    """Show which part of a run of QUERY FILE knows, and the reason for the first miss.
 
-    The query is run, its own Python too, but no model is asked, and FILE stays as it is. (A server is asked for its
-    capabilities, which may cost a token.) A miss has one of three reasons: FILE knows other models only; another text
-    came before (at which token, what is stored, what is asked); or the place is known, but was asked under other
-    conditions, sampling or seed.
+    The query is run, including its own Python, but no model is asked, and FILE does not change. (A server is asked for
+    its capabilities, which may cost a token.) A miss has one of three reasons: FILE only knows other models; the text
+    before differs (the report shows the first token that differs); or the place is known, but under other conditions,
+    sampling or seed.
 
-    Exit code 0 where FILE knows all that the run asks, 6 where something is missing, as with lq run --cache-mode
-    replay: so a script can tell whether a recording is still complete.
+    Exit code 0 if FILE knows everything that the run asks, 6 if something is missing, as with lq run --cache-mode
+    replay. So a script can tell whether a recording is still complete.
     """
     import asyncio
 

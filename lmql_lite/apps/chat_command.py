@@ -53,12 +53,14 @@ GOODBYE = "exit"
     "--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input; NAME=@FILE reads the text of a file."
 )
 @click.option(
-    "--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is no text: a number, a list..."
+    "--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is not text: a number, a list..."
 )
 @model_options
-@click.option("--cache", metavar="on|off|FILE", help="off asks the model anew; FILE keeps what it says (x.tokens).")
+@click.option(
+    "--cache", metavar="on|off|FILE", help="off: ask the model again. FILE (x.tokens): keep its answers there."
+)
 @click.option("--seed", type=int, metavar="N", help="Makes sampling repeatable.")
-@click.option("--max-tokens", type=int, metavar="N", help="The most tokens of one hole (1024 unless told).")
+@click.option("--max-tokens", type=int, metavar="N", help="Maximum number of tokens of a hole (default: 1024).")
 @click.pass_context
 def chat(
     context: click.Context,
@@ -74,8 +76,8 @@ def chat(
 ) -> None:
     """Hold the conversation in FILE, a query that reads what you type with `input()`.
 
-    Ctrl-C stops an answer, and takes it back; Ctrl-D or `exit` ends the conversation, with a line on stderr about what
-    it took.
+    Ctrl-C stops an answer and takes it back. Ctrl-D or `exit` ends the conversation, with a line on stderr about its
+    tokens.
     """
     with reporting(as_json=False):
         if file == "-":

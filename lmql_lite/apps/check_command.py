@@ -31,11 +31,11 @@ Findings = Mapping[str, Sequence[Finding]]
     help="json: one object with all findings. github: annotations of a pull request. sarif: for code scanners.",
 )
 def check(files: tuple[str, ...], form: str) -> None:
-    """Find all mistakes in each FILE that can be found without a run; no model is asked.
+    """Find all mistakes in each FILE that can be found without running it. No model is asked.
 
-    What compiles but is hardly meant, such as a condition that is always true, is a warning. In a Python file the
-    docstrings that begin with a line `lq` are checked. Exit codes: 0 without errors, 2 for a file that cannot be read,
-    3 for queries that do not compile, 4 for conditions that cannot be met.
+    Code that compiles but is probably a mistake, such as a condition that is always true, is a warning. In a Python
+    file, docstrings that begin with a line `lq` are checked. Exit codes: 0 no errors, 2 a file cannot be read, 3 a
+    query does not compile, 4 a condition cannot be met.
     """
     found = {file: _findings(file) for file in files}
     codes = [min(codes) for each in found.values() if (codes := [EXIT_CODES[type(one.error)] for one in errors(each)])]

@@ -64,7 +64,7 @@ class Commands(click.Group):
         first = arguments[0]
         if first not in COMMANDS and first.endswith(SUFFIXES):
             command = "replay" if first.endswith(".lqrun") else "run"
-            context.fail(f"{first} is a file and no command. Did you mean: lq {command} {first}")
+            context.fail(f"{first} is a file, not a command. Did you mean: lq {command} {first}")
         if first in INSTEAD:
             context.fail(f"there is no command {first}: {INSTEAD[first]}")
         if first not in COMMANDS and not first.startswith("-") and (hint := did_you_mean(first, COMMANDS)):
@@ -76,13 +76,14 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="lq COMMAND --help says more. Results go to stdout, all else to stderr. Exit codes: 0 fine, 1 an exception "
-    "in the query's own Python, 2 wrong usage or input, 3 the query does not compile, 4 a condition or an assertion "
-    "failed, 5 the model failed, 6 the cache, 7 a budget, 130 interrupted.",
+    epilog="lq COMMAND --help describes a command. Results go to stdout, everything else to stderr. Exit codes: 0 "
+    "success, 1 an exception in the query's own Python, 2 wrong usage or input, 3 the query does not compile, 4 a "
+    "condition or an assertion failed, 5 the model failed, 6 the cache failed, 7 a budget was spent, 130 "
+    "interrupted.",
 )
 @click.version_option(__version__, prog_name="lq", message="%(prog)s %(version)s")
 def lq() -> None:
-    """Run prompt programs: text with holes, and conditions on what may fill them."""
+    """Run prompt programs: text with holes, and conditions on the text that fills them."""
 
 
 def main(arguments: list[str] | None = None) -> None:

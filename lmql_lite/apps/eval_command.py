@@ -1,4 +1,4 @@
-"""`lq eval`: a query over a data set, and what runs of it say."""
+"""`lq eval`: runs of a query on a data set, and their reports."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class EvalCommands(click.Group):
         return super().parse_args(context, arguments)
 
 
-@click.group("eval", cls=EvalCommands, short_help="Run a query over a data set, score it, compare runs.")
+@click.group("eval", cls=EvalCommands, short_help="Run a query on a data set, score the answers, compare runs.")
 def eval() -> None:
-    """lq eval QUERY DATA [-o FOLDER] runs a query over each row of a data set and scores the answers.
+    """lq eval QUERY DATA [-o FOLDER] runs a query on each row of a data set and scores the answers.
 
-    The same command again goes on where it ended. `lq eval run --help` has all options.
+    Run the same command again to continue an unfinished run. `lq eval run --help` has all options.
     """
 
 
@@ -79,13 +79,13 @@ def run_eval(
     quiet: bool, fresh: bool, reuse: tuple[Path, ...], errors: str, max_errors: int | None, resume: Path | None,
     dry_run: bool, junit: Path | None, **flags: Any,
 ) -> None:  # fmt: skip
-    """Run QUERY (a .lq file, or module:function of an @query function) over the rows of DATA.
+    """Run QUERY (a .lq file, or module:function of an @query function) on the rows of DATA.
 
     With --from lm-eval, QUERY is the YAML file of a multiple_choice or generate_until task, which names its data.
 
     DATA is a .jsonl, .json, .csv or .tsv file, or with the extra [data] .parquet, .arrow or a saved datasets folder.
-    Inputs of the query are columns of the same name. The same command again continues a run; one that is finished asks
-    no model. A row that fails counts as wrong, and is run again next time.
+    Columns are inputs of the same name. Running the same command again continues a run; a finished run asks no model. A
+    row that fails counts as wrong, and is run again next time.
     """
     from lmql_lite.data.eval_report import compare, report_of
     from lmql_lite.data.repeats import check_tries, is_of_tries
@@ -96,7 +96,7 @@ def run_eval(
     as_json = form == "json"
     with reporting(as_json), row_events(form == "events") as events:
         if dry_run and events is not None:
-            raise InputError("--format events is of a run, and not of --dry-run", hint="--format json")
+            raise InputError("--format events cannot be combined with --dry-run", hint="--format json")
         if resume is not None:
             identity_of(resume)
             output = resume
@@ -135,7 +135,7 @@ def run_eval(
             if baseline is not None:
                 write("\n".join(comparison_lines(report["comparison"])))
         if problem:
-            note(f"{problem}; the report is of all rows, and rows that were not written are run again")
+            note(f"{problem}; the report covers all rows, and rows that were not written will be run again")
         sys.exit(_exit_code(report, gates, no_worse, max_errors) or (6 if problem else 0))
 
 

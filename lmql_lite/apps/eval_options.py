@@ -21,12 +21,18 @@ if TYPE_CHECKING:
 OPTIONS = (
     click.option("--from", "harness", type=click.Choice(["lm-eval"]), help="QUERY is a task of lm-evaluation-harness."),
     click.option(
-        "-o", "--output", type=RUN_PATH, metavar="FOLDER", help="Folder of the run; runs/NAME-MODEL-DIGEST unless told."
+        "-o", "--output", type=RUN_PATH, metavar="FOLDER", help="Folder of the run (default: runs/NAME-MODEL-DIGEST)."
     ),
     RUN_MODEL,
     BASE_URL,
     click.option("--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input that is the same for all rows."),
-    click.option("--var-json", "values", multiple=True, metavar="NAME=JSON", help="One that is not text."),
+    click.option(
+        "--var-json",
+        "values",
+        multiple=True,
+        metavar="NAME=JSON",
+        help="An input that is not text, the same for all rows.",
+    ),
     click.option(
         "-m",
         "--metric",
@@ -36,62 +42,66 @@ OPTIONS = (
         help="exact, contains, regex:.., f1, choice, json, acc, acc_norm, acc_bytes, perplexity, word_perplexity, "
         "byte_perplexity, pass@K, majority, FILE.py:FUNCTION or FILE.lq.",
     ),
-    click.option("--target", default="target", show_default=True, metavar="COLUMN", help="Column of the right answer."),
-    click.option("--id-column", default="id", show_default=True, metavar="COLUMN", help="Column of the row's id."),
     click.option(
-        "--map", "mapped", multiple=True, metavar="INPUT=COLUMN", help="A column with another name than its input."
+        "--target", default="target", show_default=True, metavar="COLUMN", help="Column with the right answer."
     ),
-    click.option("--cluster", metavar="COLUMN", help="Rows with equal values are drawn together for intervals."),
-    click.option("--limit", metavar="N|N%|A:B", help="Only the first rows, or those from A to B."),
+    click.option("--id-column", default="id", show_default=True, metavar="COLUMN", help="Column with the row's id."),
+    click.option(
+        "--map", "mapped", multiple=True, metavar="INPUT=COLUMN", help="Read INPUT from a column with another name."
+    ),
+    click.option("--cluster", metavar="COLUMN", help="For intervals, draw rows with equal values together."),
+    click.option("--limit", metavar="N|N%|A:B", help="Only the first N rows, or rows A to B."),
     click.option("--sample", type=click.IntRange(min=1), metavar="N", help="N rows, chosen by their ids."),
     click.option("--id", "ids", multiple=True, metavar="ID", help="Only this row."),
     click.option("--filter", "filters", multiple=True, metavar="COLUMN=VALUE", help="Only rows with this value."),
-    click.option("--failed", type=RUN_PATH, metavar="RUN", help="Only rows that RUN has wrong by its first metric."),
+    click.option(
+        "--failed", type=RUN_PATH, metavar="RUN", help="Only rows that are wrong in RUN, by its first metric."
+    ),
     click.option("--errors-of", type=RUN_PATH, metavar="RUN", help="Only rows that ended with an error in RUN."),
     click.option(
         "-j",
         "--concurrency",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Rows at a time; the model's own number unless told.",
+        help="Number of rows at a time (default: what the model allows).",
     ),
-    click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="K", help="Runs each row K times."),
+    click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="K", help="Run each row K times."),
     click.option(
         "--seed",
         default="0",
         show_default=True,
         metavar="N|random",
-        help="Makes draws repeatable; random: a new one for a new folder, written into run.json.",
+        help="Make draws repeatable. random: draw a seed for a new folder, and write it to run.json.",
     ),
     click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="Most seconds of a row; one that takes longer fails.",
+        help="Time limit of a row; a row that takes longer fails.",
     ),
     click.option(
         "--retries",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Runs a row again, up to N times, that its model or its own Python made fail.",
+        help="Run a row again, up to N times, if the model or the query's own Python failed.",
     ),
     click.option(
         "--log-samples",
         type=click.Choice(["short", "all"]),
         default="short",
         show_default=True,
-        help="all: rows.jsonl has long prompts unabridged.",
+        help="all: write long prompts to rows.jsonl unabridged.",
     ),
-    click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of a hole."),
-    click.option("--cache", metavar="FILE", help="A file (x.tokens) that keeps what the model generates."),
+    click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Maximum number of tokens of a hole."),
+    click.option("--cache", metavar="FILE", help="File (x.tokens) that keeps the model's answers."),
     click.option(
         "--use-cache",
         "--use_cache",
         "cache_folder",
         type=RUN_PATH,
         metavar="DIR",
-        help="A folder with such a file for each machine; workers of Ray share that of theirs.",
+        help="Folder with one such file per machine, which the Ray workers of a machine share.",
     ),
     click.option("--cache-mode", type=click.Choice(["rw", "ro", "refresh", "replay", "off"]), help="As in lq run."),
     click.option("--no-cache", "cache_mode", flag_value="off", help="The same as --cache-mode off."),
@@ -102,20 +112,24 @@ OPTIONS = (
         multiple=True,
         type=RUN_PATH,
         metavar="RUN",
-        help="Takes rows with the same key from another run.",
+        help="Use rows with the same key from another run.",
     ),
-    click.option("--rescore", is_flag=True, help="Scores all records again; no model is asked for them."),
+    click.option("--rescore", is_flag=True, help="Score all records again, without asking the model."),
     click.option("--resume", type=RUN_PATH, metavar="RUN", help="The same as -o RUN, for a folder that is a run."),
-    click.option("--fresh", is_flag=True, help="Begins anew: the rows that the folder has are set aside."),
-    click.option("--max-requests", type=click.IntRange(min=0), metavar="N", help="Most requests of the whole run."),
-    click.option("--max-total-tokens", type=click.IntRange(min=0), metavar="N", help="Most tokens of the whole run."),
+    click.option("--fresh", is_flag=True, help="Start over: set aside the rows that the folder has."),
     click.option(
-        "--max-cost", type=click.FloatRange(min=0), metavar="SUM", help="Most cost of the whole run; needs --prices."
+        "--max-requests", type=click.IntRange(min=0), metavar="N", help="Maximum number of requests of the whole run."
+    ),
+    click.option(
+        "--max-total-tokens", type=click.IntRange(min=0), metavar="N", help="Maximum number of tokens of the whole run."
+    ),
+    click.option(
+        "--max-cost", type=click.FloatRange(min=0), metavar="SUM", help="Maximum cost of the whole run; needs --prices."
     ),
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Runs nothing: says how many rows would be run, and the most that they may cost.",
+        help="Run nothing. Show how many rows would be run, and the most that they may cost.",
     ),
     click.option("--prices", metavar="IN,OUT", callback=two_prices, help="Prices of a million tokens."),
     click.option(
@@ -123,30 +137,35 @@ OPTIONS = (
         type=click.Choice(["wrong", "skip"]),
         default="wrong",
         show_default=True,
-        help="Counts failed rows as wrong, or leaves them out.",
-    ),
-    click.option("--max-errors", type=click.IntRange(min=0), metavar="N", help="Exit code 8 where more rows failed."),
-    click.option("--min", "minimum", multiple=True, metavar="METRIC>=X", help="Exit code 4 where a mean is lower."),
-    click.option("--baseline", type=RUN_PATH, metavar="RUN", help="Compares with another run."),
-    click.option(
-        "--no-worse", type=float, metavar="X", help="Exit code 4 where the baseline is better by more than X."
-    ),
-    click.option("--junit", type=RUN_PATH, metavar="FILE", help="Writes a report in JUnit's XML: a test case per row."),
-    click.option(
-        "--engine", type=click.Choice(["ray"]), help="Runs the rows on workers of Ray; needs the extra [ray]."
+        help="Count failed rows as wrong, or leave them out.",
     ),
     click.option(
-        "--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Ray's workers."
+        "--max-errors", type=click.IntRange(min=0), metavar="N", help="Exit code 8 if more than N rows failed."
+    ),
+    click.option("--min", "minimum", multiple=True, metavar="METRIC>=X", help="Exit code 4 if the mean is below X."),
+    click.option("--baseline", type=RUN_PATH, metavar="RUN", help="Compare with another run."),
+    click.option("--no-worse", type=float, metavar="X", help="Exit code 4 if the baseline is better by more than X."),
+    click.option(
+        "--junit", type=RUN_PATH, metavar="FILE", help="Write a report as JUnit XML, with a test case per row."
+    ),
+    click.option("--engine", type=click.Choice(["ray"]), help="Run the rows on Ray workers; needs the extra [ray]."),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Number of Ray workers.",
     ),
     click.option(
-        "--ray-address", metavar="ADDRESS", help="A cluster of Ray; one on this machine is started unless told."
+        "--ray-address", metavar="ADDRESS", help="Address of a Ray cluster. Default: start one on this machine."
     ),
-    click.option("--gpus-per-worker", type=click.FloatRange(min=0), default=0, metavar="N", help="GPUs of a worker."),
+    click.option("--gpus-per-worker", type=click.FloatRange(min=0), default=0, metavar="N", help="GPUs per worker."),
     click.option(
         "--ray-env",
         multiple=True,
         metavar="NAME",
-        help="A variable of this environment, such as a key, for workers.",
+        help="Pass this environment variable, such as a key, to the workers.",
     ),
     click.option(
         "--format",
@@ -156,7 +175,7 @@ OPTIONS = (
         show_default=True,
         help="events: a line of JSON for each row when it ends.",
     ),
-    click.option("-q", "--quiet", is_flag=True, help="No progress."),
+    click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
 )
 
 
@@ -229,5 +248,5 @@ def cache_of(file: str | None, folder: Path | None) -> str | None:
     if folder is None:
         return file
     if file is not None:
-        raise InputError("--cache and --use-cache name two places of one cache", hint="leave one of them out")
+        raise InputError("--cache and --use-cache name two places for the same cache", hint="leave one of them out")
     return machine_cache(folder)

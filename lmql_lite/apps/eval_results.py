@@ -23,10 +23,10 @@ RUN = click.argument("run", metavar="RUN", type=RUN_PATH)
 @click.option("--wrong", is_flag=True, help="Rows whose first score is below 1.")
 @click.option("--errors", "only_errors", is_flag=True, help="Rows that failed.")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This row.")
-@click.option("--html", is_flag=True, help="Writes report.html into the folder of the run.")
+@click.option("--html", is_flag=True, help="Write report.html to the folder of the run.")
 @FORM
 def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: bool, form: str) -> None:
-    """The report of RUN, or some of its rows."""
+    """Show the report of RUN, or some of its rows."""
     from lmql_lite.data.eval_report import is_wrong, last_attempts
     from lmql_lite.data.metrics import answer_of
     from lmql_lite.data.run_folder import REPORT
@@ -63,8 +63,8 @@ def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: 
 @click.command("compare")
 @click.argument("first", metavar="A", type=RUN_PATH)
 @click.argument("second", metavar="B", type=RUN_PATH)
-@click.option("--by", metavar="COLUMN", help="Rows with equal values are drawn together.")
-@click.option("--no-worse", type=float, metavar="X", help="Exit code 4 where B is worse than A by more than X.")
+@click.option("--by", metavar="COLUMN", help="Draw rows with equal values together.")
+@click.option("--no-worse", type=float, metavar="X", help="Exit code 4 if B is worse than A by more than X.")
 @FORM
 def compare_runs(first: Path, second: Path, by: str | None, no_worse: float | None, form: str) -> None:
     """Compare runs A and B row by row."""
@@ -84,7 +84,7 @@ def compare_runs(first: Path, second: Path, by: str | None, no_worse: float | No
 )
 @click.option("-o", "--output", type=RUN_PATH, required=True, metavar="FILE")
 def export(run: Path, kind: Literal["csv", "parquet", "lm-eval"], output: Path) -> None:
-    """The rows of RUN as a table, or as lm-eval's samples."""
+    """Write the rows of RUN as a table, or as samples of lm-eval."""
     from lmql_lite.data.eval_report import last_attempts
     from lmql_lite.data.run_export import export_rows
 
@@ -98,7 +98,7 @@ def export(run: Path, kind: Literal["csv", "parquet", "lm-eval"], output: Path) 
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RUN_PATH)
 @click.option("-o", "--output", type=RUN_PATH, required=True, metavar="FOLDER")
 def merge(runs: tuple[Path, ...], output: Path) -> None:
-    """Join the rows of RUNs of one query and model in a new folder; the inputs stay as they are."""
+    """Join the rows of RUNs of one query and model in a new folder. The RUNs do not change."""
     from lmql_lite.data.eval_report import last_attempts
     from lmql_lite.data.run_folder import RunFolder, identity_of
 

@@ -62,11 +62,11 @@ def completion(context: click.Context, shell: str) -> None:
     write(found(context.find_root().command, {}, "lq", "_LQ_COMPLETE").source())
 
 
-@click.command(short_help="Show what lq finds on this machine.")
+@click.command(short_help="Show versions, settings and models on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--model", help="A model in this process, to be loaded and probed: smol, or local:PATH.")
+@click.option("--model", help="Load and probe this model: smol, or local:PATH.")
 def doctor(as_json: bool, model: str | None) -> None:
-    """Show versions, models and settings, fit to paste into an issue. No server is asked, and no key is shown."""
+    """Show versions, models and settings, ready to paste into an issue. No server is asked, and no key is shown."""
     with reporting(as_json):
         found = {
             "lq": __version__,

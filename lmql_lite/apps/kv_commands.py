@@ -32,9 +32,9 @@ PLACE = click.argument("place")
 @click.option(
     "-m", "--model", required=True, metavar="MODEL", help="A model in this process, such as local:NAME or smol."
 )
-@click.option("--ask", required=True, metavar="TEXT", help="The text behind the blocks, on which they are judged.")
+@click.option("--ask", required=True, metavar="TEXT", help="The text after the blocks, on which they are compared.")
 @click.option(
-    "--blocks", "policies", multiple=True, metavar="POLICY", help="A policy; several for several. All if none."
+    "--blocks", "policies", multiple=True, metavar="POLICY", help="A policy; may be repeated. Default: all of them."
 )
 @JSON
 def audit(files: tuple[Path, ...], model: str, ask: str, policies: tuple[str, ...], as_json: bool) -> None:
@@ -42,8 +42,8 @@ def audit(files: tuple[Path, ...], model: str, ask: str, policies: tuple[str, ..
 
     FILES are the blocks of one prompt, in this order, with a blank line between them. The distance is the KL divergence
     of the scores of each token of TEXT, in nats: its mean and 95th percentile. Top-1 is the share of tokens with the
-    same most likely token. Time is the share of the full prefill's, blocks being known. A statement about this text,
-    and no other.
+    same most likely token. Time is a share of the full prefill's, when the blocks are known. All figures hold for this
+    text only.
     """
     with reporting(as_json):
         try:
@@ -110,14 +110,15 @@ def _audited(name: str, texts: list[str], ask: str, policies: tuple[str, ...]) -
 
 @click.group(short_help="Look after pages of attention keys and values.")
 def kv() -> None:
-    """Look after pages of attention keys and values: PLACE is a folder, or the URL of a server (redis://host:port)."""
+    """Inspect and maintain pages of attention keys and values. PLACE is a folder, or the URL of a server
+    (redis://host:port)."""
 
 
 @kv.command("stats")
 @PLACE
 @JSON
 def stats_of_place(place: str, as_json: bool) -> None:
-    """Pages and bytes in PLACE, by model, and entries of the encoder cache, which may share it."""
+    """Count pages and bytes in PLACE by model, and entries of the encoder cache, which may share PLACE."""
     with reporting(as_json):
         write_totals(place, as_json)
 
@@ -160,7 +161,7 @@ def _objects(totals: Counted, what: str) -> list[dict[str, object]]:
 @PLACE
 @JSON
 def inspect_pages(place: str, as_json: bool) -> None:
-    """Each page in PLACE: the beginning of its hash, its model, its tokens, its bytes."""
+    """List the pages in PLACE: the beginning of the hash, the model, the tokens, the bytes."""
     from lmql_lite.cache.kv.kv_page import page_tokens
 
     with reporting(as_json):
@@ -186,7 +187,7 @@ def inspect_pages(place: str, as_json: bool) -> None:
 @kv.command()
 @PLACE
 @click.argument("page")
-@click.option("--off", is_flag=True, help="Ends it.")
+@click.option("--off", is_flag=True, help="Allow eviction again.")
 def pin(place: str, page: str, off: bool) -> None:
     """Exempt pages from eviction, in all processes. PAGE is the beginning of a hash, or the name of a model."""
     with reporting(as_json=False):
@@ -201,7 +202,8 @@ def pin(place: str, page: str, off: bool) -> None:
 @click.argument("page")
 @click.argument("target")
 def move(place: str, page: str, target: str) -> None:
-    """Move pages from PLACE to TARGET, a folder or URL as well. PAGE is the beginning of a hash, or a model's name."""
+    """Move pages from PLACE to TARGET, which is also a folder or a URL. PAGE is the beginning of a hash, or the name of
+    a model."""
     with reporting(as_json=False):
         tier, keys = _chosen(place, page)
         other = _tier(target)

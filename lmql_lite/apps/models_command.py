@@ -24,12 +24,12 @@ PATIENCE_S = 2.0
 def models(base_url: str | None, timeout: float | None, as_json: bool) -> None:
     """List models, one on each line, as --model takes them.
 
-    With --base-url those of that server. Without it those that run on this machine: in this process, and on an Ollama,
-    vLLM or llama.cpp server at its usual address. Where LQ_BASE_URL, OPENAI_BASE_URL or OPENAI_API_KEY is set, also
-    those of that server.
+    With --base-url, these are the models of that server. Without it, they are the models that run on this machine: in
+    this process, and on an Ollama, vLLM or llama.cpp server at its usual address. If LQ_BASE_URL, OPENAI_BASE_URL or
+    OPENAI_API_KEY is set, the models of that server follow.
 
     Nothing is generated, downloaded or paid for. A gateway may serve more models than it lists; Azure lists base
-    models, and its deployments have names of their own.
+    models, and its deployments have other names.
     """
     with reporting(as_json):
         found = asyncio.run(_found(base_url, timeout))

@@ -34,13 +34,13 @@ MODEL = click.option("--model", required=True, metavar="NAME", help="Name of the
 MODEL_ARGS = click.option("--model-args", metavar="A=B,...", help="Its arguments, as the cache was opened.")
 
 
-@click.group(short_help="Look into caches of whole answers, and look after them.")
+@click.group(short_help="Inspect and maintain caches of whole answers.")
 def responses() -> None:
-    """Look after caches of whole answers: a log of JSON lines per model and rank, and an index beside it.
+    """Inspect and maintain caches of whole answers: a log of JSON lines per model and rank, with an index beside it.
 
     DIR is the folder that a cache was opened with, the folder of one model in it, or one log; a run of several ranks
-    has its logs in runs/ until it is finalized, and in cache.jsonl after that. `list`, `stats`, `show`
-    and `verify` read folders of `lq eval`, too: a row that ended is an answer there.
+    has its logs in runs/ until it is finalized, and in cache.jsonl after that. `list`, `stats`, `show` and `verify`
+    also read folders of `lq eval`, where each finished row is an answer.
     """
 
 
@@ -54,7 +54,7 @@ def _summaries(path: Path) -> list[LogSummary]:
 @DIR
 @JSON
 def list_logs(path: Path, as_json: bool) -> None:
-    """The logs under DIR, and their models."""
+    """List the logs under DIR, and their models."""
     with reporting(as_json):
         found = _summaries(path)
         if as_json:
@@ -70,7 +70,7 @@ def list_logs(path: Path, as_json: bool) -> None:
 @DIR
 @JSON
 def stats(path: Path, as_json: bool) -> None:
-    """Totals of the logs under DIR, those of merged runs left out."""
+    """Show totals of the logs under DIR, without those of merged runs."""
     from lmql_lite.cache.responses.model_folder import is_merged
 
     with reporting(as_json):
@@ -94,7 +94,7 @@ def stats(path: Path, as_json: bool) -> None:
 @click.argument("key")
 @JSON
 def show(path: Path, key: str, as_json: bool) -> None:
-    """The records whose key begins with KEY."""
+    """Show the records whose key begins with KEY."""
     from lmql_lite.cache.responses.response_files import find_logs, records
 
     with reporting(as_json):
@@ -121,10 +121,10 @@ def show(path: Path, key: str, as_json: bool) -> None:
 @MODEL_ARGS
 @JSON
 def explain(path: Path, request_file: Any, model: str, model_args: str | None, as_json: bool) -> None:
-    """Why a request is a hit or a miss.
+    """Explain why a request is a hit or a miss.
 
-    REQUEST is a file, or - for stdin, with a JSON object: request_type, arguments (a list), and where the request has
-    them idx and metadata (task, doc_id).
+    REQUEST is a file, or - for stdin, with a JSON object: request_type, arguments (a list), and optionally idx and
+    metadata (task, doc_id).
     """
     from lmql_lite.cache.responses.cache_policy import CachePolicy
     from lmql_lite.cache.responses.request import Request
@@ -155,8 +155,8 @@ def explain(path: Path, request_file: Any, model: str, model_args: str | None, a
 def verify(path: Path) -> None:
     """Read and check all lines and rows under DIR.
 
-    Exit code 6 where some are damaged. A damaged line is a miss, and prune drops it; a damaged index is made anew from
-    its log when a cache is opened and meets it.
+    Exit code 6 if some are damaged. A damaged line is a miss, and prune drops it. A damaged index is rebuilt from its
+    log when the cache is next opened.
     """
     from lmql_lite.cache.responses.response_files import damaged_rows
 
@@ -175,12 +175,12 @@ def verify(path: Path) -> None:
 
 @responses.command()
 @DIR
-@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drops older records.")
-@click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Drops the oldest records of longer logs.")
-@click.option("--unserved", is_flag=True, help="Drops what is only read by people: sampled and rejected answers.")
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop older records.")
+@click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Drop the oldest records of longer logs.")
+@click.option("--unserved", is_flag=True, help="Drop answers that are never served: sampled and rejected ones.")
 @JSON
 def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved: bool, as_json: bool) -> None:
-    """Make the logs under DIR smaller: damaged lines go in any case, others as the options say."""
+    """Make the logs under DIR smaller: drop damaged lines, and others as the options say."""
     from lmql_lite.cache.responses.response_store import row_of
 
     oldest = time.time() - older_than * 86_400 if older_than is not None else 0.0
@@ -234,13 +234,14 @@ def _drop(
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="A .db or .jsonl.")
 @click.option(
     "--on-conflict", type=click.Choice(["first", "newest", "error"]), default="first", show_default=True,
-    help="Whose answer counts where SHARDS contradict each other.",
+    help="Which answer to keep if SHARDS contradict each other.",
 )  # fmt: skip
 @JSON
 def merge(
     shards: tuple[Path, ...], output: Path, on_conflict: Literal["first", "newest", "error"], as_json: bool
 ) -> None:
-    """Join SHARDS of one model into one. They stay as they are; what the output holds already comes first."""
+    """Join SHARDS of one model into one file. They do not change; answers that the output already has take
+    precedence."""
     from lmql_lite.cache.responses.response_merge import merge as merge_shards
 
     with reporting(as_json):
@@ -254,9 +255,9 @@ def merge(
 @MODEL_ARGS
 @JSON
 def import_logs(sources: tuple[Path, ...], into: Path, model: str, model_args: str | None, as_json: bool) -> None:
-    """Take over caches of lmms-eval, or what export wrote, as answers of one model.
+    """Import caches of lmms-eval, or the output of export, as answers of one model.
 
-    SOURCES are folders, .jsonl logs or .db files. Keys stay as they are: a cache that is opened with keys="seed" finds
+    SOURCES are folders, .jsonl logs or .db files. Keys do not change: a cache that is opened with keys="seed" finds
     those of lmms-eval.
     """
     from lmql_lite.cache.responses.request_key import fingerprint_model
@@ -277,7 +278,7 @@ def _report(file: str, counts: dict[str, int], as_json: bool) -> None:
 @DIR
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A new file instead of stdout.")
 def export(path: Path, output: Path | None) -> None:
-    """The answers under DIR that can be served, as JSON lines."""
+    """Print the answers under DIR that can be served, as JSON lines."""
     from lmql_lite.cache.responses.model_folder import is_merged
     from lmql_lite.cache.responses.response_files import exported, find_logs
 

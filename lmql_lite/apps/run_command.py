@@ -48,7 +48,7 @@ def option_flags(command: Command) -> Command:
     for name, row in reversed(tuple(OPTIONS.items())):
         flag = f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
         if row.flag == "":
-            off = f"Switches off {row.help[0].lower()}{row.help[1:]}"
+            off = f"Switch off {row.help[0].lower()}{row.help[1:]}"
             command = click.option(flag.replace("--", "--no-"), name, is_flag=True, default=None, help=off)(command)
         elif row.flag is not None:
             kind = row.type if row.type in (int, float) else None
@@ -74,14 +74,14 @@ def two_prices(context: click.Context, option: click.Parameter, given: str | Non
     return prompts, answers, *cached
 
 
-@click.command(cls=QueryCommand, short_help="Run a query: what it says is printed.")
+@click.command(cls=QueryCommand, short_help="Run a query and print its result.")
 @click.argument("file", required=False, type=click.Path(allow_dash=True))
-@click.option("-e", "text", metavar="QUERY", help="The query itself, in place of FILE.")
+@click.option("-e", "text", metavar="QUERY", help="The query itself, instead of FILE.")
 @click.option(
     "--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input; NAME=@FILE reads the text of a file."
 )
 @click.option(
-    "--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is no text: a number, a list..."
+    "--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is not text: a number, a list..."
 )
 @click.option("--vars", "inputs_file", metavar="FILE", help="Inputs, as one JSON object.", type=click.Path())
 @model_options
@@ -90,7 +90,7 @@ def two_prices(context: click.Context, option: click.Parameter, given: str | Non
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Runs nothing: says hole by hole what the model would be held to, and the most that a run may cost.",
+    help="Run nothing. Show for each hole how its conditions would be enforced, and the most that a run may cost.",
 )
 @click.option(
     "--format",
@@ -98,11 +98,13 @@ def two_prices(context: click.Context, option: click.Parameter, given: str | Non
     type=click.Choice(["text", "json", "events"]),
     default="text",
     show_default=True,
-    help="json: one object with value, vars, prompt, usage, seed, model. events: a line of JSON for everything that "
-    "happens, when it happens.",
+    help="json: one object with value, vars, prompt, usage, seed, model. events: a line of JSON for each event, when "
+    "it happens.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("-u", "--usage", is_flag=True, help="One line on stderr: where the tokens came from, and what they cost.")
+@click.option(
+    "-u", "--usage", is_flag=True, help="Print a line on stderr: where the tokens came from, and what they cost."
+)
 def run(
     file: str | None,
     text: str | None,
@@ -117,10 +119,10 @@ def run(
     usage: bool,
     **flags: Any,
 ) -> None:
-    """Run the query in FILE (- reads it from stdin), or the one after -e.
+    """Run the query in FILE (- reads it from stdin), or the query after -e.
 
-    Prints what the query returns; one that returns nothing prints its whole text, and below it the probabilities of
-    each hole with a distribution.
+    Prints the value that the query returns. If it returns nothing, prints its whole text, followed by the probabilities
+    of each hole with a distribution.
     """
     if (file is None) == (text is None):
         raise click.UsageError("name the FILE of a query, or give its text with -e QUERY, and not both")

@@ -56,9 +56,9 @@ _STYLED = re.compile(
 RUN_MODEL = click.option(
     "--model",
     metavar="ID",
-    help="demo, smol, local:NAME_OR_PATH, llamacpp:FILE.gguf, openai/NAME for one behind an API; ollama/NAME, "
-    "vllm/NAME or llamacpp/NAME for a server on this machine. Default: the query's own, LQ_MODEL, that of "
-    "pyproject.toml, demo.",
+    help="demo, smol, local:NAME_OR_PATH, llamacpp:FILE.gguf; openai/NAME behind an API; ollama/NAME, vllm/NAME or "
+    "llamacpp/NAME on a server on this machine. Default: the query's own model, then LQ_MODEL, pyproject.toml, "
+    "demo.",
 )
 
 
@@ -66,22 +66,29 @@ ACCESS: Mapping[str, OptionRow] = {
     name: replace(row, name=name)
     for name, row in {
         "base_url": OptionRow(
-            "Where the server of openai/NAME is, such as http://localhost:8000/v1. Default: LQ_BASE_URL, "
-            "OPENAI_BASE_URL, OpenAI itself. Its key is read from OPENAI_API_KEY and nowhere else: all users of a "
-            "machine see its command lines.",
+            "Address of the server of openai/NAME, such as http://localhost:8000/v1. Default: LQ_BASE_URL, then "
+            "OPENAI_BASE_URL, then OpenAI. The key is read from OPENAI_API_KEY only, because all users of a "
+            "machine can see its command lines.",
             "call",
             flag="URL",
         ),
         "revision": OptionRow(
-            "Version of the model on the server: vouches that it is the same elsewhere and later.", "call", flag="NAME"
+            "Version of the model on the server. Cached answers stay valid at another address and after the "
+            "server has changed.",
+            "call",
+            flag="NAME",
         ),
         "tokenizer": OptionRow(
-            "Folder with the tokenizer.json of the model on the server: prompts are sent as its tokens.",
+            "Folder with the tokenizer.json of the server's model. Prompts are then sent as token ids.",
             "call",
             flag="FOLDER",
         ),
-        "timeout": OptionRow("Permitted silence of the server in seconds (300).", "call", flag="SECONDS", type=float),
-        "concurrency": OptionRow("Most simultaneous requests to the server (32).", "call", flag="N", type=int),
+        "timeout": OptionRow(
+            "Longest silence of the server in seconds (default: 300).", "call", flag="SECONDS", type=float
+        ),
+        "concurrency": OptionRow(
+            "Maximum number of simultaneous requests to the server (default: 32).", "call", flag="N", type=int
+        ),
     }.items()
 }
 """Options of a model behind an API that have a flag; `models.registry.Access` has all of them, with their types."""
@@ -99,7 +106,8 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class QueryCommand(click.Command):
-    """A command whose FILE is a query: its inputs and its header are easily taken for options of the command."""
+    """A command whose FILE is a query. Users easily mistake the query's inputs and header for options of the
+    command."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         try:
@@ -113,7 +121,7 @@ class QueryCommand(click.Command):
             own = [option.lstrip("-") for each in self.params for option in each.opts]
             if (option := name.replace("-", "_")) in IN_HEADER:
                 takes = any(each.name == "sets" for each in self.params)
-                hint = f"Add --set {option}=VALUE" if takes else "It stands in the header of the query: "
+                hint = f"Add --set {option}=VALUE" if takes else "It belongs in the header of the query: "
                 hint += "" if takes else f"sample({option}=...)"
             elif close := get_close_matches(name, own, n=1):
                 hint = f"Did you mean --{close[0]}?"
@@ -126,7 +134,7 @@ class QueryCommand(click.Command):
 
 
 def tree_of(file: str, text: str | None = None) -> Any:
-    """The syntax tree of a file, of stdin (`-`), or of a text that stands in the command line."""
+    """The syntax tree of a file, of stdin (`-`), or of a text on the command line."""
     from lmql_lite.lang.parser import parse
     from lmql_lite.lang.source import Source
 
@@ -185,14 +193,14 @@ def _json(name: str, given: str) -> Any:
         return json.loads(given)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"the input {name!r} is no JSON: {error.msg} at character {error.pos + 1}",
+            f"the input {name!r} is not JSON: {error.msg} at character {error.pos + 1}",
             hint=f"for text use --var {name}=...",
         ) from None
 
 
 def model_named(model: str | None, given: Mapping[str, Any]) -> str | Model | None:
-    """The model of MODEL with the options of `ACCESS` that are given; None where the query names it, or LQ_MODEL, or
-    pyproject.toml."""
+    """Model of `--model` with the options of `ACCESS` that are given. None if the query, LQ_MODEL or pyproject.toml
+    names it."""
     from lmql_lite.apps.configuration import read_configuration
 
     read_configuration(Path.cwd())
@@ -231,26 +239,26 @@ def put(text: str, out: TextIO | None = None) -> None:
 
 
 def printable(text: str) -> str:
-    """A text for stdout: a model's control characters never reach a terminal, and a pipe gets every byte."""
+    """A text for stdout. A model's control characters never reach a terminal; a pipe gets every byte."""
     if sys.stdout.isatty():
         text = "".join(character for character in text if character.isprintable() or character in "\n\t")
     return text.encode(errors="backslashreplace").decode()  # half a character is none, but in JSON it may be spelled so
 
 
 def write(text: str) -> None:
-    """The result, and a line's end where it has none."""
+    """Writes a result, with a line end if it has none."""
     text = printable(text)
     put(text if text.endswith("\n") else f"{text}\n")
 
 
 def write_object(found: Mapping[str, Any]) -> None:
-    """A result as one JSON object, in ASCII: names of files may be no text."""
+    """Writes a result as one JSON object in ASCII, because names of files may not be valid text."""
     write(json.dumps({"ok": True, **found, "schema": 1}))
 
 
 def write_error(text: str) -> None:
-    """Writes to stderr; control characters in names of files and texts of models are escaped. A report of an error is
-    in colours where there are any."""
+    """Writes to stderr. Control characters in file names and model output are escaped. Errors are coloured if stderr
+    takes colours."""
     shown = (one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
     text = "".join(shown)
     click.echo(coloured(text) if has_colour() else text, err=True, color=True)
@@ -331,7 +339,7 @@ COLOUR = click.option(
     expose_value=False,
     is_eager=True,
     callback=colour_chosen,
-    help="Colours of errors; auto: on a terminal, unless NO_COLOR is set.",
+    help="Colour error messages. auto: on a terminal, unless NO_COLOR is set.",
 )
 
 
@@ -372,7 +380,7 @@ def written_ago(oldest: int, newest: int, now: float) -> str:
 
 @contextmanager
 def reporting(as_json: bool) -> Iterator[None]:
-    """Turns every failure into a report and an exit code. With --json it also stands on stdout, as an object."""
+    """Turns every failure into a report and an exit code. With --json, the error is also an object on stdout."""
     try:
         yield
     except LmqlLiteError as error:
@@ -399,7 +407,8 @@ def error_object(error: LmqlLiteError) -> dict[str, Any]:
 
 
 def own_report(error: Exception) -> str:
-    """An exception of the query's own Python: where in the query, and what. One of ours: everything."""
+    """Report of an exception: place and message if the query's own Python raised it, the whole traceback if it is
+    ours."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)

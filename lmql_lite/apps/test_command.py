@@ -42,19 +42,19 @@ SHOWN = 5
     type=click.Choice(["none", "new", "all"]),
     default="new",
     show_default=True,
-    help="What is asked of the model: nothing, what NAME.cases.tokens lacks, or everything.",
+    help="What to ask the model: nothing, what NAME.cases.tokens lacks, or everything.",
 )
 @RUN_MODEL
 @BASE_URL
-@click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Writes a report in JUnit's XML.")
+@click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Write a report as JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with every case and run.")
 def test(
     places: tuple[Path, ...], record: str, model: str | None, base_url: str | None, junit: Path | None, as_json: bool
 ) -> None:
-    """Run the cases in NAME.cases.toml beside the query NAME.lq; of a DIR those of all queries below it.
+    """Run the cases in NAME.cases.toml beside the query NAME.lq, or the cases of all queries below DIR.
 
-    What the model answers is kept in NAME.cases.tokens: with --record none the same cases need no model and no key.
-    Exit code 4 where a case fails.
+    The model's answers are kept in NAME.cases.tokens, so that with --record none the same cases need no model and no
+    key. Exit code 4 if a case fails.
     """
     from lmql_lite.data.cases import case_files, read_cases
 

@@ -165,7 +165,7 @@ def test_a_folder_of_caches_has_a_file_of_this_machine_that_another_run_reads() 
     lq("q.lq", "d.csv", "-o", "t", "--use-cache", "kept", "--refresh")
     assert report("t")["usage"]["forward_passes"] > 0
     done = lq("q.lq", "d.csv", "-o", "u", "--use-cache", "kept", "--cache", file)
-    assert done.exit_code == 2 and "two places of one cache" in done.output
+    assert done.exit_code == 2 and "two places for the same cache" in done.output
     assert lq("q.lq", "d.csv", "-o", "u", "--no-cache").exit_code == 0
 
 

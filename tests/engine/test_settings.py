@@ -25,7 +25,7 @@ def at_hole(decoder: str, run: Sampling = Sampling(seed=5), **values: Any) -> Sa
     [
         ({"decoder": "argmx"}, "no decoder is called 'argmx'", "did you mean argmax"),
         ({"decoder": 5}, "no decoder is called 5", "there are argmax"),
-        ({"decoder": "bsseq"}, "the decoder 'bsseq' is not in this version", "beam"),
+        ({"decoder": "bsseq"}, "this version does not have the decoder 'bsseq'", "beam"),
         ({"decoder": "argmax", "n": 2}, "argmax finds one result, and n is 2", "beam(n=2)"),
         ({"decoder": "sample", "n": 0}, "from 1 to 1024; this is 0", None),
         ({"decoder": "sample", "n": 1025}, "from 1 to 1024", None),
@@ -108,8 +108,8 @@ def test_a_decoder_at_a_hole_says_how_its_tokens_are_chosen_and_the_run_says_the
 @pytest.mark.parametrize(
     ("decoder", "values", "sentence"),
     [
-        ("sample", {"n": 2}, "[X] is filled in each hypothesis once"),
-        ("beam", {}, "[X] is filled in each hypothesis once"),
+        ("sample", {"n": 2}, "[X] is filled once in each branch"),
+        ("beam", {}, "[X] is filled once in each branch"),
         ("argmax", {"temperature": 1}, "has no temperature"),
         ("sample", {"seed": 1}, "seed is an option of the whole run"),
         ("sample", {"max_tokens": 1}, "max_tokens is an option of the whole run"),

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pygls.lsp.server import LanguageServer
 
 
-@click.command(short_help="Serve editors: mistakes, help, completions, renaming.")
+@click.command(short_help="Start a language server for editors.")
 def lsp() -> None:
     """Serve an editor over stdin and stdout with the Language Server Protocol; no query is run.
 
-    In .lq files, and in docstrings of Python files that begin with a line `lq`.
+    Works in .lq files, and in docstrings of Python files that begin with a line `lq`.
     """
     with reporting(as_json=False):
         try:

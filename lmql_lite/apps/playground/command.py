@@ -19,22 +19,26 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Write and run queries in the browser.")
 @click.argument("path", metavar="[FILE|DIR]", required=False)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="0, unless told: one that is free.")
-@click.option("--no-open", is_flag=True, help="Opens no browser.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of the server (default: a free one)."
+)
+@click.option("--no-open", is_flag=True, help="Do not open a browser.")
 @click.option(
     "--model",
     "models",
     multiple=True,
     metavar="ID",
-    help="Models that runs may use besides demo, the first one unless a query says otherwise: local:NAME_OR_PATH, "
-    "openai/NAME. No others are asked.",
+    help="A model that runs may use besides demo: local:NAME_OR_PATH, openai/NAME. May be repeated; runs of a query "
+    "that names no model use the first one. No other models are asked.",
 )
-@click.option("--base-url", metavar="URL", help="Where the server of openai/NAME is, as for lq run.")
+@click.option("--base-url", metavar="URL", help="Address of the server of openai/NAME, as for lq run.")
 @click.option(
-    "--cache", metavar="FILE", help="Where what models say is kept (x.tokens); unless told, until the server ends."
+    "--cache",
+    metavar="FILE",
+    help="File that keeps the models' answers (x.tokens). Default: they are kept until the server ends.",
 )
-@click.option("--max-cost", type=float, metavar="SUM", help="The most that one run may cost; needs --prices.")
-@click.option("--prices", metavar="IN,OUT", callback=two_prices, help="Of a million tokens, as for lq run.")
+@click.option("--max-cost", type=float, metavar="SUM", help="Maximum cost of a run; needs --prices.")
+@click.option("--prices", metavar="IN,OUT", callback=two_prices, help="Prices of a million tokens, as for lq run.")
 def playground(
     path: str | None,
     port: int,
@@ -47,15 +51,19 @@ def playground(
 ) -> None:
     """Edit and run queries in the browser, and see where every token came from.
 
-    Serves this machine alone. The address has a token; who knows it can run Python as you. FILE or DIR says which
-    queries the page can open and save. Ctrl-C ends the server and all runs.
+    Serves this machine only. The address contains a token; anyone who knows it can run Python as you. FILE or DIR names
+    the queries that the page can open and save. Ctrl-C ends the server and all runs.
     """
     with reporting(as_json=False):
         if max_cost is not None and prices is None:
-            raise InputError("--max-cost needs --prices: no server tells them", hint="--prices 0.15,0.60, for example")
+            raise InputError(
+                "--max-cost needs --prices, because servers do not report them", hint="--prices 0.15,0.60, for example"
+            )
         offered = _offered(models, base_url)
         if cache is not None and not cache.endswith(".tokens"):
-            raise InputError(f"--cache names a .tokens file, and {cache!r} is none", hint="--cache play.tokens")
+            raise InputError(
+                f"--cache takes a .tokens file; {cache!r} does not end in .tokens", hint="--cache play.tokens"
+            )
         from lmql_lite.apps.playground.files import Files, Page
         from lmql_lite.apps.playground.serving import ServerOptions, listening, open_browser, serve
 
