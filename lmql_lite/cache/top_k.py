@@ -65,7 +65,7 @@ class TopK:
         MISS where another token might have as high a score.
         """
         allowed = mask[self.ids]
-        if not penalties:
+        if not penalties.ids.size:
             first = int(allowed.argmax())
             return int(self.ids[first]) if allowed[first] else _outside_top_k(mask)
         if not allowed.any():

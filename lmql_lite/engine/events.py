@@ -12,7 +12,6 @@ branches are open each has a number, `state`; a run begins with number 0. `obser
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -34,10 +33,6 @@ from lmql_lite.program.ops import Hole
 from lmql_lite.tokens import Role, Token
 
 
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 @dataclass(frozen=True, slots=True)
 class Started:
     """First event of a run. `run` names it; `returns`: the query returns a value of its own somewhere; `results` is the
@@ -53,7 +48,7 @@ class Started:
     name: str = field(default="", compare=False)
     query: str = field(default="", compare=False)
     inputs: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    date: str = field(default_factory=_now, compare=False)
+    date: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable
 from functools import partial
 
@@ -66,6 +67,7 @@ class Run:
             name=program.span.name,
             query=program.span.text,
             inputs={each.name: environment[each.name] for each in program.inputs if each.name in environment},
+            date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
         return started, first
 
