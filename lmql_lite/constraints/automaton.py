@@ -7,7 +7,9 @@ is exact (S19): a mask built on it never walks into a dead end.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import reduce
+from itertools import groupby
 from operator import or_
 from threading import RLock
 
@@ -16,24 +18,20 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import DEAD, NEVER, UNFINISHED, UTF8, Atoms, OptionMachine
 from lmql_lite.constraints.counters import Goal
+from lmql_lite.constraints.missing import Margin
 from lmql_lite.constraints.phrases import AnyStop, Past, TermState
 from lmql_lite.constraints.search import ONE_BYTE, DistanceSearch, Edge, Reach, Witness, too_large
 from lmql_lite.constraints.simplify import simplify
-from lmql_lite.constraints.term_machine import Distances, TermMachine
+from lmql_lite.constraints.step_table import NO_STEP, NOWHERE, UNKNOWN, Expanded, Step, StepTable, Successor
+from lmql_lite.constraints.term_machine import TermMachine
 from lmql_lite.constraints.terms import And, Begins, Choice, Ends, Matches, Term, is_closed
 
 IntArray = NDArray[np.intp]
 
 STATE_BUDGET = 100_000
 
-Successor = tuple[Atoms, int, int]
-"""Automaton of a condition, byte by byte: the machines' states, UTF-8, and the flags that it raises."""
 KINDS = np.array(UTF8.table, dtype=np.int16)
-UNKNOWN = 0
-"""Stands in the table where a state was not expanded yet: rows of zeros cost no memory until they are written."""
-NOWHERE = 1
-"""The state of a text that no continuation makes valid. The others are numbered from 2."""
-TABLE_ROWS = 64
+ALL_BYTES = slice(256)
 
 
 class Automaton:
@@ -48,13 +46,16 @@ class Automaton:
         self.closed = is_closed(simple)
         self._machine = TermMachine(simple)
         self._machines, self._stops = self._machine.machines, self._machine.stops
+        self._missing = self._machine.missing
         self.has_stops = bool(self._stops.all)
         self.cuts_back = bool(self._stops.cutting)
         """Whether a stop may cut off more than was said since it was reached."""
         self.counts = self._machine.counts
         self.only_phrases = self._machine.only_phrases
         """Whether nothing but phrases and characters is compared: then what is missing is known without a search."""
-        self.regions, self.crowd = self._machine.regions, self._machine.crowd
+        self.phrases_help = self._machine.phrases_help
+        self.has_margins = self._machine.only_phrases or self._machine.only_counts
+        self.regions, self.crowd = self._machine.regions, self._missing.crowd
         self.token = self.counts.one("tokens")
         """What a token adds to the counts."""
         self.is_choice = isinstance(simple, Choice) or (
@@ -70,12 +71,9 @@ class Automaton:
         self._numbers: dict[TermState, int] = {}
         self._entered: dict[Successor, int] = {}
         """The states of successors, where no value is cut back: then nothing else makes a place."""
-        self._table: IntArray = np.zeros((TABLE_ROWS, 256), dtype=np.intp)
-        """For each state and byte the next state times 256: so that another byte is added, and not more."""
-        self._successors: dict[int, tuple[NDArray[np.int16], list[Successor]]] = {}
-        """For each expanded state the kind of every byte, and what each kind leads to."""
+        self._table = StepTable(self.counts)
+        self._expanded: dict[int, Expanded] = {}
         self._edges: dict[int, tuple[Edge, ...]] = {}
-        self._added = [np.zeros((TABLE_ROWS, 256), dtype=np.intp) for _ in range(self.counts.num_lanes)]
         self._reached: list[bool] = []
         self._ahead: list[tuple[Goal, ...]] = []
         self._behind: list[tuple[Goal, ...]] = []
@@ -87,8 +85,7 @@ class Automaton:
         for state in (UNKNOWN, NOWHERE):  # no text ends or goes on there
             self._add(start._replace(utf8=1))
             self._ahead[state] = ()
-        self._table[NOWHERE] = NOWHERE << 8
-        self._successors[NOWHERE] = KINDS[0], []
+        self._expanded[NOWHERE] = Expanded(KINDS[0], [], [NO_STEP])
         self.start = self._number(start)
 
     # Building ----------------------------------------------------------------------------------------------------
@@ -111,7 +108,7 @@ class Automaton:
         self._behind.append(self._goals_behind(place) if place.before else ())
         self._pending.append(self.counts.flagged(self._raised_in(place, len(place.before))) if place.before else 0)
 
-    def _expand(self, state: int) -> None:
+    def _expand(self, state: int) -> Expanded:
         """Finds the bytes of a state that no machine tells apart; their successors are numbered when asked for."""
         place = self._places[state]
         moves = [machine.moves(atom) for machine, atom in zip(self._machines, place.atoms, strict=True)]
@@ -119,43 +116,36 @@ class Automaton:
         special = sorted(set[int](raised).union(*(move.special for move in moves)))
         other = tuple(move.other for move in moves)
         successors: dict[Successor, int] = {(other, after, 0): after for after in range(len(UNFINISHED))}
-        kinds = KINDS[place.utf8].copy()
+        utf8, kinds = UTF8.table[place.utf8], KINDS[place.utf8].copy()
         # one column of successors for each byte: all machines have been asked for all bytes at once
         columns = zip(*([move.special.get(byte, move.other) for byte in special] for move in moves), strict=True)
         for byte, column in zip(special, columns, strict=bool(moves)):
-            key = column, UTF8.table[place.utf8][byte], raised.get(byte, 0)
-            kinds[byte] = DEAD if key[1] == DEAD else successors.setdefault(key, len(successors))
-        self._table[state, kinds == DEAD] = NOWHERE << 8
-        self._successors[state] = kinds, list(successors)
+            if utf8[byte] != DEAD:
+                key = column, utf8[byte], raised.get(byte, 0)
+                kinds[byte] = successors.setdefault(key, len(successors))
+        return self._expanded.setdefault(state, Expanded(kinds, list(successors), [*[None] * len(successors), NO_STEP]))
 
-    def _enter_kind(self, state: int, kind: int) -> None:
-        """Numbers the successor by some bytes."""
-        kinds, successors = self._successors[state]
-        successor = successors[kind]
+    def _enter_kinds(self, state: int, wanted: list[int] | slice) -> Expanded:
+        """Numbers the successors by some bytes of a state."""
+        with self._lock:
+            expanded = self._expanded.get(state) or self._expand(state)
+            kinds, successors, steps = expanded
+            try:
+                for kind in set(kinds[wanted].tolist()):
+                    steps[kind] = steps[kind] or self._enter_kind(state, successors[kind])
+            finally:  # also where there are too many states: those that were entered are known
+                self._table.write(state, expanded)
+            return expanded
+
+    def _enter_kind(self, state: int, successor: Successor) -> Step:
+        """The state behind some bytes, and what they add to the counts."""
         after = self._entered.get(successor, UNKNOWN)
         if after == UNKNOWN:
             after = self._enter(self._places[state], *successor)
             if not self.cuts_back:
                 self._entered[successor] = after
-            if len(self._places) > len(self._table):
-                self._grow(len(self._places) * 3 // 2 + TABLE_ROWS)
-        which = kinds == kind
-        if self._added and after != NOWHERE:
-            gain = self._gain(state, after, successor[2])
-            for added, lane in zip(self._added, self.counts.lanes(gain), strict=True):
-                added[state, which] = lane
-        self._table[state, which] = after << 8  # last: whoever sees it may read what it adds
-
-    def _grow(self, rows: int) -> None:
-        """Makes room for more states. Rows of those that were never expanded stay untouched."""
-        expanded = list(self._successors)
-
-        def grown(table: IntArray) -> IntArray:
-            larger = np.zeros((rows, 256), dtype=np.intp)
-            larger[expanded] = table[expanded]
-            return larger
-
-        self._table, self._added = grown(self._table), list(map(grown, self._added))
+            self._table.make_room(len(self._places), self._expanded)
+        return after, self._gain(state, after, successor[2]) if after != NOWHERE else 0
 
     def _gain(self, state: int, after: int, raised: int) -> int:
         """Increment of the counts for a byte that raises flags: the flags of bytes that may be cut off come later."""
@@ -224,56 +214,45 @@ class Automaton:
 
     def follow(self, places: IntArray, out: IntArray | None = None) -> IntArray:
         """The next states of many, each times 256, for places that are a state times 256 and a byte."""
-        after = self._table.ravel().take(places, mode="clip", out=out)
+        after = self._table.after(places, out)
         if after.size and after.min() == UNKNOWN:
-            for place in np.unique(places[after == UNKNOWN]).tolist():
-                self._reach(place >> 8, place & 0xFF)
-            after = self._table.ravel().take(places, mode="clip", out=out)
+            unknown = np.unique(places[after == UNKNOWN]).tolist()
+            for state, some in groupby(unknown, lambda place: place >> 8):
+                self._enter_kinds(state, [place & 0xFF for place in some])
+            after = self._table.after(places, out)
         return after
 
-    def steps(self, state: int) -> list[tuple[int, int]]:
+    def steps(self, state: int) -> list[Step]:
         """For each of the 256 bytes the next state, and what it adds to the counts, tokens left out."""
-        for byte in (self._table[state] == UNKNOWN).nonzero()[0].tolist():
-            self._reach(state, byte)
-        kinds, successors = self._successors[state]
-        row = dict(zip(kinds.tolist(), (self._table[state] >> 8).tolist(), strict=True))
-        steps = {
-            kind: (after, self._gain(state, after, successors[kind][2]) if after != NOWHERE else 0)
-            for kind, after in row.items()
-        }
-        return [steps[kind] for kind in kinds.tolist()]
+        kinds, _, steps = self._enter_kinds(state, ALL_BYTES)
+        return [steps[kind] or NO_STEP for kind in kinds.tolist()]
 
     def edges(self, state: int) -> tuple[Edge, ...]:
         edges = self._edges.get(state)
         if edges is None:
-            found: dict[tuple[int, int], list[int]] = {}
-            for byte, step in enumerate(self.steps(state)):
-                found.setdefault(step, []).append(byte)
-            some = found.items()
-            each = (Edge(*step, step[1] + self.token, at[0], len(at)) for step, at in some if step[0] != NOWHERE)
+            expanded = self._enter_kinds(state, ALL_BYTES)
+            kinds, steps = expanded.kinds.tolist(), expanded.steps
+            found: dict[Step, tuple[int, int]] = {}
+            for kind, how_many in Counter(kinds).items():  # in the order of their first bytes
+                step = steps[kind] or NO_STEP
+                if step[0] != NOWHERE:
+                    first, many = found.get(step, (kinds.index(kind), 0))
+                    found[step] = first, many + how_many
+            each = (Edge(*step, step[1] + self.token, *at) for step, at in found.items())
             edges = self._edges[state] = tuple(sorted(each, key=lambda edge: -edge.how_many))  # the likeliest first
         return edges
 
-    def _reach(self, state: int, byte: int) -> None:
-        if self._table[state, byte] == UNKNOWN:
-            with self._lock:
-                if state not in self._successors:
-                    self._expand(state)
-                if self._table[state, byte] == UNKNOWN:
-                    self._enter_kind(state, self._successors[state][0][byte])
-
     def step(self, state: int, count: int, byte: int) -> tuple[int, int]:
         """The configuration after one byte, no token counted."""
-        self._reach(state, byte)
-        after = int(self._table[state, byte]) >> 8
-        if after == NOWHERE:
-            return after, count
-        kinds, successors = self._successors[state]
-        return after, self.counts.add(count, self._gain(state, after, successors[kinds[byte]][2]))
+        if not self._table.is_known(state, byte):
+            self._enter_kinds(state, [byte])
+        kinds, _, steps = self._expanded[state]
+        after, gain = steps[kinds[byte]] or NO_STEP
+        return after, self.counts.add(count, gain)
 
     def added(self, lane: int) -> IntArray:
         """For every place of `follow` what it adds to one of `Counts.lanes`."""
-        return self._added[lane].ravel()
+        return self._table.added(lane)
 
     def undecided(self, state: int) -> int:
         """Number of last bytes that may turn out to be a phrase before which the value is cut."""
@@ -399,20 +378,23 @@ class Automaton:
                 return 0
         place = self._places[state]
         unfinished = UNFINISHED[place.utf8]
-        return self._machine.at_least(self._ahead[state], place.atoms, count | self._pending[state], reach, unfinished)
+        return self._missing.at_least(self._ahead[state], place.atoms, count | self._pending[state], reach, unfinished)
 
-    def distances(self, states: IntArray, values: IntArray, flags: IntArray) -> Distances:
+    def distances(self, states: IntArray, values: IntArray, flags: IntArray) -> IntArray:
         """For many configurations, where there are `only_phrases`: a row of `values` and a column of `flags` each."""
         if not states.size:
-            return Distances(states, states)
+            return states
         distinct = np.flatnonzero(np.bincount(states))
         places = [self._places[state] for state in distinct.tolist()]
         row = np.searchsorted(distinct, states)
         atoms = np.array([place.atoms for place in places], dtype=np.intp).reshape(distinct.size, -1)[row]
-        found = self._machine.distances(self._ahead[self.start], atoms, values, flags)
+        found = self._missing.distances(self._ahead[self.start], atoms, values, flags)
         unfinished = np.array([UNFINISHED[place.utf8] for place in places], dtype=np.intp)[row]
-        least = np.where(states == NOWHERE, NEVER, np.minimum(found.least + unfinished, NEVER))
-        return found._replace(least=least)
+        return np.where(states == NOWHERE, NEVER, np.minimum(found + unfinished, NEVER))
+
+    def margins(self, values: tuple[int, ...], flags: int) -> list[Margin]:
+        """Of every way to an end how much more may be said before it is too long, or lost."""
+        return self._missing.margins(self._ahead[self.start], values, flags)
 
     def most_counts(self, state: int) -> tuple[int, ...]:
         """The most of each count with which the hole can end from here, NEVER where nothing limits it."""

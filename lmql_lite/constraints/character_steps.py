@@ -7,9 +7,10 @@ from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
-from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.charset import SIZES
 from lmql_lite.constraints.simplify import TRUE, simplify
+from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.terms import And, Length, Or, Stop, StopPattern, Term
 from lmql_lite.constraints.units import Unit
 

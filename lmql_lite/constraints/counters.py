@@ -51,6 +51,8 @@ class Counts:
         self._only = self.most[0] if len(self.most) == 1 and not num_flags else None
         self.walked = [at for at, unit in enumerate(self.units) if unit in PARTS]
         """The counts that the bytes of a text add to as the machines say."""
+        self._lanes: dict[int, tuple[int, ...]] = {}
+        """Of the increments of single bytes."""
 
     def add(self, count: int, added: int) -> int:
         if self._only is not None:
@@ -93,6 +95,12 @@ class Counts:
 
     def lanes(self, added: int) -> tuple[int, ...]:
         """Increments of a few bytes, without characters and tokens, as 64-bit integers: counts, then flags."""
+        known = self._lanes.get(added)
+        if known is None:
+            known = self._lanes[added] = self._find_lanes(added)
+        return known
+
+    def _find_lanes(self, added: int) -> tuple[int, ...]:
         values = self.unpack(added)
         numbers = [
             sum(values[unit] << LANE_BITS * at for at, unit in enumerate(self.walked[first : first + COUNTS_IN_LANE]))

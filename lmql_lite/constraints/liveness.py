@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from operator import ge
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints import search
 from lmql_lite.constraints.atoms import NEVER
-from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.counters import Region
 from lmql_lite.constraints.matcher import Ending
-from lmql_lite.constraints.term_machine import Distances
+from lmql_lite.constraints.missing import Margin
+from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.walk import Pairs
 
 IntArray = NDArray[np.intp]
@@ -54,6 +56,7 @@ class Borders:
         self._test = test
         self._configurations: list[tuple[int, int]] | None = None
         self._known: dict[tuple[int, int, int], bool] = {}
+        self._last: tuple[int, Flags, Box] | None = None
 
     @property
     def configurations(self) -> list[tuple[int, int]]:
@@ -63,6 +66,8 @@ class Borders:
 
     def ask(self, values: Values, flags: int) -> tuple[Flags, Box | None]:
         """The answer for each place, and the counts for which it is the same; None where only these."""
+        if self._last is not None and self._last[0] == flags and self._last[2].covers(values):
+            return self._last[1:]
         automaton, counts = self._automaton, self._automaton.counts
         here = np.array(values, dtype=np.intp)
         if not self.pairs.states.size:
@@ -82,7 +87,8 @@ class Borders:
                 answer = self._known[key] = self._test(state, counts.add(now, added))
             answers.append(answer)
         same = Box(here + (low - at).max(axis=0, initial=-NEVER), here + (high - at).min(axis=0, initial=NEVER))
-        return np.array(answers, dtype=np.bool_), same
+        self._last = flags, np.array(answers, dtype=np.bool_), same
+        return self._last[1:]
 
 
 class Answers(NamedTuple):
@@ -112,12 +118,18 @@ class Witnesses(NamedTuple):
 
 
 class Questions:
-    """About `pairs`, sorted by state as far as they come from a walk. Those of another state may stand before them."""
+    """About `pairs`. Those of another state may stand before them."""
 
     def __init__(self, automaton: Automaton, pairs: Pairs, before: Questions | None = None) -> None:
         self._automaton = automaton
         self.pairs = pairs
         self._before = before
+        self._going = pairs.states != NOWHERE
+        self._columns = list(np.ascontiguousarray(pairs.added.T))
+        """What was added to each count."""
+        self._most_added = [int(added.max(where=self._going, initial=0)) for added in self._columns]
+        self._num_going: int = int(np.count_nonzero(self._going)) + (before._num_going if before else 0)
+        self._live_on = automaton.counts.num_flags > 0 and automaton.phrases_help
         self._witnesses: dict[Region, Witnesses] = {}
         self._last: tuple[int, Answers] | None = None
 
@@ -126,10 +138,12 @@ class Questions:
         return self.pairs.states.size + (self._before.size if self._before else 0)
 
     def ask(self, values: Values, flags: int) -> Answers:
-        """For these counts and flags."""
+        """For these counts and flags. Where all live, and a phrase can only help, they do so behind more of them."""
         last = self._last
-        if last is not None and last[0] == flags and last[1].box.covers(values):
-            return last[1]
+        if last is not None and last[1].box.covers(values):
+            before, answers = last
+            if before == flags or (self._live_on and not before & ~flags and self._are_all_live(answers.lives)):
+                return answers
         answers = self._ask(values, flags)
         if self._before is not None:
             first = self._before.ask(values, flags)
@@ -137,6 +151,10 @@ class Questions:
             answers = Answers(lives, max(first.far, answers.far), answers.box.within(*first.box))
         self._last = flags, answers
         return answers
+
+    def _are_all_live(self, lives: Flags) -> bool:
+        """All that go on at all."""
+        return int(np.count_nonzero(lives)) == self._num_going
 
     def _ask(self, values: Values, flags: int) -> Answers:
         automaton, counts = self._automaton, self._automaton.counts
@@ -147,8 +165,10 @@ class Questions:
             distances = self.distances(values, flags)
             lives = distances < NEVER
             return Answers(lives, 1 + int(distances[lives].max(initial=0)), box)
-        if automaton.only_phrases:
-            return self._ask_for_phrases(here, flags, box.high)
+        if automaton.has_margins:
+            answers = self._ask_for_margins(here, flags, automaton.margins(values, flags))
+            if answers is not None:
+                return answers
         at = self.pairs.added + here
         is_new = region not in self._witnesses
         while True:
@@ -192,7 +212,7 @@ class Questions:
         """The bytes to an end, for all pairs or some of them."""
         automaton, counts = self._automaton, self._automaton.counts
         if automaton.only_phrases:
-            return self._distances(np.array(values, dtype=np.intp), flags).least
+            return self._distances(np.array(values, dtype=np.intp), flags, which)
         pairs = self.pairs if which is None else self.pairs.some(which)
         if not counts.units and not counts.num_flags:
             return np.array([automaton.distance(state, 0) for state in pairs.states.tolist()], dtype=np.intp)
@@ -210,7 +230,7 @@ class Questions:
             before = self._before.in_time(values, flags, tokens, first, in_tokens)
             return np.append(before, Questions(automaton, self.pairs).in_time(values, flags, tokens, lives, in_tokens))
         if automaton.only_phrases:
-            return lives & (self._distances(np.array(values, dtype=np.intp), flags).least <= tokens)
+            return lives & (self._distances(np.array(values, dtype=np.intp), flags) <= tokens)
         found = np.zeros(lives.size, dtype=np.bool_)
         which = np.flatnonzero(lives)
         now = counts.pack(values, flags)
@@ -221,22 +241,42 @@ class Questions:
             )
         return found
 
-    def _distances(self, here: IntArray, flags: int) -> Distances:
-        return self._automaton.distances(self.pairs.states, self.pairs.added + here, self._raised(flags))
+    def _distances(self, here: IntArray, flags: int, which: IntArray | None = None) -> IntArray:
+        """Where there are only phrases."""
+        some = slice(None) if which is None else which
+        raised = self._raised(flags)[:, some]
+        return self._automaton.distances(self.pairs.states[some], self.pairs.added[some] + here, raised)
 
     def _raised(self, flags: int) -> IntArray:
         lanes = np.array(self._automaton.counts.flag_lanes(flags), dtype=np.intp)
         return self.pairs.flags | lanes[:, None]
 
-    def _ask_for_phrases(self, here: IntArray, flags: int, most: IntArray) -> Answers:
-        """All at once: nothing has to be searched for. Counts above `most` are compared otherwise."""
-        counts = self._automaton.counts
-        found = self._distances(here, flags)
-        lives = found.least < NEVER
-        high = here.copy()
-        if counts.units[:1] == ("characters",):
-            high[0] += found.room[lives].min(initial=NEVER)
-        return Answers(lives, 1 + int(found.least[lives].max(initial=0)), Box(here, np.minimum(high, most)))
+    def _ask_for_margins(self, here: IntArray, flags: int, margins: list[Margin]) -> Answers | None:
+        """All at once, without a search; None where that does not decide."""
+        far = 1 + max((margin.num_bytes for margin in margins), default=0)
+        for left, unwanted, *_ in margins:
+            if not unwanted and all(map(ge, left, self._most_added)):
+                return Answers(self._going, far, Box(here, here + left - self._most_added))
+        if not (self._automaton.only_phrases or all(margin.is_exact for margin in margins)):
+            return None
+        lives, high = np.zeros(self._going.size, dtype=np.bool_), here + NEVER
+        raised = self._raised(flags)
+        for left, unwanted, *_ in margins:
+            new = self._going & ~lives
+            for added, most in zip(self._columns, left, strict=True):
+                new &= added <= most
+            for lane, bits in zip(raised, self._automaton.counts.flag_lanes(unwanted), strict=True):
+                new &= lane & bits == 0
+            if new.any():
+                lives |= new
+                high = np.minimum(high, here + left - [added.max(where=new, initial=0) for added in self._columns])
+        others = (self._going & ~lives).nonzero()[0]
+        if self._automaton.only_phrases and others.size:
+            distances = self._distances(here, flags, others)
+            lives[others] = distances < NEVER
+            if lives[others].any():
+                far, high = max(far, 1 + int(distances[distances < NEVER].max())), here
+        return Answers(lives, far, Box(here, high))
 
     def _find_witnesses(self, values: Values, flags: int) -> Witnesses:
         """One for each state, from the least that was added on the way to it."""
@@ -249,10 +289,11 @@ class Questions:
         witnesses = Witnesses(np.zeros(shape[0], dtype=np.bool_), spent, low, high, most, raised, wanted, unwanted, 0)
         now = counts.pack(values, flags)
         length = 0
-        borders = np.flatnonzero(np.diff(states, prepend=-1, append=-1)) if states.size else states
-        firsts = self.pairs.some(borders[:-1]).configurations(counts)
-        for (state, added), first, after in zip(firsts, borders.tolist(), borders[1:].tolist(), strict=False):
-            witnesses.most[first:after] = automaton.most_counts(state)
+        order = np.lexsort((*self._columns[::-1], states))
+        groups = np.split(order, np.flatnonzero(np.diff(states[order])) + 1) if states.size else []
+        firsts = self.pairs.some(np.array([group[0] for group in groups], dtype=np.intp)).configurations(counts)
+        for (state, added), group in zip(firsts, groups, strict=True):
+            witnesses.most[group] = automaton.most_counts(state)
             here = counts.add(now, added)
             way = automaton.witness(state, here)
             if way is None:
@@ -261,14 +302,14 @@ class Questions:
             region = automaton.regions.find(counts.unpack(end))
             # where a stop cuts back, the value may lie in an earlier region than the text
             if not (automaton.cuts_back and any(region.low)):
-                witnesses.known[first:after] = True
-                witnesses.spent[first:after] = counts.unpack(way.spent)
-                witnesses.low[first:after] = region.low
-                witnesses.high[first:after] = region.high
+                witnesses.known[group] = True
+                witnesses.spent[group] = counts.unpack(way.spent)
+                witnesses.low[group] = region.low
+                witnesses.high[group] = region.high
                 if counts.num_flags:
                     found = counts.flags(way.spent), *automaton.grounds(way.end, end)
                     for lane, bits in zip((raised, wanted, unwanted), found, strict=True):
-                        lane[:, first:after] = np.array(counts.flag_lanes(bits), dtype=np.intp)[:, None]
+                        lane[:, group] = np.array(counts.flag_lanes(bits), dtype=np.intp)[:, None]
                 length = max(length, way.length)
         return witnesses._replace(length=length)
 

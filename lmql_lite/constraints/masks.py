@@ -122,6 +122,8 @@ class Reached(NamedTuple):
     passing: Passing
     questions: Questions
     edges: tuple[Edge, ...]
+    similar: Reached | None
+    """Of the state that the walk's is like."""
 
     @property
     def size_bytes(self) -> int:
@@ -156,6 +158,7 @@ class Masks:
         self.advances = memory.advances
         self._memory = memory
         self._following = following if automaton.closed else b""
+        self._spread_last: tuple[Walk, bytes, Mask] | None = None
         if automaton.token and self.in_tokens is not None:
             automaton.go(self.in_tokens)
 
@@ -285,21 +288,14 @@ class Masks:
     def _build(self, verdict: Verdict) -> Mask:
         vocabulary, held = self.vocabulary, verdict.held
         reached = self._reached(verdict.state, held)
-        lives = np.frombuffer(verdict.lives, dtype=np.bool_)
-        allowed = lives.take(reached.walk.place, mode="clip") if lives.size else np.zeros(0, dtype=np.bool_)
-        if reached.walk.tokens is None:
-            mask = allowed
-        else:
-            mask = np.zeros(vocabulary.size, dtype=np.bool_)
-            mask[reached.walk.tokens] = allowed
+        mask = self._spread(reached, verdict.lives)
         _set(mask, reached.passing, verdict.passes)
         if verdict.continues:
             # tokens that continue no option or pattern end a complete one, if they can begin what follows (S18)
             continues = np.frombuffer(verdict.continues, dtype=np.bool_)
             mask[self._following_tokens(~continues)] = True
         if any(verdict.late):
-            late = np.frombuffer(verdict.late + b"\0", dtype=np.bool_)[reached.walk.place]
-            mask[late.nonzero()[0] if reached.walk.tokens is None else reached.walk.tokens[late]] = False
+            mask &= ~self._spread(reached, verdict.late)
         _set(mask, reached.stops, verdict.stops)
         if held:
             # settled text belongs to no hole: a part of it costs the hole nothing
@@ -308,6 +304,22 @@ class Masks:
             mask[vocabulary.eos] = True
         mask.flags.writeable = False
         return self._memory.masks.put(verdict, mask, mask.nbytes + 500)
+
+    def _spread(self, reached: Reached, flags: bytes) -> Mask:
+        """A flag for every token from one for every place."""
+        tokens, place, similar = reached.walk.tokens, reached.walk.place, reached.similar
+        own = np.frombuffer(flags, dtype=np.bool_)
+        if tokens is None:
+            return own.take(place)
+        mask = np.zeros(self.vocabulary.size, dtype=np.bool_)
+        if similar is not None:
+            theirs = flags[: similar.num_places]
+            last = self._spread_last
+            if last is None or last[0] is not similar.walk or last[1] != theirs:
+                last = self._spread_last = similar.walk, theirs, self._spread(similar, theirs)
+            mask, own = last[2].copy(), own[similar.num_places :]
+        mask[tokens] = own[place]
+        return mask
 
     def _following_tokens(self, first_bytes: Mask) -> IntArray:
         """The tokens that can begin what follows, or be all of it and more, and begin with one of these bytes."""
@@ -326,25 +338,28 @@ class Masks:
     def _reach(self, state: int, held: bytes) -> Reached:
         automaton = self.automaton
         start = self._memory.reached.get((self, automaton.start, b""))
-        similar = start.walk if start and start.walk.nodes else None
-        found = walk(self.vocabulary, automaton, state, held, self._following, similar)
+        similar = start if start and start.walk.nodes else None
+        found = walk(self.vocabulary, automaton, state, held, self._following, similar and similar.walk)
+        similar = similar if found.is_like else None
         edges = automaton.edges(state) if automaton.closed else ()
         beyond = []
         for at, added in found.passing.pairs.configurations(automaton.counts):
             after, gained = automaton.step(at, 0, self._following[0])
             beyond.append((after, automaton.counts.sum(added, gained)))
         onwards = [(edge.state, edge.added) for edge in edges]
-        before = start.about_places if start and found.is_like else None
-        places = Questions(automaton, found.pairs, before)
+        places = Questions(automaton, found.pairs, similar and similar.about_places)
+        stops = similar.stops if similar and found.stops is similar.walk.stops else None
+        passing = similar.passing if similar and found.passing is similar.walk.passing else None
         more = [*beyond, *onwards]
         return Reached(
             found,
             places.size,
             places,
-            self._passing(found.stops, automaton.stops),
-            self._passing(found.passing, automaton.holds),
+            stops or self._passing(found.stops, automaton.stops),
+            passing or self._passing(found.passing, automaton.holds),
             Questions(automaton, Pairs.of(more, automaton.counts), places) if more else places,
             edges,
+            similar,
         )
 
     def _passing(self, ranges: Ranges, test: Callable[[int, int], bool]) -> Passing:

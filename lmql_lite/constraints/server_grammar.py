@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.character_steps import ByCharacter, CharacterJudgement, Range
 from lmql_lite.constraints.language import Language, Rule, smallest
+from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.errors import ConstraintError
 
 RULES = 2000

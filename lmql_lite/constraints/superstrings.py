@@ -47,7 +47,7 @@ class Superstrings:
         saves. A text that has begun several has a column for each."""
         columns: list[tuple[IntArray, IntArray]] = []
         for text, said in enumerate(self._texts):
-            saved = [(group.members[0], int(group.alone[1] - group.behind(said)[1])) for group in self._alone]
+            saved = [(group.members[0], group.begun(said)) for group in self._alone]
             for column, (member, gain) in enumerate((member, gain) for member, gain in saved if gain):
                 if column == len(columns):
                     columns.append((np.zeros(len(self._texts), np.intp), np.zeros(len(self._texts), np.intp)))
@@ -121,6 +121,10 @@ class OverlapGroup:
 
     def _size(self, text: bytes) -> int:
         return len(text.decode("utf-8", "ignore")) if self._characters else len(text)
+
+    def begun(self, text: bytes) -> int:
+        """How much of the first phrase a text has said."""
+        return self._size(self._phrases[0][: overlap(text, self._phrases[0])])
 
     def subset(self, wanted: int) -> int:
         return sum((wanted >> member & 1) << at for at, member in enumerate(self.members))
@@ -238,6 +242,10 @@ class Avoiding:
 
     def missing(self, text: int, wanted: int) -> int:
         return int(self.least[self._subset(wanted), text])
+
+    def most(self, wanted: int) -> int:
+        """The most that is missing anywhere."""
+        return int(self.least[self._subset(wanted)].max())
 
     def missing_of_all(self, texts: IntArray, wanted: list[IntArray], lane: int) -> IntArray:
         """The same for many; `wanted` in lanes of so many flags."""

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import NEVER, Atoms, Beginnings, OptionMachine
-from lmql_lite.constraints.counters import FLAGS_IN_LANE, FREE, Bounds, Counts, Goal, Regions, both, possible
+from lmql_lite.constraints.counters import FREE, Bounds, Counts, Goal, Regions, both, possible
+from lmql_lite.constraints.missing import Missing
 from lmql_lite.constraints.phrases import AnyStop, Endings, FlaggedPhrases, NoPhrase, StopPhrases, Stops
 from lmql_lite.constraints.regex import MatchEnds, Regex
-from lmql_lite.constraints.search import Reach
-from lmql_lite.constraints.superstrings import FEW, Avoiding, Superstrings
 from lmql_lite.constraints.terms import (
     And,
     Begins,
@@ -48,14 +47,6 @@ class Judgement(NamedTuple):
 
     holds: bool
     fires: bool
-
-
-class Distances(NamedTuple):
-    """For many places the bytes that are missing, NEVER where no end can be reached, and the characters that may be
-    said before that changes."""
-
-    least: IntArray
-    room: IntArray
 
 
 Content = OptionMachine | Beginnings | Endings | NoPhrase | Regex | MatchEnds | StopPhrases
@@ -98,12 +89,9 @@ class TermMachine:
         """True if what is missing of content depends on the character that the text ends in."""
         self._goals: dict[tuple[Atoms, int], tuple[Goal, ...]] = {}
         wanted = [atom.phrase for atom in flagged if isinstance(atom, Contains)]
-        self._wanted = (1 << len(wanted)) - 1
-        texts = self._finder.texts if self._finder else [b""]
-        self._shortest = Superstrings(wanted, texts)
-        self._is_ascii, self.crowd = all(map(bytes.isascii, wanted)), self._shortest.crowd
-        self._fewest = self._shortest if self._is_ascii else Superstrings(wanted, texts, characters=True)
-        self._avoiding: dict[tuple[int, int], Avoiding | None] = {}
+        self.phrases_help = len(wanted) == len(flagged)
+        """Whether no phrase is forbidden in a part: then with each that was said whatever could end well still can."""
+        self.missing = Missing(self.counts, self._parts, wanted, self._finder, self._finds)
         self.only_phrases = bool(flagged) and self._has_only_phrases()
         """Whether the term compares nothing but phrases and characters: then what is demanded is all."""
         self.only_counts = self._has_only_counts()
@@ -274,95 +262,20 @@ class TermMachine:
         bounds = (low, NEVER if high is None else high)
         return tuple(bounds if each == unit else FREE for each in self.counts.units)
 
-    def at_least(self, goals: tuple[Goal, ...], atoms: Atoms, count: int, reach: Reach, unfinished: int) -> int:
-        """A number of tokens, each of which reaches so far, below which none of these goals is gone to its end."""
-        values, flags = self.counts.unpack(count), self.counts.flags(count)
-        if len(goals) == 1:
-            return self._length_of(goals[0], atoms, values, flags, reach, unfinished)
-        return min((self._length_of(goal, atoms, values, flags, reach, unfinished) for goal in goals), default=NEVER)
-
-    def _length_of(
-        self, goal: Goal, atoms: Atoms, values: tuple[int, ...], flags: int, reach: Reach, unfinished: int
-    ) -> int:
-        num_bytes, num_characters, bounds, wanted, unwanted, _ = goal
-        if unwanted & flags:
-            return NEVER
-        num_tokens = 0
-        for at, (low, high) in enumerate(bounds):
-            value = values[at]
-            if value > high:
-                return NEVER
-            unit = self.counts.units[at]
-            if value < low:
-                more = low - value
-                if unit in self._parts:
-                    slot, machine = self._parts[unit]
-                    missing = machine.missing(atoms[slot], more)
-                    num_tokens = max(num_tokens, -(-more // reach.words))
-                    # of a character that may turn out to be white space the machine knows the rest
-                    rest = 0 if machine.is_inside(atoms[slot]) else unfinished
-                    num_bytes = max(num_bytes, missing.num_bytes + rest)
-                    num_characters = max(num_characters, missing.num_characters)
-                elif unit == "characters":
-                    num_characters = max(num_characters, more)
-                else:
-                    num_tokens = max(num_tokens, more)
-        avoiding = self._avoid(goal)
-        if avoiding is not None:
-            missed = avoiding.missing(atoms[self._finds], wanted & ~flags)
-            if missed >= NEVER:
-                return NEVER
-            num_characters = max(num_characters, missed)
-        elif wanted & ~flags:
-            text, left = atoms[self._finds], wanted & ~flags & self._wanted
-            num_bytes = max(num_bytes, self._shortest.least(text, left) + unfinished * self._is_ascii)
-            num_characters = max(num_characters, self._fewest.least(text, left))
-        num_tokens = max(num_tokens, -(-max(num_bytes, num_characters + unfinished) // reach.bytes))
-        for index, more in ((self._characters, num_characters), (self._tokens, num_tokens)):
-            if index is not None and values[index] + more > bounds[index][1]:
-                return NEVER
-        return num_tokens
-
-    def distances(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray, flags: IntArray) -> Distances:
-        """The least that is missing, for many places at once, where there are only phrases.
-
-        A row of `atoms` and `values` for each, and a column of `flags`, whose rows are `Counts.flag_lanes`.
-        """
-        texts = atoms[:, self._finds] if self._finder else np.zeros(len(atoms), dtype=np.intp)
-        least, room = np.full(len(atoms), NEVER), np.zeros(len(atoms), dtype=np.intp)
-        for goal in goals:
-            low, high = np.array(goal.bounds, dtype=np.intp).reshape(-1, 2).T
-            lanes = self.counts.flag_lanes(goal.wanted)
-            wanted = [lane & ~raised for lane, raised in zip(lanes, flags, strict=True)]
-            more = np.maximum(low - values, 0)
-            avoiding = self._avoid(goal)
-            if avoiding is not None:
-                demanded = avoiding.missing_of_all(texts, wanted, FLAGS_IN_LANE)
-                for raised, bits in zip(flags, self.counts.flag_lanes(goal.unwanted), strict=True):
-                    demanded[(raised & bits) != 0] = NEVER
-            else:
-                demanded = self._shortest.least_of_all(texts, wanted)
-            after = values.copy()
-            if self._characters is not None:
-                np.maximum(demanded, more[:, self._characters], out=demanded)
-                after[:, self._characters] += demanded
-            within = (after <= high).all(axis=1) & (demanded < NEVER)
-            np.minimum(least, demanded, out=least, where=within)
-            if self._characters is not None:
-                left = high[self._characters] - after[:, self._characters]
-                np.maximum(room, left, out=room, where=within)
-        return Distances(least, room)
-
     def _has_only_phrases(self) -> bool:
         """True if nothing else takes part, and what is demanded can be said without saying anything that is counted."""
-        units = all(unit == "characters" for unit in self.counts.units)
+        units = all(unit in ("characters", "words") for unit in self.counts.units)
         plain = len(self._contents) == len(self.stops.machines) and not self.stops.cutting
         goals = self._goals_of(self.term, (), 0) if units and plain else ()
+        if "words" in self.counts.units:  # what is missing is one word at most
+            at = self._units["words"]
+            one_word = all(not goal.unwanted and goal.bounds[at][0] == 0 for goal in goals)
+            goals = goals if one_word and self.missing.is_one_word else ()
         return (
             bool(goals)
             and all(goal.is_exact for goal in goals)
-            and self._is_ascii
-            and all(not goal.unwanted or self._avoid(goal) is not None for goal in goals)
+            and self.missing.is_ascii
+            and all(not goal.unwanted or self.missing.avoid(goal) is not None for goal in goals)
         )
 
     def _has_only_counts(self) -> bool:
@@ -382,17 +295,6 @@ class TermMachine:
             and any(each in spare for each in string.ascii_letters.encode())
             and all(goal.is_exact for goal in self._goals_of(self.term, (0,) * len(self.machines), 0))
         )
-
-    def _avoid(self, goal: Goal) -> Avoiding | None:
-        """Phrases that are missing while others must not be said on the way to the goal; None if there are many."""
-        if not goal.unwanted:
-            return None
-        key = goal.wanted, goal.unwanted
-        if key not in self._avoiding:
-            assert self._finder is not None, "what is unwanted has a flag"
-            few = goal.wanted.bit_count() <= FEW and self._finder.is_plain
-            self._avoiding[key] = Avoiding(self._finder, *key, self.counts.flags_at) if few else None
-        return self._avoiding[key]
 
 
 def _atoms(term: Term) -> Iterator[Term]:

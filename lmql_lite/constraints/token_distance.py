@@ -5,8 +5,9 @@ Every byte is a step, too: where a model's vocabulary lacks one, nothing can be 
 
 from __future__ import annotations
 
-from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.search import DistanceSearch, Edge, Reach
+from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.constraints.walk import walk
 

@@ -67,10 +67,11 @@ class WordMachine:
     def __init__(self, marks: bytes) -> None:
         self._marks = marks
         self._spaces = charset(joined((ord(space), ord(space)) for space in SPACES))
-        self._width = len(self._spaces.nodes)
-        self._moves: list[Moves] = [self._expand(state) for state in range(3 * self._width)]
+        self.width = len(self._spaces.nodes)
+        """States below it are outside of a word."""
+        self._moves: list[Moves] = [self._expand(state) for state in range(3 * self.width)]
         self._next = [self._distances(character_only) for character_only in (False, True)]
-        self._again = [min(each[INSIDE * self._width], each[AFTER * self._width]) for each in self._next]
+        self._again = [min(each[INSIDE * self.width], each[AFTER * self.width]) for each in self._next]
         """From where a word or sentence has just begun."""
 
     def moves(self, state: int) -> Moves:
@@ -78,31 +79,36 @@ class WordMachine:
 
     def is_inside(self, state: int) -> bool:
         """True if the text ends inside a character that may turn out to be white space."""
-        return bool(state % self._width)
+        return bool(state % self.width)
 
     def begins(self, before: int, after: int) -> bool:
         """True if a word or sentence begins on the way from one state to the next."""
-        return before < self._width <= after
+        return before < self.width <= after
 
     def missing(self, state: int, how_many: int) -> Need:
         """The least that has to be said until so many more have begun, at least one."""
         more = how_many - 1
         return Need(self._next[0][state] + more * self._again[0], self._next[1][state] + more * self._again[1])
 
+    def most_missing(self, how_many: int) -> Need:
+        """The same where the most is missing."""
+        more = how_many - 1
+        return Need(max(self._next[0]) + more * self._again[0], max(self._next[1]) + more * self._again[1])
+
     def _expand(self, state: int) -> Moves:
-        mode, place = divmod(state, self._width)
+        mode, place = divmod(state, self.width)
         special: dict[int, int] = {}
         for low, high, after in self._spaces.nodes[self._spaces.root - place]:
             at_end = BETWEEN if mode == AFTER or not self._marks else mode
-            then = at_end * self._width if after == DONE else mode * self._width + self._spaces.root - after
+            then = at_end * self.width if after == DONE else mode * self.width + self._spaces.root - after
             special.update(dict.fromkeys(range(low, high + 1), then))
-        special.update(dict.fromkeys(self._marks, AFTER * self._width))
-        return Moves(special, INSIDE * self._width)
+        special.update(dict.fromkeys(self._marks, AFTER * self.width))
+        return Moves(special, INSIDE * self.width)
 
     def _distances(self, character_only: bool) -> list[int]:
         """Dijkstra from every state to the next beginning, in bytes or in characters."""
         found = []
-        for start in range(3 * self._width):
+        for start in range(3 * self.width):
             queue = [(0, start)]
             known = {start: 0}
             nearest = NEVER
@@ -110,7 +116,7 @@ class WordMachine:
                 far, here = heappop(queue)
                 moves = self._moves[here]
                 for byte, after in [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]:
-                    if starts_character(byte) == bool(here % self._width):
+                    if starts_character(byte) == bool(here % self.width):
                         continue  # no text goes on like this
                     cost = far + (starts_character(byte) if character_only else 1)
                     if self.begins(here, after):
@@ -139,6 +145,9 @@ class LineMachine:
     def missing(self, state: int, how_many: int) -> Need:
         """As `WordMachine.missing`: the first of them ends the line that the text is in."""
         return Need(how_many + state, how_many + state)
+
+    def most_missing(self, how_many: int) -> Need:
+        return self.missing(INSIDE, how_many)
 
 
 Parts = WordMachine | LineMachine

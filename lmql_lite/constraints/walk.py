@@ -7,17 +7,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.counters import COUNTS_IN_LANE, FLAGS_IN_LANE, LANE_BITS, Counts
 from lmql_lite.constraints.simplify import characters
-from lmql_lite.constraints.vocabulary import Flags, IntArray, Vocabulary
+from lmql_lite.constraints.step_table import NOWHERE
+from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
 
 Lanes = tuple[IntArray, ...]
 """What was added on the way to nodes, as `Counts.lanes` packs it."""
 NONE = np.empty(0, dtype=np.intp)
 DEAD_END = NOWHERE << 8
-FEW_KEYS = 16
+FEW_KEYS = 4
 """Times as many numbers as there are places are still counted in a table."""
+LARGEST_KEY = 2**62
+HASH = np.uint64(0x9E3779B97F4A7C15)
+"""Multiplied by this, numbers spread over their upper bits (Knuth, Fibonacci hashing)."""
 SPARSE = 4
 """Where less than one in so many nodes is alive, or differs, only those are followed."""
 
@@ -65,11 +69,13 @@ class Ranges(NamedTuple):
     pair: IntArray
     pairs: Pairs
 
-    def but(self, is_changed: Flags, others: Ranges) -> Ranges:
-        """Those at nodes that did not change, and others."""
-        if not self.first.size:
-            return others
-        kept = ~is_changed[self.node]
+    def but(self, changed: IntArray, others: Ranges) -> Ranges:
+        """Those at nodes that did not change, and others. `changed` are in ascending order."""
+        if not self.first.size or not changed.size:
+            return others if others.first.size else self
+        kept = changed.take(changed.searchsorted(self.node), mode="clip") != self.node
+        if not others.first.size and kept.all():
+            return self
         columns = zip(self[:3], others[:3], strict=True)
         first, end, node = [np.append(column[kept], more) for column, more in columns]
         pair = np.append(self.pair[kept], others.pair + self.pairs.states.size)
@@ -80,11 +86,11 @@ class Walk(NamedTuple):
     """Places that all tokens lead to from one state.
 
     `place` is which of `pairs` a token leads to, an end state and what was added to the counts: of every token of the
-    vocabulary, or where few lead somewhere, of `tokens`. A stop is reached inside or at the end of the texts in
+    vocabulary, or of `tokens`, where the others lead nowhere, or, from a state that `is_like` another one, to where
+    they lead from that. A stop is reached inside or at the end of the texts in
     `stops`: those are free to run on past it, also where their own end is not alive (S14). The texts in `passing`
     have a value inside them that may be complete, and go on with what follows the hole (S16). `nodes` are the states
-    of all nodes of the trie, times 256, and what was added on the way to them, where they were all walked to. A walk
-    that `is_like` another one has the pairs that it adds to those.
+    of all nodes of the trie, times 256, and what was added on the way to them, where they were all walked to.
     """
 
     tokens: IntArray | None
@@ -148,7 +154,7 @@ class Walker:
         states = np.full(trie.first.size, DEAD_END, dtype=np.intp)
         lanes = tuple(np.zeros(trie.first.size, dtype=np.intp) for _ in range(self._num_lanes))
         states[0] = start << 8
-        for low, high in pairwise(trie.levels[1:]):
+        for depth, (low, high) in enumerate(pairwise(trie.levels[1:])):
             parents = trie.parent[low:high]
             places = states.take(parents, mode="clip")
             places += trie.byte[low:high]
@@ -156,7 +162,7 @@ class Walker:
             for lane, added in enumerate(lanes):
                 here = added.take(parents, mode="clip", out=added[low:high])
                 self._add(lane, here, places)
-            if above.size and above.max() == DEAD_END:
+            if depth % 8 == 7 and above.max() == DEAD_END:
                 break
         return self._result(states, lanes)
 
@@ -201,15 +207,10 @@ class Walker:
 
     def _like(self, similar: Walk, nodes: IntArray, states: IntArray, lanes: Lanes) -> Walk:
         """Another walk, but for some nodes."""
-        is_changed = np.zeros(self._trie.first.size, dtype=np.bool_)
-        is_changed[nodes] = True
         self._collect_borders(nodes, states, lanes)
-        tokens, pair, pairs = self._ends(nodes, states, lanes)
-        place = similar.place.copy()
-        place[tokens] = pair + similar.pairs.states.size
-        stops = similar.stops.but(is_changed, self._ranges(self._stops))
-        passing = similar.passing.but(is_changed, self._ranges(self._passing))
-        return Walk(None, place, pairs, stops, passing, is_like=True)
+        ends = self._ends(nodes, states, lanes)
+        stops = similar.stops.but(nodes, self._ranges(self._stops))
+        return Walk(*ends, stops, similar.passing.but(nodes, self._ranges(self._passing)), is_like=True)
 
     def _result(self, states: IntArray, lanes: Lanes) -> Walk:
         """From the states of all nodes."""
@@ -312,7 +313,7 @@ class Walker:
         key, size = states, int(states.max(initial=0)) + 1
         for part in parts:
             values, most = part, int(part.max(initial=0)) + 1
-            if size * most > FEW_KEYS * (states.size + 64):
+            if size * most > LARGEST_KEY:
                 distinct, key = _distinct(key)
                 distinct_values, values = _distinct(part)
                 size, most = distinct.size, distinct_values.size
@@ -351,10 +352,26 @@ class _Ranges:
 
 def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     """The distinct values, none below 0, and for each value which of them it is."""
-    if values.size == 0 or int(values.max()) > FEW_KEYS * (values.size + 64):
-        distinct, which = np.unique(values, return_inverse=True)
-        return distinct, which
+    most = int(values.max(initial=0))
+    if most > FEW_KEYS * (values.size + 64):
+        return _distinct_large(values)
     distinct = np.flatnonzero(np.bincount(values))
-    numbers = np.empty(int(values.max()) + 1, dtype=np.intp)
+    numbers = np.empty(most + 1, dtype=np.intp)
     numbers[distinct] = np.arange(distinct.size)
     return distinct, numbers.take(values, mode="clip")
+
+
+def _distinct_large(values: IntArray) -> tuple[IntArray, IntArray]:
+    """The same by a table of hashes: only those whose slot has gone to another value are sorted."""
+    bits = values.size.bit_length()
+    slots = (values.astype(np.uint64) * HASH >> np.uint64(64 - bits)).astype(np.intp)
+    owners = np.full(1 << bits, -1, dtype=np.intp)
+    owners[slots] = values
+    lost = (owners.take(slots) != values).nonzero()[0]
+    used = (owners >= 0).nonzero()[0]
+    others, which_other = np.unique(values[lost], return_inverse=True)
+    distinct = np.append(owners[used], others)
+    owners[used] = np.arange(used.size)
+    which = owners.take(slots)
+    which[lost] = used.size + which_other
+    return distinct, which

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from lmql_lite.constraints.atoms import NEVER
-from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
+from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.terms import (
     And,
     Begins,

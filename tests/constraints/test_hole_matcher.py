@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints import automaton as automata
 from lmql_lite.constraints import masks as walks
-from lmql_lite.constraints.automaton import NOWHERE, Automaton
+from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.masks import MASKS_BYTES, Recent
+from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.terms import (
     And,
     Begins,

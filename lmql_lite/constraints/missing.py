@@ -1,0 +1,181 @@
+"""What is missing of a term's goals: at one place, at many places at once, or wherever the most is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.constraints.atoms import NEVER, UNFINISHED, Atoms
+from lmql_lite.constraints.counters import FLAGS_IN_LANE, Counts, Goal
+from lmql_lite.constraints.phrases import FlaggedPhrases
+from lmql_lite.constraints.search import Reach
+from lmql_lite.constraints.superstrings import FEW, Avoiding, Superstrings
+from lmql_lite.constraints.units import Parts, Unit, WordMachine
+
+IntArray = NDArray[np.intp]
+
+AT_ONCE = 2**18
+"""Places times goals that are judged in one step."""
+
+
+class Margin(NamedTuple):
+    """How much of each count may be added, and which flags must not be raised, so that a goal can be reached from any
+    state, in so many bytes at most. It is exact where nothing is missing: then no more may be added."""
+
+    left: tuple[int, ...]
+    unwanted: int
+    num_bytes: int
+    is_exact: bool
+
+
+class Missing:
+    """`parts` are the machines that count, with the places of their states; `wanted` are the phrases of the first
+    flags, `finder` finds all that have one, and `finds` is the place of its state."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        parts: dict[Unit, tuple[int, Parts]],
+        wanted: list[bytes],
+        finder: FlaggedPhrases | None,
+        finds: int,
+    ) -> None:
+        self.counts = counts
+        self._parts = parts
+        self._finder, self._finds = finder, finds
+        self._units = {unit: index for index, unit in enumerate(counts.units)}
+        self._characters, self._tokens = self._units.get("characters"), self._units.get("tokens")
+        self._wanted = (1 << len(wanted)) - 1
+        texts = finder.texts if finder else [b""]
+        self._shortest = Superstrings(wanted, texts)
+        self.is_ascii, self.crowd = all(map(bytes.isascii, wanted)), self._shortest.crowd
+        self._fewest = self._shortest if self.is_ascii else Superstrings(wanted, texts, characters=True)
+        self._avoiding: dict[tuple[int, int], Avoiding | None] = {}
+        self.is_one_word = not any(any(map(str.isspace, phrase.decode("utf-8", "ignore"))) for phrase in wanted)
+        """Whether all phrases that are wanted can be said in one word."""
+        words = parts.get("words")
+        self._words = (words[0], words[1]) if words and isinstance(words[1], WordMachine) else None
+
+    def at_least(self, goals: tuple[Goal, ...], atoms: Atoms, count: int, reach: Reach, unfinished: int) -> int:
+        """A number of tokens, each of which reaches so far, below which none of these goals is gone to its end."""
+        values, flags = self.counts.unpack(count), self.counts.flags(count)
+        if len(goals) == 1:
+            return self._length_of(goals[0], atoms, values, flags, reach, unfinished)
+        return min((self._length_of(goal, atoms, values, flags, reach, unfinished) for goal in goals), default=NEVER)
+
+    def _length_of(
+        self, goal: Goal, atoms: Atoms, values: tuple[int, ...], flags: int, reach: Reach, unfinished: int
+    ) -> int:
+        num_bytes, num_characters, bounds, wanted, unwanted, _ = goal
+        if unwanted & flags:
+            return NEVER
+        num_tokens = 0
+        for at, (low, high) in enumerate(bounds):
+            value = values[at]
+            if value > high:
+                return NEVER
+            unit = self.counts.units[at]
+            if value < low:
+                more = low - value
+                if unit in self._parts:
+                    slot, machine = self._parts[unit]
+                    missing = machine.missing(atoms[slot], more)
+                    num_tokens = max(num_tokens, -(-more // reach.words))
+                    # of a character that may turn out to be white space the machine knows the rest
+                    rest = 0 if machine.is_inside(atoms[slot]) else unfinished
+                    num_bytes = max(num_bytes, missing.num_bytes + rest)
+                    num_characters = max(num_characters, missing.num_characters)
+                elif unit == "characters":
+                    num_characters = max(num_characters, more)
+                else:
+                    num_tokens = max(num_tokens, more)
+        avoiding = self.avoid(goal)
+        if avoiding is not None:
+            missed = avoiding.missing(atoms[self._finds], wanted & ~flags)
+            if missed >= NEVER:
+                return NEVER
+            num_characters = max(num_characters, missed)
+        elif wanted & ~flags:
+            text, left = atoms[self._finds], wanted & ~flags & self._wanted
+            num_bytes = max(num_bytes, self._shortest.least(text, left) + unfinished * self.is_ascii)
+            num_characters = max(num_characters, self._fewest.least(text, left))
+            if self._words and self.is_one_word and atoms[self._words[0]] < self._words[1].width:
+                at = self._units["words"]
+                if values[at] >= bounds[at][1]:
+                    return NEVER
+        num_tokens = max(num_tokens, -(-max(num_bytes, num_characters + unfinished) // reach.bytes))
+        for index, more in ((self._characters, num_characters), (self._tokens, num_tokens)):
+            if index is not None and values[index] + more > bounds[index][1]:
+                return NEVER
+        return num_tokens
+
+    def distances(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray, flags: IntArray) -> IntArray:
+        """The bytes that are missing, NEVER where no end can be reached: for many places, where there are only phrases.
+
+        A row of `atoms` and `values` for each, and a column of `flags`, whose rows are `Counts.flag_lanes`.
+        """
+        texts = atoms[:, self._finds] if self._finder else np.zeros(len(atoms), dtype=np.intp)
+        between = atoms[:, self._words[0]] < self._words[1].width if self._words else np.zeros(len(atoms), np.bool_)
+        least: IntArray = np.full(len(atoms), NEVER, dtype=np.intp)
+        at_once = max(AT_ONCE // max(len(atoms), 1), 1)
+        for first in range(0, len(goals), at_once):
+            some = goals[first : first + at_once]
+            wanted = [lane & ~raised for lane, raised in zip(self._lanes(g.wanted for g in some), flags, strict=True)]
+            demanded = self._shortest.least_of_all(np.tile(texts, len(some)), [lane.ravel() for lane in wanted])
+            demanded = demanded.reshape(len(some), -1)
+            for at, goal in enumerate(some):
+                avoiding = self.avoid(goal)
+                if avoiding is not None:
+                    demanded[at] = avoiding.missing_of_all(texts, [lane[at] for lane in wanted], FLAGS_IN_LANE)
+            for lane, raised in zip(self._lanes(g.unwanted for g in some), flags, strict=True):
+                demanded[(lane & raised) != 0] = NEVER
+            begins = between & (demanded > 0)
+            for unit, here in zip(self.counts.units, values.T, strict=True):
+                low, high = np.array([goal.bounds[self._units[unit]] for goal in some]).T[..., None]
+                if unit == "characters":
+                    np.maximum(demanded, low - here, out=demanded)
+                demanded[here + (demanded if unit == "characters" else begins) > high] = NEVER
+            np.minimum(least, demanded.min(axis=0), out=least)
+        return least
+
+    def margins(self, goals: tuple[Goal, ...], values: tuple[int, ...], flags: int) -> list[Margin]:
+        """As if at every place the most was missing that can be missing anywhere."""
+        found = []
+        for goal in goals:
+            if goal.unwanted & flags:
+                continue
+            wanted, avoiding = goal.wanted & ~flags & self._wanted, self.avoid(goal)
+            shortest = avoiding.most(wanted) if avoiding else self._shortest.least(0, wanted)
+            fewest = shortest if avoiding else self._fewest.least(0, wanted)
+            num_bytes, num_characters = max(goal.num_bytes, shortest), max(goal.num_characters, fewest)
+            more = [max(low - value, 0) for (low, _), value in zip(goal.bounds, values, strict=True)]
+            for at, (unit, each) in enumerate(zip(self.counts.units, more, strict=True)):
+                if unit in self._parts:
+                    more[at] = max(each, shortest > 0)
+                if each and unit in self._parts:
+                    missing = self._parts[unit][1].most_missing(each)
+                    num_bytes, num_characters = max(num_bytes, missing[0]), max(num_characters, missing[1])
+            if self._characters is not None:
+                more[self._characters] = num_characters = max(num_characters, more[self._characters])
+            left = [high - here - each for (_, high), here, each in zip(goal.bounds, values, more, strict=True)]
+            num_bytes = max(num_bytes, num_characters) + max(UNFINISHED)
+            found.append(Margin(tuple(left), goal.unwanted, num_bytes, not (wanted or any(more))))
+        return found
+
+    def _lanes(self, flags: Iterable[int]) -> list[IntArray]:
+        """Of each lane a column, a row for each of these flags."""
+        return list(np.array([self.counts.flag_lanes(each) for each in flags], dtype=np.intp).T[..., None])
+
+    def avoid(self, goal: Goal) -> Avoiding | None:
+        """Phrases that are missing while others must not be said on the way to the goal; None if there are many."""
+        if not goal.unwanted:
+            return None
+        key = goal.wanted, goal.unwanted
+        if key not in self._avoiding:
+            assert self._finder is not None, "what is unwanted has a flag"
+            few = goal.wanted.bit_count() <= FEW and self._finder.is_plain
+            self._avoiding[key] = Avoiding(self._finder, *key, self.counts.flags_at) if few else None
+        return self._avoiding[key]
