@@ -85,7 +85,7 @@ class Automaton:
         for state in (UNKNOWN, NOWHERE):  # no text ends or goes on there
             self._add(start._replace(utf8=1))
             self._ahead[state] = ()
-        self._expanded[NOWHERE] = Expanded(KINDS[0], [], [NO_STEP])
+        self._expanded[NOWHERE] = Expanded(np.full(256, DEAD, dtype=np.int16), [], [NO_STEP])
         self.start = self._number(start)
 
     # Building ----------------------------------------------------------------------------------------------------
@@ -342,6 +342,8 @@ class Automaton:
         return self._search.is_within(most, state, count)
 
     def lives(self, state: int, count: int) -> bool:
+        if self._search.is_exact and self.counts.units:  # they seldom come again
+            return self.at_least(state, count) < NEVER
         return self._search.distance(state, count) < NEVER
 
     def witness(self, state: int, count: int) -> Witness | None:

@@ -97,7 +97,7 @@ class DistanceSearch:
         self._graph = graph
         self._counts = counts
         self._is_plain = is_plain
-        self._is_exact = is_plain or is_exact
+        self.is_exact = is_plain or is_exact
         self._term = term
         self._lock = RLock()
         self._witnesses: dict[int, tuple[Witness, ...]] = {}
@@ -120,7 +120,7 @@ class DistanceSearch:
     def is_within(self, most: int, state: int, count: int) -> bool:
         """True if it is not farther than so many steps; a way that is known already answers at once."""
         known = self._distances.get((state, count))
-        if known is not None or self._is_exact:
+        if known is not None or self.is_exact:
             return self.distance(state, count) <= most
         if self._graph.at_least(state, count) > most:
             return False
@@ -162,7 +162,7 @@ class DistanceSearch:
         """
         start = (state, count)
         least = self._graph.at_least(state, count)
-        is_known = self._is_plain or (self._is_exact and not to_the_end)
+        is_known = self._is_plain or (self.is_exact and not to_the_end)
         if is_known or self._graph.ends(state, count) or least >= NEVER:
             return self._distances.setdefault(start, 0 if self._graph.ends(state, count) else least)
         for witness in self._witnesses.get(state, ()):
