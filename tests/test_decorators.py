@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -453,6 +455,20 @@ def broken() -> None:
     """lq
     "[X
     """
+
+
+@pytest.mark.parametrize("line", ["print('done')", "yield 3", "seen = 3", "for _ in ():\n        pass"])
+def test_code_after_the_docstring_was_ignored_in_silence(line: str, tmp_path: Path) -> None:
+    query = f'@lq.query\ndef made():\n    """lq\n    "[X]"\n    """\n    {line}\n    return 3\n'
+    module = tmp_path / "made.py"
+    module.write_text(f"import lmql_lite as lq\n\n{query}", "utf-8")
+    outside = f"first = 1\n{query.replace('lq.query', 'query')}"
+    for run, place in ((lambda: runpy.run_path(str(module)), 8), (lambda: lq.compile(outside), 7)):
+        with pytest.raises(lq.QueryError, match="the code after the docstring of made never runs") as caught:
+            run()
+        span = caught.value.span
+        assert span and (span.line, span.column, span.source) == (place, 5, line)
+        assert "into the docstring" in (caught.value.hint or "")
 
 
 def test_a_lambda_has_no_docstring():

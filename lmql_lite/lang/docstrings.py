@@ -24,6 +24,9 @@ from lmql_lite.lang.source import Problems, Source
 OFFERED = "query"
 """The decorator, which needs no import."""
 
+NEVER = "the code after the docstring of {} never runs: the docstring is the query"
+INSIDE = "move it into the docstring; a last line `raise NotImplementedError` is for type checkers"
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -44,10 +47,24 @@ def docstring(function: FunctionType) -> Source:
     first = definition.body[0]
     if ast.get_docstring(definition) is None or not isinstance(first, ast.Expr):
         return _query_text(function, name, "", first_line)
+    if code := _code_after(definition):
+        ast.increment_lineno(code, first_line - 1 - is_indented)
+        place = PythonReader(Source(name, "".join(lines), first_line), Problems()).span(code)
+        raise QueryError(NEVER.format(function.__name__), span=place, hint=INSIDE)
     literal = (ast.get_source_segment(source, first.value) or "").lstrip("rRuU")
     marks = 3 if literal[:3] in ("'''", '"""') else 1
     text = _without_margin(literal[marks:-marks], first.col_offset)
     return _query_text(function, name, text, first_line + first.lineno - 1 - is_indented)
+
+
+def _code_after(function: Function) -> ast.stmt | None:
+    """First statement after the docstring that would do something. A `return` tells type checkers what is returned, and
+    Python what the function reads of those around it."""
+    for each in function.body[1:]:
+        is_constant = isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
+        if not is_constant and not isinstance(each, ast.Pass | ast.Raise | ast.Assert | ast.Return):
+            return each
+    return None
 
 
 def _without_margin(text: str, margin: int) -> str:
@@ -130,6 +147,8 @@ def read(tree: ast.AST, python: PythonReader) -> Iterator[Embedded]:
         text = _text(node, python)
         if text is None:
             continue
+        if code := _code_after(node):
+            python.problems.add(NEVER.format(node.name), python.span(code), INSIDE)
         try:
             yield Embedded(node.decorator_list[0].lineno, node, text, parse(_source(text)))
         except QueryError as error:
