@@ -165,7 +165,7 @@ def test_a_condition_of_lmql_that_is_not_here_says_so(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Person", "int"])
 def test_a_type_in_where_is_refused_before_a_model_is_asked(kind: str) -> None:
-    with pytest.raises(lq.QueryError, match="the type of a hole stands at the hole") as caught:
+    with pytest.raises(lq.QueryError, match="the type of a hole is written inside its brackets") as caught:
         lq.compile(f'"Say [X]" where type(X) is {kind}')
     assert caught.value.hint == f"write [X: {kind}] in the prompt"
 

@@ -101,7 +101,7 @@ def test_a_score_can_be_awaited_and_asked_for_inside_a_running_loop(session: lq.
     [
         ("x", [], "there are no options"),
         ("x", "yes", "the options are a list of texts"),
-        ("x", ["a", "a"], "the option 'a' is there twice"),
+        ("x", ["a", "a"], "the option 'a' is repeated"),
         ("x", [""], "option 1 is empty"),
         (None, ["a"], "a prompt is a text; this is None"),
     ],

@@ -291,7 +291,7 @@ class BlockParser(LineParser):
         read = tuple(case for case in cases if case)
         for case in read[:-1]:
             if case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None:
-                message = "this 'case' takes whatever is left, and others follow"
+                message = "this 'case' matches everything, so that no case after it is reached"
                 self.problems.add(message, self._word(case.span, "case"), "put it last")
         if not isinstance(statement, ast.Match) or len(read) < len(cases):
             return None

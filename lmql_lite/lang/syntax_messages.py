@@ -50,7 +50,7 @@ MISTAKEN = {
     "from": "write: from MODULE import NAME",
     **dict.fromkeys(
         ("where", "distribution"),
-        "it stands behind a prompt; a string in a function is none, unless it is the docstring of a @query",
+        "it follows a prompt; a string in a function is not a prompt, except in the docstring of a @query",
     ),
 }
 
@@ -88,7 +88,7 @@ def missing_operator(rest: str) -> tuple[int, str, str] | None:
     none that is known."""
     for word in AN_OPERATOR.finditer(rest):
         if word.group(1) in WORDED:
-            return word.start(1), f"'{word.group(1)}' is no operator", WORDED[word.group(1)]
+            return word.start(1), f"'{word.group(1)}' is not an operator", WORDED[word.group(1)]
     if empty := EMPTY_INDEX.search(rest):
         return (
             empty.start(),
@@ -107,7 +107,7 @@ def sentence(message: str, rest: str) -> tuple[str, str | None]:
         if part in message:
             return better, hint
     if any(quote in message for quote in CURLED):
-        return "a curly quote is no quote for Python", 'write straight ones: "..."'
+        return "Python does not accept curly quotes", 'write straight ones: "..."'
     if "invalid syntax" not in message:
         return lowered(message), None
     if rest[:1] in ('"', "'"):
@@ -132,5 +132,5 @@ def said_by_compiler(message: str) -> str:
     """Message of Python's compiler. A query is not a function, so its message for a `yield` would mislead."""
     word = message.split("'")[1] if message.count("'") > 1 else message.partition(" ")[0]
     if ("outside" in message and "function" in message) or "at module level" in message:
-        return f"'{word}' can stand only inside a function, and a query is none"
+        return f"'{word}' can stand only inside a function, and a query is not a function"
     return lowered(message)

@@ -30,8 +30,7 @@ from lmql_lite.models.base import ModelObject, PassCounts, ScoreRequest
 from lmql_lite.models.checkpoint import AS_STATED, Checkpoint, LoadOptions, is_out_of_memory, loading
 from lmql_lite.models.encoding import EMBEDDINGS, TOKENS, ItemEncoder
 from lmql_lite.models.kv_tiers import kv_engine
-from lmql_lite.models.media_kv import MediaKV, MediaPrefix
-from lmql_lite.models.media_path import Unfolded, unfolded
+from lmql_lite.models.media_path import MediaKV, MediaPrefix, Unfolded, unfolded
 
 if TYPE_CHECKING:
     import torch

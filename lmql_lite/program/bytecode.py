@@ -21,7 +21,7 @@ def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
         tree = ast.fix_missing_locations(tree)
         code: CodeType = compile(tree, span.name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else "this is nested too deeply or holds no valid text"
+        reason = error.msg if isinstance(error, SyntaxError) else "this is nested too deeply or is not valid text"
         raise QueryError(reason, span=span) from None
     return code
 

@@ -217,7 +217,7 @@ class GuidingParts:
             return condition, node
         if "TOKENS" in functions:
             raise QueryError(
-                f"how many tokens [{self._hole}] has cannot be joined by `or` with what only Python can judge",
+                f"a bound on the tokens of [{self._hole}] cannot be joined by `or` with what only Python can judge",
                 span=part.span,
                 hint="count its characters or words instead",
             )

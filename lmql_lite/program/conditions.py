@@ -82,7 +82,7 @@ class OtherHoles:
                 value = evaluate(code)
                 if isinstance(value, int | float | date | Enum):
                     kind = "number" if type(value) in (int, float) else type(value).__name__
-                    sentence = f"`{clause.source}` reads [{name}], which is the {kind} {value} by then: {error}"
+                    sentence = f"`{clause.source}` reads [{name}], which is then the {kind} {value}: {error}"
                     hint = f"write str({name}) for its text"
                     raise ConstraintError(sentence, span=clause, hint=hint) from error
             raise

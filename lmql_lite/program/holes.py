@@ -93,7 +93,7 @@ class Holes:
         name = ast.unparse(function)
         if not isinstance(function, ast.Name) or name.lower() not in DECODERS:
             problem = decoder_problem(name)
-            hint = f"a query that fills the hole stands behind it: [{hole}: {ast.unparse(node)}]"
+            hint = f"a query that fills the hole follows its name: [{hole}: {ast.unparse(node)}]"
             near = problem.hint if problem and problem.hint and problem.hint.startswith("did you mean") else hint
             raise QueryError(f"no decoder is called {name!r}", span=span_of(function, call.span), hint=near)
         name = decoder_named(name)

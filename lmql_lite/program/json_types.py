@@ -75,7 +75,7 @@ def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
     try:
         rules = grammar(schema)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConstraintError(f"the JSON Schema of [{name}] is no JSON: {error}", span=span) from None
+        raise ConstraintError(f"the JSON Schema of [{name}] is not JSON: {error}", span=span) from None
     refuse_impossible(rules, name, span)
     return JsonType(schema, finite_json, is_list=schema.get("type") == "array")
 
@@ -156,7 +156,7 @@ def _no_type(annotation: object, name: str, span: Span, error: Exception | None 
         hint = str(error).partition("\n")[0]
     else:
         hint = TYPES
-    return wrong(span, f"the type of [{name}] is none that text could spell", annotation, hint)
+    return wrong(span, f"the type of [{name}] cannot be spelled as text", annotation, hint)
 
 
 def _has_length(annotation: object) -> bool:

@@ -73,7 +73,7 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
             hint = f"write len({ast.unparse(left)}) {symbol} {ast.unparse(right)}"
             return "this len(...) closes after the comparison instead of before it", hint
         case ast.Call(ast.Name("len"), given, []) if len(given) != 1 and reads(node, hole):
-            return f"len takes one value, and here it is given {len(given)}", f"write len({hole})"
+            return f"len takes one value, and this call has {len(given)}", f"write len({hole})"
         case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in NUMBERS or name in UNITS:
             return f"{name} is a function and takes parentheses", f"write {name}({hole})"
         case ast.Call(ast.Name(name)) if name == hole and name not in EXAMPLES:
@@ -88,7 +88,7 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
         case ast.BinOp(left, ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Pow(), right):
             texts = [each for each in (left, right) if _kind(each, hole) == "text"]
             if any(reads(each, hole) for each in texts):
-                return f"[{hole}] is text and cannot be calculated with", f"write int({hole}), or [{hole}: int]"
+                return f"[{hole}] is text, and text has no arithmetic", f"write int({hole}), or [{hole}: int]"
     return None
 
 
@@ -105,7 +105,7 @@ def _of_comparison(
     for left, operator, right in zip(sides, operators, sides[1:], strict=False):
         if isinstance(operator, ast.Is | ast.IsNot) and reads(left, hole) and _kind(right, hole):
             symbol = "==" if isinstance(operator, ast.Is) else "!="
-            return "'is' compares objects, not what they say", f"write {symbol}"
+            return "'is' compares objects, not their text", f"write {symbol}"
         if isinstance(operator, ORDER) and {_kind(left, hole), _kind(right, hole)} == {"text", "number"}:
             text = left if _kind(left, hole) == "text" else right
             if reads(text, hole):

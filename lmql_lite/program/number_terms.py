@@ -194,7 +194,7 @@ def number_in(kind: Kind, span: Span, value: object, inside: bool = True) -> Ter
         for each in among:
             floats.append(_bound(span, "float", each))
             if len(floats) > AT_ONCE:
-                sentence = f"float() of a hole is compared with up to {AT_ONCE} numbers one by one, and these are more"
+                sentence = f"float() of a hole is compared with at most {AT_ONCE} numbers one by one"
                 raise ConstraintError(sentence, span=span, hint="write bounds, such as 3 <= float(X) < 9")
         return (formats.one_of_numbers if inside else formats.none_of_numbers)(floats, span)
     term: Term
@@ -220,7 +220,7 @@ def _collection(span: Span, sentence: str, value: object) -> Iterable[object]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise wrong(span, sentence, value, "[3, 5, 8] or range(3, 9)")
     if isinstance(value, range) and abs(value.step) > 1 and value and (value[-1] - value[0]) // value.step >= LISTED:
-        sentence = f"a range with steps lists its numbers one by one, and these are more than {LISTED:,}"
+        sentence = f"a range with steps is listed number by number, and this one has more than {LISTED:,}"
         raise ConstraintError(sentence, span=span, hint="write bounds, and leave the steps to Python: int(X) % 3 == 0")
     return value
 

@@ -60,7 +60,7 @@ def encode(span: Span, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         hint = "characters beyond \\uffff are written \\U0001f600, or as themselves"
-        raise wrong(span, "half of a surrogate pair is no text that a model could say", text, hint) from None
+        raise wrong(span, "half of a surrogate pair is not text that a model could generate", text, hint) from None
 
 
 def text_is(tidied: Tidied, kind: Kind | None, span: Span, value: object) -> Term:
@@ -194,7 +194,7 @@ def _part(text: str, first: int, last: int | None, span: Span) -> Term:
     if last is not None and (first < 0) == (last < 0) and last <= first:
         return Constant(not text, span)
     if first < 0 <= (last or 0) and last is not None:
-        sentence = "a part that begins from the end and ends from the beginning cannot be enforced"
+        sentence = "a part that begins at the end and ends at the beginning cannot be enforced"
         raise Inexact(sentence, span=span, hint="ask for one end at a time: X[:2], X[-2:]")
     width = None if last is None or (last < 0 <= first) else last - first
     if first < 0:
@@ -243,7 +243,7 @@ def fits(way: Way, span: Span, value: object) -> Term:
     pattern, flags = (value.pattern, value.flags) if isinstance(value, re.Pattern) else (value, 0)
     if not isinstance(pattern, str):
         sentence = "a regular expression is a text, or what re.compile makes of one"
-        own = f"what has its own {way}() can be asked inside a function"
+        own = f"an object with its own {way}() can be used inside a function"
         raise wrong(span, sentence, value, 'REGEX(X, r"[a-z]+")' if way == "fullmatch" else own)
     flags, whole = flags & MEANINGFUL, True
     try:
@@ -258,8 +258,8 @@ def fits(way: Way, span: Span, value: object) -> Term:
 def fits_by(way: Way, span: Span, module: object, value: object) -> Term:
     """`re.search(value, X)`, where `re` is the value of that name."""
     if module is not re:
-        sentence = "what guides the model is Python's own re, and here the name means something else"
-        raise wrong(span, sentence, module, "ask it inside a function")
+        sentence = "only Python's own re can guide the model, and this is another object"
+        raise wrong(span, sentence, module, "use it inside a function")
     return fits(way, span, value)
 
 

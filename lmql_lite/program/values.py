@@ -52,17 +52,17 @@ def texts_of(options: Any) -> tuple[str, ...]:
     if isinstance(options, str | bytes) or not isinstance(options, Iterable):
         raise InputError(f"the options are a list of texts; this is {_shown(options)}", hint='write ["yes", "no"]')
     if isinstance(options, set | frozenset):
-        raise InputError("a set of options has no order that stays", hint="write a list, or sorted(...)")
+        raise InputError("a set of options has no fixed order", hint="write a list, or sorted(...)")
     texts: dict[str, None] = {}
     for number, option in enumerate(options, start=1):
         text = _text(option, number)
         if text in texts:
             raise InputError(
-                f"the option {_shown(text)} is there twice", hint="options share one probability: each stands once"
+                f"the option {_shown(text)} is repeated", hint="options share one probability: list each once"
             )
         texts[text] = None
     if not texts:
-        raise InputError("there are no options", hint="a choice needs one at least")
+        raise InputError("there are no options", hint="a choice needs at least one")
     return tuple(texts)
 
 
@@ -70,12 +70,12 @@ def _text(option: Any, number: int) -> str:
     if isinstance(option, Enum):
         option = option.value
     if not isinstance(option, str | int | float | date):
-        raise InputError(f"option {number} is no text: {_shown(option)}", hint="write it as a text, such as str(x)")
+        raise InputError(f"option {number} is not a text: {_shown(option)}", hint="write it as a text, such as str(x)")
     text = str(option)
     if not text:
-        raise InputError(f"option {number} is empty", hint="every option has a character at least")
+        raise InputError(f"option {number} is empty", hint="an option has at least one character")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(f"option {number} has a character that no text can have: {_shown(text)}") from None
+        raise InputError(f"option {number} has a character that cannot be encoded: {_shown(text)}") from None
     return text

@@ -216,7 +216,7 @@ class Lowering:
                 return replace(negated(self.condition(operand)), span=span)
             case ast.Compare(ast.Call(ast.Name("type"), [ast.Name(self.hole)], []), _, [kind]):
                 hint = f"write [{self.hole}: {ast.unparse(kind)}] in the prompt"
-                raise QueryError("the type of a hole stands at the hole", span=span, hint=hint)
+                raise QueryError("the type of a hole is written inside its brackets", span=span, hint=hint)
             case ast.Compare(left, operators, comparators):
                 sides = [left, *comparators]
                 pairs = [
@@ -401,12 +401,11 @@ class Lowering:
                         hint=f"len({name}({self.hole})) < 20"
                         + (f"; in Python the words are {self.hole}.split()" if name == "WORDS" else ""),
                     )
-        word = next((each.id for each in words(node)), None)
-        sentence = f"{word} cannot stand inside what only Python can judge" if word else "only Python can judge this"
-        hint = "give it a clause of its own, joined by `and`" + (
-            "" if word else f"; what guides the model: {SUPPORTED}"
-        )
-        return Unguided(sentence, span=span_of(node, self.span), hint=hint)
+        sentence, hint = "only Python can judge this", "give it a clause of its own, joined by `and`"
+        for word in words(node):
+            sentence = f"{word.id} cannot be part of a condition that only Python can judge"
+            return Unguided(sentence, span=span_of(node, self.span), hint=hint)
+        return Unguided(sentence, span=span_of(node, self.span), hint=f"{hint}; conditions that guide: {SUPPORTED}")
 
 
 def _is_none(node: ast.expr) -> bool:

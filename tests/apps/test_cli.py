@@ -182,8 +182,8 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('"a[B]\nx = 1\n', 3, "q.lq:1:1", ""),
         ('"""a[B]\n', 3, "q.lq:1:1", ""),
         ('"a[B"\n', 3, "q.lq:1:3", ""),
-        ("Say hello: [GREETING]\n", 3, "q.lq:1:1: this is no Python, and a prompt stands in quotes", '"..."'),
-        ("\u201ca[B]\u201d\n", 3, "q.lq:1:1: a curly quote is no quote for Python", 'write straight ones: "..."'),
+        ("Say hello: [GREETING]\n", 3, "q.lq:1:1: this is not Python; a prompt needs quotes around it", '"..."'),
+        ("\u201ca[B]\u201d\n", 3, "q.lq:1:1: Python does not accept curly quotes", 'write straight ones: "..."'),
         (
             '"a[B: Int]"\n',
             2,
@@ -195,9 +195,9 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('argmx\n    "a[B]"\nwhere len(B) < 3\n', 3, "q.lq:1:1", "argmax"),
         ('argmax(heat=2)\n    "a[B]"\n', 3, "q.lq:1:8", "no option called 'heat'"),
         ('"a[1B]"\n', 3, "q.lq:1:4", "'1B' cannot name a hole"),
-        ('"a[B: 42]"\n', 3, "q.lq:1:7", "the type of [B] is none that text could spell"),
+        ('"a[B: 42]"\n', 3, "q.lq:1:7", "the type of [B] cannot be spelled as text"),
         ('"{:user}a[B]"\n', 5, "q.lq:1:2", "is not asked in turns"),
-        ('"a[B]" distribution B in ["a", "a"]\n', 3, "q.lq:1:26", "the option 'a' is there twice"),
+        ('"a[B]" distribution B in ["a", "a"]\n', 3, "q.lq:1:26", "the option 'a' is repeated"),
         (
             'none = []\n"a[B]" distribution B in none\n',
             4,

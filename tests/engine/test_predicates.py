@@ -356,7 +356,7 @@ def test_a_function_of_where_inside_python_is_refused_with_its_place() -> None:
         with pytest.raises(lq.QueryError) as caught:
             lq.compile(f'def f(text):\n    return True\n"[X]" where {clause} or len(X) == 2')
         assert caught.value.span is not None and caught.value.span.line == 3
-    with pytest.raises(lq.QueryError, match="how many tokens"):
+    with pytest.raises(lq.QueryError, match="a bound on the tokens"):
         lq.compile('def f(text):\n    return True\n"[X]" where len(TOKENS(X)) == 2 or f(X)')
 
 

@@ -194,7 +194,7 @@ return X
     ],
 )
 def test_an_earlier_hole_that_is_a_number_is_no_text_and_the_error_says_so(source: str) -> None:
-    with pytest.raises(lq.ConstraintError, match=r"reads \[A\], which is the number 12 by then") as error:
+    with pytest.raises(lq.ConstraintError, match=r"reads \[A\], which is then the number 12") as error:
         lq.run_sync(source, model=lq.ScriptedModel("12 34"))
     assert error.value.hint == "write str(A) for its text" and error.value.span is not None
 
@@ -253,5 +253,5 @@ def test_a_length_beside_python_failed_on_the_value_of_a_typed_hole(kind: str) -
 
 
 def test_an_earlier_hole_that_is_a_date_is_no_text_and_the_error_says_so() -> None:
-    with pytest.raises(lq.ConstraintError, match=r"reads \[A\], which is the date 2026-01-01 by then"):
+    with pytest.raises(lq.ConstraintError, match=r"reads \[A\], which is then the date 2026-01-01"):
         run('"[A: date] [B]" where len(B) < len(A)', "2026-01-01 b")

@@ -123,7 +123,7 @@ STUDY = [
         "a data class by its type",
         'from dataclasses import dataclass\n@dataclass\nclass Person:\n    name: str\n    age: int\n\n'
         '"Ada is 36.\\n[WHO]" where type(WHO) is Person',
-        refused="the type of a hole stands at the hole",
+        refused="the type of a hole is written inside its brackets",
         write="[WHO: Person]",
         line=7,
     ),

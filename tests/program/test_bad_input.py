@@ -40,7 +40,7 @@ LONG = 10**130
         (f"int(X) < {LONG}", f"{LONG}", "up to 120 digits"),
         (f"float(X) > -{LONG}", f"-{LONG}", "up to 120 digits"),
         ('float(X) < "1.5"', '"1.5"', "compared with a number"),
-        ("float(X) in range(900)", "range(900)", "up to 100 numbers"),
+        ("float(X) in range(900)", "range(900)", "at most 100 numbers"),
         ('int(X) in ["a"]', '["a"]', "compared with a number"),
         ("len(X) in range(0, 1000000, 2)", "range(0, 1000000, 2)", "more than 100,000"),
         # bounds that contradict each other
@@ -75,7 +75,7 @@ LONG = 10**130
         ('STOPS_BEFORE(X, ["b", re.compile("a{65}")])', '["b", re.compile("a{65}")]', "65 characters"),
         ('not STOPS_AT(X, "a")', 'STOPS_AT(X, "a")', "under `not`"),
         ('X == "b" or not (INT(X) and STOPS_BEFORE(X, "a"))', 'STOPS_BEFORE(X, "a")', "under `not`"),
-        ('all([STOPS_AT(X, "a")])', 'all([STOPS_AT(X, "a")])', "STOPS_AT cannot stand inside"),
+        ('all([STOPS_AT(X, "a")])', 'all([STOPS_AT(X, "a")])', "STOPS_AT cannot be part of a condition"),
         # functions of the language
         ('STOP_AT(X, "a")', "STOP_AT", "did you mean 'STOPS_AT'"),
         ('stops_at(X, "a")', "stops_at", "did you mean 'STOPS_AT'"),

@@ -210,7 +210,7 @@ def lambda_type() -> Callable[[int], int]:
     ids=lambda given: type(given).__name__,
 )
 def test_what_is_no_type_is_refused_with_a_sentence(annotation: Any) -> None:
-    with pytest.raises(ConstraintError, match=r"the type of \[X\] is none that text could spell; this is ") as caught:
+    with pytest.raises(ConstraintError, match=r"the type of \[X\] cannot be spelled as text; this is ") as caught:
         typed(annotation, "X", SPAN)
     assert caught.value.span == SPAN and caught.value.hint
     if isinstance(annotation, list | tuple):
@@ -226,9 +226,9 @@ def test_what_is_no_type_is_refused_with_a_sentence(annotation: Any) -> None:
         (enum.Enum("Odd", {"A": (1, 2)}), "which has no plain spelling"),
         ("(?=a)", "[X]"),
         ("(", "[X]"),
-        ({"a": {1}}, "is no JSON"),
+        ({"a": {1}}, "is not JSON"),
         ({"type": "integer", "minimum": 3, "maximum": 2}, "no value has this type, minimum (3) is greater"),
-        (pydantic.Json[int], "is none that text could spell"),
+        (pydantic.Json[int], "cannot be spelled as text"),
         (Annotated[list[int], pydantic.Field(min_length=3, max_length=2)], "no value has this type"),
     ],
     ids=str,
@@ -331,7 +331,7 @@ def test_which_conditions_on_a_typed_hole_guide_and_which_judge() -> None:
         ('"[X: list[int]]" where STOPS_AT(X, "]")', 'STOPS_AT(X, "]")', "STOPS_AT cannot be honoured"),
         ('"[X: list[int]]" where len(TOKENS(X)) < 9', "len(TOKENS(X)) < 9", "TOKENS cannot be honoured"),
         ('"[X: int | None]" where INT(X) or X is None', "INT(X) or X is None", "INT cannot be honoured"),
-        ('"[X: 42]"', "42", r"the type of \[X\] is none that text could spell"),
+        ('"[X: 42]"', "42", r"the type of \[X\] cannot be spelled as text"),
         ("\"[X: Literal['1', 1]]\"", "Literal['1', 1]", "are spelled"),
         ("\"[X: {'not': {}}]\"", "{'not': {}}", "cannot guide a model"),
         ("'[X: r\"(?=a)\"]'", 'r"(?=a)"', "look"),

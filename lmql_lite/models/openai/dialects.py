@@ -6,6 +6,7 @@ server refuses anyway is left out from then on (`capabilities.py`).
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
@@ -14,14 +15,19 @@ from typing import Any, Literal
 
 from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.errors import ModelError
+from lmql_lite.media import Media
 from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema, Prompt, PromptTurn
 from lmql_lite.models.grammars import gbnf
-from lmql_lite.models.openai.content_parts import content
 from lmql_lite.options import Sampling
 from lmql_lite.tokens import Tokenizer
 
 Kind = Literal["openai", "responses", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama", "unknown"]
 Body = dict[str, Any]
+
+MOST_BYTES = 20 << 20
+"""Largest item that is sent: the limit of most services."""
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_CLIPS = {"audio/wav": "wav", "audio/mpeg": "mp3"}
 
 OPTIONAL = (
     "stream_options",
@@ -371,3 +377,32 @@ def shorter(body: Body, status: int, reason: str) -> Body | None:
         return None
     name = next((name for name in (*LIMITS, "n_predict", "max_output_tokens") if name in body), None)
     return None if name is None or body[name] < 2 else body | {name: body[name] // 2}
+
+
+def content(turn: PromptTurn) -> str | list[dict[str, Any]]:
+    """Content of a turn: its text, or a list of parts where it has items. Raises InputError at the place of an item
+    that is too large or of a format that the protocol does not know."""
+    if not turn.media:
+        return turn.text
+    parts: list[dict[str, Any]] = []
+    begin = 0
+    for place, item in turn.media:
+        parts += [{"type": "text", "text": turn.text[begin:place]}] if place > begin else []
+        parts.append(_part(item))
+        begin = place
+    return parts + ([{"type": "text", "text": turn.text[begin:]}] if turn.text[begin:] else [])
+
+
+def _part(item: Media) -> dict[str, Any]:
+    if len(item.data) > MOST_BYTES:
+        problem = f"has {len(item.data) / 2**20:.1f} MiB, and a server is sent {MOST_BYTES >> 20} at most"
+        raise item.wrong(problem, "make it smaller")
+    data = base64.b64encode(item.data).decode()
+    if item.modality == "image" and item.mime in _PICTURES:
+        return {"type": "image_url", "image_url": {"url": f"data:{item.mime};base64,{data}"}}
+    if item.modality == "audio" and item.mime in _CLIPS:
+        return {"type": "input_audio", "input_audio": {"data": data, "format": _CLIPS[item.mime]}}
+    if item.modality == "video" and item.mime is not None and item.mime.startswith("video/"):
+        return {"type": "video_url", "video_url": {"url": f"data:{item.mime};base64,{data}"}}
+    known = {"image": "PNG, JPEG, GIF or WebP", "audio": "WAV or MP3", "video": "MP4 or WebM"}[item.modality]
+    raise item.wrong("is of a format that servers do not take", f"convert it to {known}")

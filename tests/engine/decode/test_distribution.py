@@ -363,14 +363,14 @@ def test_max_tokens_is_about_options_too(session: lq.Session) -> None:
     [
         ("[]", "there are no options"),
         ('["a", ""]', "option 2 is empty"),
-        ('["a", "b", "a"]', "the option 'a' is there twice"),
-        ('[1, "1"]', "the option '1' is there twice"),
-        ('["a", None]', "option 2 is no text: None"),
-        ('["a", ["b"]]', "option 2 is no text"),
+        ('["a", "b", "a"]', "the option 'a' is repeated"),
+        ('[1, "1"]', "the option '1' is repeated"),
+        ('["a", None]', "option 2 is not a text: None"),
+        ('["a", ["b"]]', "option 2 is not a text"),
         ('"abc"', "the options are a list of texts; this is 'abc'"),
         ("5", "the options are a list of texts; this is 5"),
-        ('{"a", "b"}', "a set of options has no order that stays"),
-        (r'["\ud800"]', "option 1 has a character that no text can have"),
+        ('{"a", "b"}', "a set of options has no fixed order"),
+        (r'["\ud800"]', "option 1 has a character that cannot be encoded"),
     ],
 )
 def test_options_that_are_none_are_refused_where_they_stand(session: lq.Session, options: str, sentence: str) -> None:

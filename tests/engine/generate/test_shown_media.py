@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai.content_parts import MOST_BYTES
+from lmql_lite.models.openai.dialects import MOST_BYTES
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.servers.kinds import OPENAI_CHAT, VLLM
 from tests.servers.stub import serving
