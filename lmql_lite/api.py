@@ -109,7 +109,7 @@ class Query:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it, and gives what it returns, or the `Result` where it returns nothing; of `n` > 1 a list of either.
 
-        Arguments by place are the inputs in the order of their first use. Keywords that are no inputs are options of
+        Arguments by place are the inputs in the order of their first use. Keywords that are not inputs are options of
         the run. Inside a running event loop it blocks that. Errors as in `stream`.
         """
         if len(arguments) > len(self.inputs):

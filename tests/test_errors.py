@@ -74,7 +74,7 @@ def test_what_is_no_text_is_no_query(source: object) -> None:
 
 @pytest.mark.parametrize("model", [object(), 3, lq.ScriptedModel])
 def test_what_is_no_model_is_a_model_error_that_names_it(model: object) -> None:
-    with pytest.raises(lq.ModelError, match="is no model") as caught:
+    with pytest.raises(lq.ModelError, match="is not a model") as caught:
         lq.compile('"[X]"').run_sync(model=model)  # type: ignore[call-overload]
     assert caught.value.hint
 

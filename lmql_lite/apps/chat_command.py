@@ -126,7 +126,7 @@ class Conversation:
 
         self._query = Query(with_input(query.program))
         self._has_turns = any(isinstance(op, Turn) for op in query.program.ops)
-        """False: all is one text, and the query's own text in it is no answer."""
+        """False: all is one text, and the query's own text in it is not an answer."""
         self._inputs = inputs
         self._options: Options = {**options, "n": 1, "session": Session()}
         self._is_typed = sys.stdin is not None and sys.stdin.isatty()

@@ -137,7 +137,7 @@ def explain(path: Path, request_file: Any, model: str, model_args: str | None, a
                               given.get("metadata", {}))  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(
-                f"{request_file.name} is no request", hint='{"request_type": ..., "arguments": [...]}'
+                f"{request_file.name} is not a request", hint='{"request_type": ..., "arguments": [...]}'
             ) from None
         with ResponseCache.open(path, model=model, model_args=model_args, policy=CachePolicy(mode="ro")) as cache:
             found = cache.explain(request)

@@ -148,7 +148,7 @@ def _unlikely(hole: str, options: Mapping[str, tuple[float, float]], result: Res
     found = []
     for option, (low, high) in options.items():
         if option not in shares:
-            found.append(f"{option!r} is no option of [{hole}]; there are {', '.join(map(repr, shares))}")
+            found.append(f"{option!r} is not an option of [{hole}]; there are {', '.join(map(repr, shares))}")
         elif not low <= shares[option] <= high:
             wanted = f"at least {low:g}" if shares[option] < low else f"at most {high:g}"
             found.append(f"P({hole} = {option!r}) is {shares[option]:.4f}, expected {wanted}")

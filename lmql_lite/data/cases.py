@@ -86,7 +86,7 @@ def case_files(place: Path) -> Iterator[Path]:
 
 
 def read_cases(path: Path) -> CaseFile:
-    """The cases of a file. Raises InputError, with the line of the case, for what is no case."""
+    """The cases of a file. Raises InputError, with the line of the case, for what is not a case."""
     try:
         text = path.read_text("utf-8")
         table = tomllib.loads(text)

@@ -42,12 +42,14 @@ def attempts_in(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def identity_of(folder: Path) -> dict[str, Any]:
-    """Identity of the run in a folder. Raises InputError for a folder that is no run."""
+    """Identity of the run in a folder. Raises InputError for a folder that is not a run."""
     try:
         found = json.loads((folder / RUN).read_text("utf-8"))
         return dict(found["identity"])
     except FileNotFoundError:
-        raise InputError(f"{folder} is no data-set run: it has no {RUN}", hint="lq eval QUERY DATA makes one") from None
+        raise InputError(
+            f"{folder} is not a data-set run: it has no {RUN}", hint="lq eval QUERY DATA makes one"
+        ) from None
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(f"{folder / RUN} cannot be read ({error})") from None
 
@@ -67,7 +69,7 @@ class RunFolder:
             if (path / RUN).exists():
                 identity = continued(dict(identity), identity_of(path), path)
             elif any(path.iterdir()):
-                raise InputError(f"{path} has files and is no data-set run", hint="name a new folder with -o")
+                raise InputError(f"{path} has files and is not a data-set run", hint="name a new folder with -o")
             self._log = RecordLog(path / ROWS, opening(str(identity["model"]), str(identity.get("fingerprint"))))
         except BlockingIOError:
             raise CacheError(f"{path} is being written by {_holder(path)}", hint="wait until it has ended") from None

@@ -62,7 +62,7 @@ def reAct(tools: Any) -> Any:
 
 
 def named(tools: Sequence[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Functions by name. Raises InputError for what is no list of functions."""
+    """Functions by name. Raises InputError for what is not a list of functions."""
     if not isinstance(tools, list | tuple) or not tools or not all(map(callable, tools)):
         raise InputError(f"reAct takes a list of functions; this is {tools!r}", hint="reAct([wiki, calc])")
     return {tool.__name__: tool for tool in tools}

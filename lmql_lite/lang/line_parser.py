@@ -131,9 +131,9 @@ class LineParser:
             hint = f'write it at the beginning of the string: "{{:{role}}}..."'
             return first, "a role tag stands inside a prompt string", hint
         if first.kind == "name" and is_apart and first.text in soft.FOREIGN:
-            return first, f"'{first.text}' is no word of Python", soft.FOREIGN[first.text]
+            return first, f"'{first.text}' is not a word of Python", soft.FOREIGN[first.text]
         if _is_prose(lexemes[index:end]):
-            return first, "this is no Python, and a prompt stands in quotes", 'write "..." around it'
+            return first, "this is not Python, and a prompt stands in quotes", 'write "..." around it'
         return None
 
     # Prompts -----------------------------------------------------------------------------------------------------

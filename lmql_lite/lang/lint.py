@@ -71,7 +71,7 @@ class _Lint:
                 always = "true" if items else "false"
                 self._add(node, f"a list is always {always}, whatever stands in it", "join conditions with and, or")
             case ast.Dict() | ast.Lambda() | ast.JoinedStr() | ast.GeneratorExp():
-                self._add(node, "this is no condition: it is always true", "compare it with something")
+                self._add(node, "this is not a condition: it is always true", "compare it with something")
             case ast.Name(name) if (name in CONSTRAINTS or name in self.scope.builtins) and name not in self._own:
                 sentence = f"`{name}` is a function that is not called, and so always true"
                 self._add(node, sentence, f"write {name}(...)")

@@ -88,7 +88,7 @@ def missing_operator(rest: str) -> tuple[int, str, str] | None:
     none that is known."""
     for word in AN_OPERATOR.finditer(rest):
         if word.group(1) in WORDED:
-            return word.start(1), f"'{word.group(1)}' is no operator", WORDED[word.group(1)]
+            return word.start(1), f"'{word.group(1)}' is not an operator", WORDED[word.group(1)]
     if empty := EMPTY_INDEX.search(rest):
         return (
             empty.start(),
@@ -107,7 +107,7 @@ def sentence(message: str, rest: str) -> tuple[str, str | None]:
         if part in message:
             return better, hint
     if any(quote in message for quote in CURLED):
-        return "a curly quote is no quote for Python", 'write straight ones: "..."'
+        return "a curly quote is not a quote for Python", 'write straight ones: "..."'
     if "invalid syntax" not in message:
         return lowered(message), None
     if rest[:1] in ('"', "'"):

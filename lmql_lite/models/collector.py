@@ -41,7 +41,7 @@ class PassCollector:
 
     async def score(self, jobs: Sequence[ScoreJob], answered: Answered, settle: Callable[[], None]) -> list[list[Row]]:
         """Scores of the jobs. A thread computes, so that the event loop stays free. `settle` is called after a pass,
-        when everybody has an answer. The functions are the same in every call: they are no part of this object, so
+        when everybody has an answer. The functions are the same in every call: they are not part of this object, so
         that a model and its collector do not keep each other alive.
         """
         waiting = [_Waiting(job, Future()) for job in jobs]

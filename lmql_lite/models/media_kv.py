@@ -50,7 +50,7 @@ class _Sequence:
 
 
 class MediaKV:
-    """Keys and values of one model. `most_bytes` bounds those in memory; None is no bound. Not for several threads."""
+    """Keys and values of one model. `most_bytes` bounds those in memory; None means no bound. Not thread-safe."""
 
     def __init__(self, engine: KVCacheEngine | None, most_bytes: int | None) -> None:
         self.engine, self._most_bytes = engine, most_bytes

@@ -57,7 +57,7 @@ def located(name: str) -> tuple[Path, str | None]:
         hint = f"did you mean local:{files[0]}?" if files else "use the folder that contains config.json"
         raise ModelError(f"local:{name}: the folder has no config.json", hint=hint)
     if path.is_file():
-        raise ModelError(f"local:{name} is a file that is no model", hint="use a model's folder, or a .gguf file")
+        raise ModelError(f"local:{name} is a file that is not a model", hint="use a model's folder, or a .gguf file")
     if name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or path.suffix == ".gguf":
         kind = "file" if path.suffix == ".gguf" else "folder"
         raise ModelError(f"local:{name}: there is no such {kind}", hint="check the spelling of the path")

@@ -222,7 +222,7 @@ class TransformersModel(ModelObject):
         return [rows[end] for end in job.ends]
 
     def rows(self, logits: torch.Tensor) -> list[Row]:
-        """Scores over the vocabulary from logits. Raises ModelError for what is no number."""
+        """Scores over the vocabulary from logits. Raises ModelError for what is not a number."""
         import torch
 
         scores = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()

@@ -75,7 +75,7 @@ def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
     try:
         rules = grammar(schema)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConstraintError(f"the JSON Schema of [{name}] is no JSON: {error}", span=span) from None
+        raise ConstraintError(f"the JSON Schema of [{name}] is not JSON: {error}", span=span) from None
     refuse_impossible(rules, name, span)
     return JsonType(schema, finite_json, is_list=schema.get("type") == "array")
 

@@ -60,7 +60,7 @@ def encode(span: Span, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         hint = "characters beyond \\uffff are written \\U0001f600, or as themselves"
-        raise wrong(span, "half of a surrogate pair is no text that a model could say", text, hint) from None
+        raise wrong(span, "half of a surrogate pair is not text that a model could say", text, hint) from None
 
 
 def text_is(tidied: Tidied, kind: Kind | None, span: Span, value: object) -> Term:

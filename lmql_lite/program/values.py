@@ -70,7 +70,7 @@ def _text(option: Any, number: int) -> str:
     if isinstance(option, Enum):
         option = option.value
     if not isinstance(option, str | int | float | date):
-        raise InputError(f"option {number} is no text: {_shown(option)}", hint="write it as a text, such as str(x)")
+        raise InputError(f"option {number} is not text: {_shown(option)}", hint="write it as a text, such as str(x)")
     text = str(option)
     if not text:
         raise InputError(f"option {number} is empty", hint="every option has a character at least")

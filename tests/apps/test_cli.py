@@ -182,8 +182,8 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('"a[B]\nx = 1\n', 3, "q.lq:1:1", ""),
         ('"""a[B]\n', 3, "q.lq:1:1", ""),
         ('"a[B"\n', 3, "q.lq:1:3", ""),
-        ("Say hello: [GREETING]\n", 3, "q.lq:1:1: this is no Python, and a prompt stands in quotes", '"..."'),
-        ("\u201ca[B]\u201d\n", 3, "q.lq:1:1: a curly quote is no quote for Python", 'write straight ones: "..."'),
+        ("Say hello: [GREETING]\n", 3, "q.lq:1:1: this is not Python, and a prompt stands in quotes", '"..."'),
+        ("\u201ca[B]\u201d\n", 3, "q.lq:1:1: a curly quote is not a quote for Python", 'write straight ones: "..."'),
         (
             '"a[B: Int]"\n',
             2,

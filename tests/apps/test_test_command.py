@@ -85,7 +85,7 @@ def test_a_case_that_does_not_hold_says_why(lq_test, line: str, problem: str) ->
         ('{ " no" = 0.5, " yes" = [0, 0.5] }', None),
         ('{ " yes" = 1 }', "expected at least 1"),
         ('{ " no" = [0, 0.1] }', "expected at most 0.1"),
-        ('{ " maybe" = 0.1 }', "' maybe' is no option of [ANSWER]; there are ' yes', ' no'"),
+        ('{ " maybe" = 0.1 }', "' maybe' is not an option of [ANSWER]; there are ' yes', ' no'"),
     ],
 )
 def test_thresholds_of_a_distribution(lq_test, bounds: str, problem: str | None) -> None:  # type: ignore[no-untyped-def]

@@ -30,7 +30,7 @@ def doubted(text: str) -> list[str]:
         ('X.lower == "a"', "1:13 `X.lower` is a method that is not called | write X.lower()"),
         ("[X, 1]", "1:13 a list is always true, whatever stands in it | join conditions with and, or"),
         ("{X}", "1:13 a list is always true, whatever stands in it | join conditions with and, or"),
-        ("lambda: X", "1:13 this is no condition: it is always true | compare it with something"),
+        ("lambda: X", "1:13 this is not a condition: it is always true | compare it with something"),
         (
             "len(X) < 3 and INT",
             "1:28 `INT` is a function that is not called, and so always true | write INT(...)",

@@ -394,8 +394,8 @@ def describe(item):
 
 BAD = {
     "truncated picture": ("image", picture()[:900], "cannot be decoded: image file is truncated"),
-    "no picture": ("image", b"nonsense", "is no picture of a known format"),
-    "a clip for a picture": ("image", clip(), "is no picture of a known format"),
+    "no picture": ("image", b"nonsense", "is not a picture of a known format"),
+    "a clip for a picture": ("image", clip(), "is not a picture of a known format"),
     "truncated video": ("video", movie()[:300], "cannot be decoded"),
     "no frames": ("video", clip(0, 0.1), "has no frames"),
 }

@@ -226,7 +226,7 @@ def test_what_is_no_type_is_refused_with_a_sentence(annotation: Any) -> None:
         (enum.Enum("Odd", {"A": (1, 2)}), "which has no plain spelling"),
         ("(?=a)", "[X]"),
         ("(", "[X]"),
-        ({"a": {1}}, "is no JSON"),
+        ({"a": {1}}, "is not JSON"),
         ({"type": "integer", "minimum": 3, "maximum": 2}, "no value has this type, minimum (3) is greater"),
         (pydantic.Json[int], "is none that text could spell"),
         (Annotated[list[int], pydantic.Field(min_length=3, max_length=2)], "no value has this type"),

@@ -117,7 +117,7 @@ class Files:
         return _version(data)
 
     def cases(self, name: str) -> CaseFile | None:
-        """The cases beside a query; None where there are none. Raises Refused for a file that is no case file."""
+        """The cases beside a query; None where there are none. Raises Refused for a file that is not a case file."""
         place = self._place(name)
         path = place.with_name(place.stem + SUFFIX)
         if not path.is_file() or path.is_symlink():
@@ -130,7 +130,7 @@ class Files:
     def _place(self, name: str) -> Path:
         parts = name.split("/")
         if not all(map(_is_part, parts)) or not name.endswith(SUFFIXES) or len(parts) > DEEPEST + 1:
-            raise RequestRefused(422, f"{name!r} is no name of a query file", "such as joke.lq, or jokes/dad.lq")
+            raise RequestRefused(422, f"{name!r} is not a name of a query file", "such as joke.lq, or jokes/dad.lq")
         if self.only not in (None, name):
             raise RequestRefused(404, f"the playground was started with {self.only!r} alone", "start it with a folder")
         place = self.root.joinpath(*parts)
@@ -142,7 +142,7 @@ class Files:
         try:
             found = place.stat()
             if not stat.S_ISREG(found.st_mode):
-                raise RequestRefused(422, f"{place.name!r} is no file")  # a pipe would be waited for
+                raise RequestRefused(422, f"{place.name!r} is not a file")  # a pipe would be waited for
             if found.st_size > MOST_BYTES:
                 raise RequestRefused(422, f"{place.name!r} is larger than {MOST_BYTES:,} bytes")
             return place.read_bytes()

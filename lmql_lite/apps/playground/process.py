@@ -79,7 +79,7 @@ class Worker:
         return worker
 
     async def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Answer to a job that is no run."""
+        """Answer to a job that is not a run."""
         await self.send(job)
         return await self.answer()
 
@@ -95,7 +95,7 @@ class Worker:
             await self._process.stdin.drain()
 
     async def answer(self) -> Mapping[str, Any] | None:
-        """The next one; None where there will be no more. What is no answer is passed over.
+        """The next one; None where there will be no more. What is not an answer is passed over.
 
         Raises TooLong, after which there is none."""
         assert self._process.stdout is not None

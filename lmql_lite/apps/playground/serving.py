@@ -139,7 +139,7 @@ def playground_of(options: ServerOptions, own: Path, token: str, environment: Ma
 
 
 def open_browser(address: str) -> None:
-    """Opens a browser if there is a display; one that does not start is no failure."""
+    """Opens a browser if there is a display; one that does not start is not a failure."""
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     with suppress(webbrowser.Error, OSError):

@@ -122,7 +122,7 @@ class Address:
     def authorization(self) -> Mapping[str, str]:
         """Header with the key; none if the user sends one. Azure takes a token of Entra as others take a key.
 
-        Raises ModelError where OpenAI itself would be asked without one: a replay needs no key, so this is no error
+        Raises ModelError where OpenAI itself would be asked without one: a replay needs no key, so this is not an error
         before something is sent.
         """
         if {"authorization", "api-key"} & {name.lower() for name in self.headers}:

@@ -67,7 +67,7 @@ class Assembler:
     def __init__(self, stops: Sequence[str], *, raw: bool, before: bytes = b"") -> None:
         """Empty state. `before` is earlier output of the same answer, in which a stop string may have begun."""
         self.is_stopped = False
-        """True after a stop string: text after it is no part of the answer."""
+        """True after a stop string: text after it is not part of the answer."""
         self.ended_by: str | None = None
         self.size = 0
         """Number of bytes so far."""
