@@ -1,4 +1,4 @@
-"""`lq cache`: what stands in `.tokens` files, and how they are kept small, joined, taken elsewhere and emptied."""
+"""`lq cache`: inspecting, compacting, merging, exporting and clearing `.tokens` files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lq cache inspect` and `lq cache explain`: what a `.tokens` file holds, and what of it a query uses."""
+"""`lq cache inspect` and `lq cache explain`: the contents of a `.tokens` file, and the part of it that a query uses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`lq chat`: a query that asks the user for the next message, with `input()`, in a terminal.
 
-What the assistant says is shown as it comes, but for holes whose name begins with `_`: those are its own notes. An
-answer that is interrupted, or fails, is taken back together with the message before it: the query runs once more up to
-there, with the messages that the user typed, and the token tree answers for the model.
+The assistant's answers are shown as they are generated, except for holes whose names begin with `_`, which are its
+notes. An answer that is interrupted or fails is taken back, together with the message before it: the query runs again
+up to that place, with the messages that the user typed, and the token tree answers instead of the model.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Interrupted(Exception):
 
 
 class Conversation:
-    """One conversation in this terminal, or with lines that come from a file."""
+    """One conversation in this terminal, or with lines from a file."""
 
     def __init__(self, query: Query, inputs: Mapping[str, Any], options: Options) -> None:
         from lmql_lite.api import Query

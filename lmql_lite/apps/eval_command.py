@@ -53,7 +53,7 @@ SOME_FAILED = 8
 
 
 class EvalCommands(click.Group):
-    """Group whose first argument may be a query: then it is `lq eval run`."""
+    """Group of commands. If the first argument is a query, the command is `lq eval run`."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         if arguments and arguments[0] not in (*self.commands, "-h", "--help"):

@@ -1,4 +1,4 @@
-"""`lq eval show|compare|export|merge`: what finished rows of a data-set run say."""
+"""`lq eval show|compare|export|merge`: reports and tables of the finished rows of data-set runs."""
 
 from __future__ import annotations
 

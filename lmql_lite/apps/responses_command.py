@@ -1,4 +1,4 @@
-"""`lq responses`: what the logs of a response cache hold, and how they are kept small, joined and taken elsewhere."""
+"""`lq responses`: inspecting, pruning, merging, exporting and importing the logs of a response cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of cases, as values: each case passes, or says what does not hold."""
+"""Runs of cases: each result says whether the case passed, and what failed otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from lmql_lite.models.base import Model
 
 @dataclass(frozen=True, slots=True)
 class CaseRun:
-    """One run of a case. `problems` are sentences about what does not hold; `is_error`: it ended with an exception."""
+    """One run of a case. `problems` are sentences about failed expectations; `is_error`: the run ended with an
+    exception."""
 
     seed: int | None
     value: Any
@@ -35,7 +36,7 @@ class CaseRun:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """A case that has run. `problem` says in one line why it did not pass."""
+    """Result of a case. `problem` is one line about why it did not pass."""
 
     case: Case
     runs: tuple[CaseRun, ...]

@@ -1,4 +1,4 @@
-"""Cases of a query: inputs, and what must hold of the answers, in a TOML file beside it (D76).
+"""Cases of a query: inputs and expectations, in a TOML file beside the query (D76).
 
 # choose.cases.toml
 [[case]]
@@ -29,11 +29,11 @@ OF_A_CASE = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Runs of a query with the same inputs, one for each seed, and what must hold of each.
+    """Runs of a query with the same inputs, one per seed, and their expectations.
 
-    `expected` has the value that the query returns, if one is named, as `returns`; `holes` the values of holes;
-    `conditions` are expressions of Python; `distribution` has for each hole the least and the most probability of
-    options. The case passes where a share of at least `pass_rate` of its runs does.
+    `expected` has the return value, if one is named, as `returns`; `holes` has values of holes; `conditions` are Python
+    expressions; `distribution` has the lowest and highest probabilities of options for each hole. The case passes if at
+    least the share `pass_rate` of its runs passes.
     """
 
     name: str

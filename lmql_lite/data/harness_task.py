@@ -1,7 +1,8 @@
 """Tasks of lm-evaluation-harness as queries: plain `multiple_choice` and `generate_until` tasks over local files.
 
-Whatever needs the harness itself (Python, drawn examples, filters, data sets of a hub) is refused, so that a score is
-never of another task. Few-shot examples are the first ones of their split (`fewshot_config: {sampler: first_n}`).
+Whatever needs the harness itself (Python, drawn examples, filters, data sets of a hub) is refused, so that a score
+never belongs to another task. Few-shot examples are the first ones of their split
+(`fewshot_config: {sampler: first_n}`).
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ _TEMPLATES = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trail
 
 @dataclass(frozen=True, slots=True)
 class FewShots:
-    """Examples before a prompt: the first `number` of a split. With `excludes` the row itself is none of its examples.
-
-    `examples` are rows and their texts: as many as any row needs.
+    """Examples before a prompt: the first `number` rows of a split. With `excludes`, a row is never among its own
+    examples. `examples` are rows and their texts, as many as any row needs.
     """
 
     number: int = 0

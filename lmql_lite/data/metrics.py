@@ -1,5 +1,5 @@
-"""Metrics of `lq eval`: a number from the record of one attempt. A record has the row's columns, the target and the
-answer, so that scoring asks no model."""
+"""Metrics of `lq eval`: each computes a number from the record of one attempt. A record has the row's columns, the
+target and the answer, so scoring asks no model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Folder of a data-set run: `run.json` says what it is a run of, `rows.jsonl` has a line for each attempt and is the
-truth, `report.json` is made from it.
+"""Folder of a data-set run: `run.json` has the run's identity, `rows.jsonl` has a line per attempt and is
+authoritative, `report.json` is made from it.
 
-`rows.jsonl` is a log of records like those of the response cache; a line of the kind `attempt` is a row that ended.
+`rows.jsonl` is a log of records like those of the response cache; a line of the kind `attempt` is a finished row.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ def identity_of(folder: Path) -> dict[str, Any]:
 
 
 class RunFolder:
-    """The writer of a run. Raises InputError for a folder of another run, CacheError where another process writes it.
-
-    Lines are written and synced in groups; where the disk takes none, they wait for the next one.
+    """Writer of a run. Raises InputError for a folder of another run, CacheError if another process writes it. Lines
+    are written and synced in groups; if the disk is full, they wait for the next group.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], command: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Modules of LMQL as queries import them: `lmql.lib.chat`, `lmql.lib.actions`, `lmql.http`, `lmql.decorators`.
+"""The modules of LMQL that queries import: `lmql.lib.chat`, `lmql.lib.actions`, `lmql.http`, `lmql.decorators`.
 
 A name that is not here is a QueryError with the line to change (docs/coming-from-lmql.md).
 """

@@ -1,4 +1,4 @@
-"""Collector of requests to one network: threads and event loops ask, and each pass answers all that wait."""
+"""Collector of requests to one network from threads and event loops. Each pass answers all waiting requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Waiting:
 
 
 class PassCollector:
-    """Queue of a network, and the thread that works on it while there is something to do."""
+    """Request queue of a network, and the thread that works on it while it is not empty."""
 
     def __init__(self, name: str) -> None:
         self._name = name

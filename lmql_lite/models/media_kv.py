@@ -1,4 +1,4 @@
-"""Keys and values of prompts with items: those of the latest sequences in memory, and of prefixes on the tiers."""
+"""Keys and values of prompts with items: the latest sequences are in memory, prefixes are on the tiers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _WORTHWHILE = 16
 
 @dataclass(frozen=True)
 class MediaPrefix:
-    """Keys and values of the first `length` tokens of a path, and the tier that had them. `cross` are those of a clip
-    that a decoder attends to."""
+    """Keys and values of the first `length` tokens of a path, and the tier that had them. `cross` has those of a clip
+    that the decoder attends to."""
 
     length: int = 0
     kv: KV = ()

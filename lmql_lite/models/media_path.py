@@ -1,4 +1,4 @@
-"""Tokens of a path, its items unfolded to spans, with their positions and their numbers in keys of attention KV."""
+"""Tokens of a path with items unfolded to spans, their positions, and their numbers in keys of attention KV."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Codecs of the fields of a line, which write them as JSON and check them when they are read. The type of a field in
-its dataclass names its codec."""
+"""Codecs of the fields of a line: they write a field as JSON, and check it when it is read. The type of a field in its
+dataclass determines its codec."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Codec:
 
 
 class Fields:
-    """The fields of a dataclass, but for `without`, as an object and back."""
+    """Codec of a dataclass: its fields, except `without`, as an object."""
 
     def __init__(self, kind: type[Any], without: Collection[str] = ()) -> None:
         hints, own = get_type_hints(kind), [each for each in fields(kind) if each.name not in without]

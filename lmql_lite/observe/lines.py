@@ -73,8 +73,8 @@ STOPPED = "Stopped"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a run: its number, its time, and its event; None for a type of a later version. `choice` are the fields
-    that say what a token was chosen from."""
+    """A line of a run: its number, its time and its event, which is None for a type of a later version. `choice` has
+    the fields that describe the candidates of a token."""
 
     run: str
     seq: int
@@ -94,7 +94,7 @@ class Line:
 
 
 class Lines:
-    """Maker of the lines of one run: numbers them, and notes when each was made."""
+    """Maker of the lines of one run, with their numbers and times."""
 
     def __init__(self) -> None:
         self._run = secrets.token_hex(8)

@@ -1,4 +1,5 @@
-"""Files of the playground: queries of the folder or file that the command line names, the page's own, the examples."""
+"""Files of the playground: queries in the folder or file of the command line, the page's own files, and the
+examples."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _PART = re.compile(r"(?!\.)[^\0-\x1f/\\:*?\"<>|]{1,200}(?<![. ])")
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Reads and writes nothing else. Names have `/` between folders; a file has one version per content."""
+    """The queries of a folder or file; nothing else is read or written. Names have `/` between folders. The version of
+    a file depends on its content."""
 
     root: Path
     """Folder, with symbolic links resolved."""

@@ -1,4 +1,4 @@
-"""Processes of the playground: one for each run, two for checks, and their end."""
+"""Processes of the playground: one per run and two for checks, and how they are ended."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _end_rest(group: int, mark: str) -> None:
 
 
 class Checker:
-    """Started with the first question. Its answers come within `seconds`, or not at all."""
+    """Process for checks, started with the first question. A question that is not answered within `seconds` fails."""
 
     def __init__(self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], seconds: float) -> None:
         self._offer = offer

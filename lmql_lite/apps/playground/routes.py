@@ -1,4 +1,4 @@
-"""Routes of the playground: playground/PROTOCOL.md has their requests and answers."""
+"""Routes of the playground. playground/PROTOCOL.md describes their requests and responses."""
 
 from __future__ import annotations
 

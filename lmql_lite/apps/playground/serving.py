@@ -1,4 +1,4 @@
-"""The server of one playground, from its socket to its end."""
+"""The server of one playground: its socket, its start and its shutdown."""
 
 from __future__ import annotations
 

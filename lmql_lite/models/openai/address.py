@@ -1,4 +1,4 @@
-"""Address and key of a server, and what is sent with every request. Text that is shown never contains a secret."""
+"""Address and key of a server, and the query and headers of every request. Displayed text never contains a secret."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+")
 class Address:
     """Address of a server. `url` has no trailing slash and no query; `shown` has neither user nor key.
 
-    `query` and `headers` go with every request. `secrets` are the texts that nobody may read in an error or a file.
+    `query` and `headers` go with every request. `secrets` are texts that must not appear in an error or a file.
     """
 
     url: str = field(repr=False)
