@@ -354,9 +354,7 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
         kind = "class" if isinstance(function, classmethod) else "static"
         function = function.__func__
     if not isinstance(function, FunctionType):
-        raise TypeError(
-            f"@query stands above a function, and this is {function!r}; compile() takes the text of a query"
-        )
+        raise TypeError(f"@query decorates a function; this is {function!r}; compile() takes the text of a query")
     known = function.__globals__.get(QUERIES, {}).get(function.__code__.co_firstlineno)
     if "context" in inspect.signature(function).parameters:
         hint = "choose another name; the text so far is context.prompt"

@@ -149,7 +149,7 @@ def test_a_docstring_in_one_line_says_that_it_is_read_as_it_stands() -> None:
     def f() -> None:
         'lq\n"[X]"'
 
-    with pytest.raises(lq.QueryError, match="is read as it stands in the file"):
+    with pytest.raises(lq.QueryError, match="is read as it is written in the file"):
         lq.query(f)
 
 

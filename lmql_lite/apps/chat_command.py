@@ -81,7 +81,9 @@ def chat(
     """
     with reporting(as_json=False):
         if file == "-":
-            raise InputError("a chat reads from stdin what you type, and not the query", hint="name its file")
+            raise InputError(
+                "a chat reads your messages from stdin, so the query cannot come from there", hint="name its file"
+            )
         query = load(file)
         if not asks(query.program):
             note(f"{file} never calls input(): this runs it once, as lq run does")
@@ -160,7 +162,7 @@ class Conversation:
                 self._messages.pop()
                 self._answers -= self._is_answered
                 self._taken_up, self._is_live = self._shown.pop(), False
-                note("that is taken back, with your message before it")
+                note("the answer and your message before it are taken back")
         finally:
             self._end_line()
             write_error(self._summary(time.monotonic() - began))
@@ -228,7 +230,7 @@ class Conversation:
         if self._asked <= len(self._messages):
             return checked(self._messages[self._asked - 1])
         if self._taken_up not in (None, self._said):
-            note("taken up again, the conversation went otherwise: its query depends on more than what you say")
+            note("the repeated conversation differs from the first one: the query depends on more than your messages")
         self._taken_up, self._is_live = None, True
         message = self._read(str(prompt))
         self._is_answered = False

@@ -189,7 +189,7 @@ def _job(
         name: flags[f"max_{name}"] for name in ("requests", "total_tokens", "cost") if flags[f"max_{name}"] is not None
     }
     if "cost" in budget and flags["prices"] is None:
-        raise InputError("--max-cost needs --prices: no server tells them", hint="--prices 0.15,0.60")
+        raise InputError("--max-cost needs --prices, because servers do not report them", hint="--prices 0.15,0.60")
     settings = {"seed": flags["seed"], "max_tokens": flags["max_tokens"], "variables": variables}
     identity = run_identity(found, source, found_model, session, data, settings)
     job = EvalJob(

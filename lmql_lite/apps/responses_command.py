@@ -205,7 +205,7 @@ def clear(path: Path, task: str | None, model: str | None, yes: bool, as_json: b
     """Drop all records under DIR, those of one task, or those of one model. The logs stay, and runs fill them again."""
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("this drops answers for good and cannot ask here: add --yes")
+            raise click.UsageError("this drops answers permanently, and there is no terminal to confirm it: add --yes")
         if not click.confirm(f"Drop the answers under {path}?", err=True):
             write_error("nothing was changed")
             sys.exit(INTERRUPTED)

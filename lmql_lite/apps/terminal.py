@@ -207,7 +207,7 @@ def model_named(model: str | None, given: Mapping[str, Any]) -> str | Model | No
         return model
     if model is None:
         named = next(iter(access)).replace("_", "-")
-        raise InputError(f"--{named} is of a model behind an API, and none is named", hint="add --model openai/NAME")
+        raise InputError(f"--{named} is for a model behind an API, but none is named", hint="add --model openai/NAME")
     from lmql_lite.models.registry import Access
     from lmql_lite.models.registry import load as load_model
 

@@ -100,7 +100,9 @@ def read_cases(path: Path) -> CaseFile:
     _known(table, OF_A_FILE, place)
     query = path.with_name(_text(table, "query", place) or path.name.removesuffix(SUFFIX) + ".lq")
     if not query.is_file():
-        raise InputError(f"{path} is about {query}, which is not there", hint='query = "FILE.lq" names another one')
+        raise InputError(
+            f"{path} has cases of {query}, which does not exist", hint='query = "FILE.lq" names another one'
+        )
     lines = [number for number, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*case\s*\]\]", line)]
     tables, shared = table.get("case"), _table(table, "options", place)
     if not isinstance(tables, list) or not tables or len(lines) != len(tables):
@@ -161,7 +163,8 @@ def _bounds(hole: str, options: Any, place: str) -> dict[str, tuple[float, float
         bounds: list[Any] = bound if isinstance(bound, list) else [bound, 1.0]
         if len(bounds) != 2 or not all(isinstance(each, int | float) and 0 <= each <= 1 for each in bounds):
             raise InputError(
-                f"{place}: distribution of {hole} is the least probability of options, or least and most",
+                f"{place}: distribution.{hole} gives the lowest probability of each option, or the lowest and "
+                "the highest",
                 hint=f'distribution.{hole} = {{ " yes" = 0.6, " no" = [0, 0.4] }}',
             )
         found[option] = (float(bounds[0]), float(bounds[1]))

@@ -74,7 +74,7 @@ def _values(path: Path) -> Iterator[Values]:
             yield from _arrow_rows(path)
         else:
             known = ", ".join(FORMATS)
-            raise InputError(f"{path} is of no known format", hint=f"data files end in {known}")
+            raise InputError(f"{path} has an unknown format", hint=f"data files end in {known}")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -188,7 +188,7 @@ def _few_shots(path: Path, fields: Mapping[str, Any]) -> FewShots:
         return FewShots()
     if own.get("sampler", "default") != "first_n":
         hint = "fewshot_config: {sampler: first_n} takes the first ones"
-        raise InputError(f"{path}: few-shot examples are drawn by lm-evaluation-harness alone", hint=hint)
+        raise InputError(f"{path}: only lm-evaluation-harness can draw few-shot examples", hint=hint)
     style = {**fields, **own}
     split = own.get("split", fields.get("fewshot_split"))
     samples = own.get("samples") if split is None else None

@@ -123,7 +123,7 @@ async def fetch(url: str, path: str = "") -> Any:
         found = json.loads(response.text)
     except ValueError:
         if path:
-            raise InputError(f"{url} is not JSON, so nothing stands at {path!r} in it") from None
+            raise InputError(f"{url} is not JSON, so it has nothing at {path!r}") from None
         return response.text
     for key in path.split(".") if path else ():
         try:

@@ -73,7 +73,7 @@ def _of_hub(name: str) -> tuple[Path, str]:
         found = Path(snapshot_download(name, local_files_only=True))
     except LocalEntryNotFoundError:
         size = _hub_bytes(name)
-        sentence = f"local:{name} is on the hub and not on this machine; a download is {size / 1e9:,.2f} GB"
+        sentence = f"local:{name} is on the hub, but not on this machine; the download has {size / 1e9:,.2f} GB"
         raise ModelError(sentence, hint=f"download it once: hf download {name}") from None
     except ValueError as error:  # no name of a model
         raise ModelError(f"local:{name} is neither a folder nor a model's name", hint=str(error)) from None

@@ -195,7 +195,7 @@ def test_a_recording_that_was_cut_off_is_shown_as_far_as_it_goes_with_a_note(she
     (shell.folder / "r.lqrun").write_bytes(data[:-40])
     cut = shell("replay", "r.lqrun")
     assert (cut.code, cut.out) == (0, ran.out)
-    assert cut.err == "note: r.lqrun ends before its run did; this is the text so far\n"
+    assert cut.err == "note: r.lqrun ends in the middle of its run; this is the text so far\n"
 
 
 @pytest.mark.parametrize(

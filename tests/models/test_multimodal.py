@@ -144,7 +144,7 @@ def test_the_same_item_warm_costs_no_call(name: str, models: dict[str, Any], tmp
 def test_another_picture_is_another_path(models: dict[str, Any], tmp_path: Path) -> None:
     source, file = f'"{{image(item)}} shows:[X]" {LIMIT}', tmp_path / "seen.tokens"
     lq.run_sync(source, {"item": picture(0)}, model=models["llava"], cache=file)
-    with pytest.raises(lq.CacheError, match="the replay does not know"):
+    with pytest.raises(lq.CacheError, match="the recording has no answer of"):
         lq.run_sync(source, {"item": picture(1)}, model=models["llava"], cache=file, cache_mode="replay")
 
 

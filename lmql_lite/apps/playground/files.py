@@ -51,7 +51,9 @@ class Files:
         Source.from_file(path)
         place = path.resolve()
         if not _is_part(place.name):
-            raise InputError(f"the page has no way to name '{path}'", hint="give it a name of letters and digits")
+            raise InputError(
+                f"the page cannot open '{path}' under this name", hint="give it a name of letters and digits"
+            )
         return Files(place.parent, place.name)
 
     def names(self) -> list[str]:
