@@ -109,7 +109,7 @@ class Query:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it, and gives what it returns, or the `Result` where it returns nothing; of `n` > 1 a list of either.
 
-        Arguments by place are the inputs in the order of their first use. Keywords that are no inputs are options of
+        Arguments by place are the inputs in the order of their first use. Keywords that are not inputs are options of
         the run. Inside a running event loop it blocks that. Errors as in `stream`.
         """
         if len(arguments) > len(self.inputs):
@@ -163,7 +163,7 @@ class Query:
         given = {} if inputs is None else self._given(inputs)
         if unknown := [name for name in options if name not in OPTIONS and name in self.inputs]:
             raise InputError(
-                f"{unknown[0]!r} is an input of the query, and no option of a run",
+                f"{unknown[0]!r} is an input of the query, not an option of a run",
                 hint=f"give inputs as a dict: {{{unknown[0]!r}: ...}}",
             )
         session = options.pop("session", None) or default_session()
@@ -318,7 +318,7 @@ class Query:
                 hint = did_you_mean(name, self.inputs) or self._known()
                 if name in PROVIDED:
                     hint = f"{name!r} is the run's own object in every query: choose another name"
-                raise InputError(f"the query reads no input {name!r}", hint=hint)
+                raise InputError(f"the query has no input {name!r}", hint=hint)
         return dict(inputs)
 
     def _known(self) -> str:
@@ -408,8 +408,8 @@ def model(id: Any, tokenizer: Any = None, /, **access: Unpack[Access]) -> Model:
     """
     for name in access:
         if name not in Access.__annotations__:
-            meant = did_you_mean(name, Access.__annotations__) or f"there are {', '.join(Access.__annotations__)}"
-            raise TypeError(f"model() takes no {name!r}: {meant}")
+            meant = did_you_mean(name, Access.__annotations__) or f"the options are {', '.join(Access.__annotations__)}"
+            raise TypeError(f"model() has no option {name!r}: {meant}")
     if isinstance(id, str):
         if tokenizer is not None:
             raise TypeError("a tokenizer goes with a loaded network: model(network, tokenizer)")

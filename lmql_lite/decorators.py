@@ -64,7 +64,7 @@ class QueryFunction(Generic[P, R, Called]):
 
     Calling it gives what the query returns, or the `Result` where it returns nothing (of `n` > 1 a list of either); an
     `async def` is awaited. A return annotation says what the value must be, as pydantic reads it. Its parameters are
-    the query's inputs; other names come from where the function is defined (S27). Keywords that are no parameters are
+    the query's inputs; other names come from where the function is defined (S27). Keywords that are not parameters are
     options of the run, unless the function takes any (`**named`); `with_options` says the same to a type checker.
 
     >>> @lq.query(model=lq.ScriptedModel("Say: hi"))
@@ -354,9 +354,7 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
         kind = "class" if isinstance(function, classmethod) else "static"
         function = function.__func__
     if not isinstance(function, FunctionType):
-        raise TypeError(
-            f"@query stands above a function, and this is {function!r}; compile() takes the text of a query"
-        )
+        raise TypeError(f"@query decorates a function; this is {function!r}; compile() takes the text of a query")
     known = function.__globals__.get(QUERIES, {}).get(function.__code__.co_firstlineno)
     if "context" in inspect.signature(function).parameters:
         hint = "choose another name; the text so far is context.prompt"
@@ -373,7 +371,7 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
 
 
 def _around(frame: FrameType | None, names: Iterable[str]) -> dict[str, Any]:
-    """The variables of the function in which a query is defined, as they are then. A docstring is no code, so that
+    """The variables of the function in which a query is defined, as they are then. A docstring is not code, so that
     Python keeps no closure for what it mentions. A class's own names are none of its methods'."""
     while frame is not None and frame.f_locals is not frame.f_globals:
         if frame.f_code.co_flags & inspect.CO_NEWLOCALS:

@@ -97,7 +97,7 @@ def image(source: str | os.PathLike[str] | bytes | Any) -> Media:
         return _read("image", source)
     save: Callable[..., object] | None = getattr(source, "save", None)
     if save is None or not hasattr(source, "getbands"):
-        raise InputError(f"{source!r} is no picture", hint="give a path, bytes, or an image of PIL")
+        raise InputError(f"{source!r} is not a picture", hint="give a path, bytes, or an image of PIL")
     file = io.BytesIO()
     save(file, "PNG")
     return Media("image", file.getvalue())

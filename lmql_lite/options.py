@@ -155,27 +155,21 @@ class HeaderOptions(TypedDict, total=False):
     top_k: Annotated[int | None, OptionRow("Draws among the k most likely tokens.", "hole", 1, 2**31, on_page=True)]
     top_p: Annotated[
         float | None,
-        OptionRow(
-            "Draws among the most likely tokens whose probabilities sum to this share.", "hole", 0, 1, on_page=True
-        ),
+        OptionRow("Draws among the most likely tokens that sum to this share.", "hole", 0, 1, on_page=True),
     ]
     min_p: Annotated[
         float | None,
         OptionRow("Draws among tokens with at least this share of the best one's probability.", "hole", 0, 1),
     ]
     typical_p: Annotated[
-        float | None,
-        OptionRow("Draws among tokens of typical surprise whose probabilities sum to this share.", "hole", 0, 1),
+        float | None, OptionRow("Draws among tokens of typical surprise that sum to this share.", "hole", 0, 1)
     ]
     repetition_penalty: Annotated[
         float | None,
-        OptionRow(
-            "Multiplies the log-probabilities of tokens that are in the text; 1 has no effect.", "hole", 0.01, 100
-        ),
+        OptionRow("Multiplies log-probabilities of tokens in the text; 1 has no effect.", "hole", 0.01, 100),
     ]
     frequency_penalty: Annotated[
-        float | None,
-        OptionRow("Lowers a token's score for each time it was generated; 0 has no effect.", "hole", -2, 2),
+        float | None, OptionRow("Lowers a token for each time it was generated; 0 has no effect.", "hole", -2, 2)
     ]
     presence_penalty: Annotated[
         float | None, OptionRow("Lowers the score of each token that was generated; 0 has no effect.", "hole", -2, 2)
@@ -190,16 +184,12 @@ class HeaderOptions(TypedDict, total=False):
         ),
     ]
     max_tokens: Annotated[
-        int | None,
-        OptionRow("Maximum number of tokens of a hole (default: 1024).", "query", 1, 2**31, flag="N", on_page=True),
+        int | None, OptionRow("Token limit of a hole (default: 1024).", "query", 1, 2**31, flag="N", on_page=True)
     ]
     max_backtracks: Annotated[
-        int | None,
-        OptionRow(
-            "Maximum number of values of a hole that a Python condition may reject (default: 64).", "query", 0, 2**31
-        ),
+        int | None, OptionRow("Limit of values of a hole that Python may reject (default: 64).", "query", 0, 2**31)
     ]
-    step_budget: Annotated[int | None, OptionRow("Maximum number of ops and tokens of a run together.", low=1)]
+    step_budget: Annotated[int | None, OptionRow("Limit of ops and tokens of a run together.", low=1)]
     cache_mode: Annotated[
         str | None,
         OptionRow(
@@ -221,22 +211,16 @@ class HeaderOptions(TypedDict, total=False):
     ]
     tell_answers: Annotated[
         bool | None,
-        OptionRow(
-            "The sentence that tells a chat model what it may answer, if one is needed.", noun="True or False", flag=""
-        ),
+        OptionRow("The sentence that tells a chat what to answer, if needed.", noun="True or False", flag=""),
     ]
-    max_hole_requests: Annotated[
-        int | None, OptionRow("Maximum number of requests of a hole (default: 32).", low=1, flag="N")
-    ]
+    max_hole_requests: Annotated[int | None, OptionRow("Request limit of a hole (default: 32).", low=1, flag="N")]
     max_requests: Annotated[
-        int | None,
-        OptionRow("Maximum number of requests of a run to servers.", low=0, high=2**31, flag="N", on_page=True),
+        int | None, OptionRow("Limit of a run's requests to servers.", low=0, high=2**31, flag="N", on_page=True)
     ]
     max_total_tokens: Annotated[
-        int | None,
-        OptionRow("Maximum number of tokens of a server's prompts and answers.", low=0, flag="N", on_page=True),
+        int | None, OptionRow("Limit of tokens of a server's prompts and answers.", low=0, flag="N", on_page=True)
     ]
-    max_cost: Annotated[float | None, OptionRow("Maximum cost of a server; needs prices.", low=0, flag="SUM")]
+    max_cost: Annotated[float | None, OptionRow("Cost limit of a run; needs prices.", low=0, flag="SUM")]
     prices: Annotated[
         tuple[float, ...] | None,
         OptionRow("Prices of a million tokens.", low=0, noun="two or three numbers", flag="IN,OUT"),
@@ -263,9 +247,7 @@ _ELSEWHERE: Mapping[str, OptionRow] = {
         flag="FILE",
     ),
     "session": OptionRow("Shares models and trees with other runs of the session.", "call", noun="a Session"),
-    "prefill": OptionRow(
-        "Texts of the first holes; the model continues the last one.", "call", noun="pairs (hole, text)"
-    ),
+    "prefill": OptionRow("Texts of the first holes; the last one is continued.", "call", noun="pairs (hole, text)"),
 }
 """Options whose types are those of upper floors: `api.RunOptions` and `api.Options` have their lines."""
 

@@ -29,7 +29,7 @@ async def score(
     """Log-probability of each option as the text after the prompt, which is taken literally.
 
     All that is not known yet is one call of the model. The keywords are those of `Options`. Raises InputError for a
-    prompt that is no text and for options that are none, ModelError where one does not fit or the model fails.
+    prompt that is not text and for options that are none, ModelError where one does not fit or the model fails.
 
     >>> model = lq.ScriptedModel("A list:\\n- Sun")
     >>> asyncio.run(lq.score("A list:\\n-", [" Sun", " Hat"], model=model)).best
@@ -53,7 +53,7 @@ score_sync = blocked(
 
 
 async def generate(prompt: str, *, stop: str | Sequence[str] = (), **options: Unpack[RunOptions]) -> str:
-    """Text that the model generates after the prompt, which is taken literally and is no part of the answer.
+    """Text that the model generates after the prompt, which is taken literally and is not part of the answer.
 
     It ends before the first `stop`, at end-of-text, or after `max_tokens` tokens. Options and errors as in
     `Query.stream`.

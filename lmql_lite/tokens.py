@@ -65,7 +65,7 @@ class Token:
 
     @property
     def text(self) -> str:
-        """The token as text; bytes that are no whole character are shown as U+FFFD."""
+        """The token as text; bytes that are not a whole character are shown as U+FFFD."""
         return self.data.decode("utf-8", "replace")
 
 

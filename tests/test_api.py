@@ -227,7 +227,7 @@ def test_a_path_and_a_name_with_suffix_are_files_and_all_else_is_text(tmp_path: 
 
 
 def test_a_keyword_that_no_model_takes_is_refused() -> None:
-    with pytest.raises(TypeError, match="takes no 'base_ulr': did you mean base_url"):
+    with pytest.raises(TypeError, match="has no option 'base_ulr': did you mean base_url"):
         lq.model("openai/NAME", base_ulr="http://localhost:1/v1")  # type: ignore[call-arg]
 
 

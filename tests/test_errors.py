@@ -74,7 +74,7 @@ def test_what_is_no_text_is_no_query(source: object) -> None:
 
 @pytest.mark.parametrize("model", [object(), 3, lq.ScriptedModel])
 def test_what_is_no_model_is_a_model_error_that_names_it(model: object) -> None:
-    with pytest.raises(lq.ModelError, match="is no model") as caught:
+    with pytest.raises(lq.ModelError, match="is not a model") as caught:
         lq.compile('"[X]"').run_sync(model=model)  # type: ignore[call-overload]
     assert caught.value.hint
 
@@ -149,7 +149,7 @@ def test_a_docstring_in_one_line_says_that_it_is_read_as_it_stands() -> None:
     def f() -> None:
         'lq\n"[X]"'
 
-    with pytest.raises(lq.QueryError, match="is read as it stands in the file"):
+    with pytest.raises(lq.QueryError, match="is read as it is written in the file"):
         lq.query(f)
 
 

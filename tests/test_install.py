@@ -262,7 +262,7 @@ def test_an_installed_wheel_serves_the_whole_page_without_node(
     names = set(zipfile.ZipFile(wheels["checkout"]).namelist())
     assert names >= BUNDLE and not names & PLAIN
     with served(environment, tmp_path) as (page, said):
-        assert said == "note: Ctrl-C ends it\n"
+        assert said == "note: Ctrl-C stops the server\n"
         page_works(page)
         about = page.http.get("/api/about").json()
         assert (about["bundled"], about["build"]) == (True, None)

@@ -61,7 +61,7 @@ def test_scores_in_a_file_are_known_to_the_next_process_law_1() -> None:
     assert first.usage.forward_passes == 1
     assert second.usage.forward_passes == replayed.usage.forward_passes == 0
     assert first.logprobs == second.logprobs == replayed.logprobs
-    with pytest.raises(lq.CacheError, match="the replay does not know what scripted says at token"):
+    with pytest.raises(lq.CacheError, match="the recording has no answer of scripted at token"):
         ask((" a wolf",), cache_mode="replay")
 
 

@@ -24,7 +24,7 @@ def test_an_edited_prompt_is_missing_and_only_what_follows_the_edit_is_paid_for(
     recording = copy(RECORDING, tmp_path)
     edited = QUERY.read_text("utf-8").replace("\\nA:", "\\nAnswer:")
 
-    with pytest.raises(lq.CacheError, match=r"the replay does not know what demo says .*fall over\?"):
+    with pytest.raises(lq.CacheError, match=r"the recording has no answer of demo .*fall over\?"):
         lq.run_sync(edited, cache=recording, cache_mode="replay")
 
     result = lq.run_sync(edited, cache=recording, cache_mode="rw")

@@ -1,4 +1,4 @@
-"""`lq cache`: what stands in `.tokens` files, and how they are kept small, joined, taken elsewhere and emptied."""
+"""`lq cache`: inspecting, compacting, merging, exporting and clearing `.tokens` files."""
 
 from __future__ import annotations
 
@@ -151,7 +151,9 @@ def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
         names = ", ".join(model_shown(one) for one in chosen(contents.models, model)) or "no model"
         if not yes:
             if not sys.stdin.isatty():
-                raise click.UsageError("this drops entries for good and cannot ask here: add --yes")
+                raise click.UsageError(
+                    "this drops entries permanently, and there is no terminal to confirm it: add --yes"
+                )
             question = f"Drop all that {names} said from {visible(file)} ({contents.bytes:,} bytes)?"
             if not click.confirm(question, err=True):
                 write_error("nothing was changed")
@@ -168,7 +170,7 @@ def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
 
 def _note_damage(done: Rewritten) -> None:
     if done.was_damaged:
-        note("the file was damaged; what could not be read is gone from it, and will be asked for again")
+        note("the file was damaged; its unreadable part was dropped, and runs will ask for it again")
 
 
 @cache.command()
@@ -191,7 +193,7 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"],
             raise CacheError(f"{output} exists, and is never overwritten", hint="name another file, or remove it")
         done = merged(files, prefer)
         for file in done.damaged:
-            note(f"{visible(file)} is damaged; what cannot be read is left out (lq cache verify says where)")
+            note(f"{visible(file)} is damaged; its unreadable part is left out (lq cache verify shows where)")
         write_new(output, done.payloads)
         if as_json:
             write_object({"file": output, "models": done.models, "nodes": done.nodes, "entries": done.entries})

@@ -1,4 +1,4 @@
-"""`lq cache inspect` and `lq cache explain`: what a `.tokens` file holds, and what of it a query uses."""
+"""`lq cache inspect` and `lq cache explain`: the contents of a `.tokens` file, and the part of it that a query uses."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def inspect(file: str, model: str | None, depth: int | None, limit: int | None, 
             write(f"{model_shown(one)}: {counted(total, 'entry')}, {_written(known)}")
             write("\n".join(_lines(stretches, vocabulary)))
             if vocabulary is None:
-                note("the tokenizer of this model is not at hand, so that its tokens are shown as numbers")
+                note("the tokenizer of this model is not available, so its tokens are shown as numbers")
         if as_json:
             write_object({"file": file, "bytes": contents.bytes, "damage": len(contents.damage), "models": shown})
         elif not models:
@@ -225,9 +225,7 @@ def explain(
 
         found = asyncio.run(explained(compiled, inputs, file, model=model_named(model, access), seed=seed))
         if found.is_sampled and seed is None and "seed" not in {option.name for option in compiled.program.options}:
-            note(
-                f"every run of this query draws a seed of its own; this is for seed {found.seed} (--seed N for another)"
-            )
+            note(f"each run of this query draws its own seed; this is for seed {found.seed} (--seed N for another)")
         if as_json:
             write_object({"query": query, "file": file} | _explanation_object(found))
         else:

@@ -1,8 +1,8 @@
 """`lq chat`: a query that asks the user for the next message, with `input()`, in a terminal.
 
-What the assistant says is shown as it comes, but for holes whose name begins with `_`: those are its own notes. An
-answer that is interrupted, or fails, is taken back together with the message before it: the query runs once more up to
-there, with the messages that the user typed, and the token tree answers for the model.
+The assistant's answers are shown as they are generated, except for holes whose names begin with `_`, which are its
+notes. An answer that is interrupted or fails is taken back, together with the message before it: the query runs again
+up to that place, with the messages that the user typed, and the token tree answers instead of the model.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def chat(
     """
     with reporting(as_json=False):
         if file == "-":
-            raise InputError("a chat reads from stdin what you type, and not the query", hint="name its file")
+            raise InputError(
+                "a chat reads your messages from stdin, so the query cannot come from there", hint="name its file"
+            )
         query = load(file)
         if not asks(query.program):
             note(f"{file} never calls input(): this runs it once, as lq run does")
@@ -117,7 +119,7 @@ class Interrupted(Exception):
 
 
 class Conversation:
-    """One conversation in this terminal, or with lines that come from a file."""
+    """One conversation in this terminal, or with lines from a file."""
 
     def __init__(self, query: Query, inputs: Mapping[str, Any], options: Options) -> None:
         from lmql_lite.api import Query
@@ -126,7 +128,7 @@ class Conversation:
 
         self._query = Query(with_input(query.program))
         self._has_turns = any(isinstance(op, Turn) for op in query.program.ops)
-        """False: all is one text, and the query's own text in it is no answer."""
+        """False: all is one text, and the query's own text in it is not an answer."""
         self._inputs = inputs
         self._options: Options = {**options, "n": 1, "session": Session()}
         self._is_typed = sys.stdin is not None and sys.stdin.isatty()
@@ -160,7 +162,7 @@ class Conversation:
                 self._messages.pop()
                 self._answers -= self._is_answered
                 self._taken_up, self._is_live = self._shown.pop(), False
-                note("that is taken back, with your message before it")
+                note("the answer and your message before it are taken back")
         finally:
             self._end_line()
             write_error(self._summary(time.monotonic() - began))
@@ -228,7 +230,7 @@ class Conversation:
         if self._asked <= len(self._messages):
             return checked(self._messages[self._asked - 1])
         if self._taken_up not in (None, self._said):
-            note("taken up again, the conversation went otherwise: its query depends on more than what you say")
+            note("the repeated conversation differs from the first one: the query depends on more than your messages")
         self._taken_up, self._is_live = None, True
         message = self._read(str(prompt))
         self._is_answered = False

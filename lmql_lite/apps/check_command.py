@@ -1,4 +1,4 @@
-"""`lq check`: mistakes of queries, for people, programs, GitHub and code scanners."""
+"""`lq check`: reports mistakes in queries to people, programs, GitHub and code scanners."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ INSTEAD = {
 
 
 class Commands(click.Group):
-    """Group of `COMMANDS`, which explains a file in the place of a command."""
+    """Group of `COMMANDS`. A file name or a misspelt name instead of a command gets a hint."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)

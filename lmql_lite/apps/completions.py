@@ -1,4 +1,4 @@
-"""Completions of an editor: the words of the language, and the names of a query."""
+"""Completions for editors: words of the language, and names in a query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`[tool.lmql-lite]` of the nearest pyproject.toml: the model of runs that name none, for the command `lq`."""
+"""`[tool.lmql-lite]` in the nearest pyproject.toml: the default model of the command `lq`."""
 
 from __future__ import annotations
 

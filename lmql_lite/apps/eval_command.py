@@ -53,7 +53,7 @@ SOME_FAILED = 8
 
 
 class EvalCommands(click.Group):
-    """Group whose first argument may be a query: then it is `lq eval run`."""
+    """Group of commands. If the first argument is a query, the command is `lq eval run`."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         if arguments and arguments[0] not in (*self.commands, "-h", "--help"):
@@ -189,7 +189,7 @@ def _job(
         name: flags[f"max_{name}"] for name in ("requests", "total_tokens", "cost") if flags[f"max_{name}"] is not None
     }
     if "cost" in budget and flags["prices"] is None:
-        raise InputError("--max-cost needs --prices: no server tells them", hint="--prices 0.15,0.60")
+        raise InputError("--max-cost needs --prices, because servers do not report them", hint="--prices 0.15,0.60")
     settings = {"seed": flags["seed"], "max_tokens": flags["max_tokens"], "variables": variables}
     identity = run_identity(found, source, found_model, session, data, settings)
     job = EvalJob(

@@ -1,4 +1,4 @@
-"""Options of `lq eval run`, and what their texts mean."""
+"""Options of `lq eval run`, and the parsing of their values."""
 
 from __future__ import annotations
 

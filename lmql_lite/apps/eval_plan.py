@@ -1,4 +1,4 @@
-"""`lq eval --dry-run`: rows that a run would run, and the most that they may cost."""
+"""`lq eval --dry-run`: the rows that would be run, and the most that they may cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
-    """Attempts that are asked for, those that would be run, and their bounds together.
+    """Numbers of attempts that are asked for and that would be run, and the sums of their bounds.
 
     `plan` has the holes of the first row that can be planned and the spending of all of them; None where there is none.
     `first_problem` is that of the first row that would fail at once.

@@ -1,4 +1,4 @@
-"""`lq eval show|compare|export|merge`: what finished rows of a data-set run say."""
+"""`lq eval show|compare|export|merge`: reports and tables of the finished rows of data-set runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: 
             try:
                 report = json.loads((run / REPORT).read_text("utf-8"))
             except (OSError, ValueError):
-                raise InputError(f"{run} has no report yet", hint="the command that made it makes it") from None
+                raise InputError(f"{run} has no report yet", hint="run the command that made it again") from None
             write_object({"folder": str(run), **report}) if form == "json" else write(
                 "\n".join(report_lines(report, str(run)))
             )

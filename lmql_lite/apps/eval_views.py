@@ -1,4 +1,4 @@
-"""Data-set runs on a terminal: progress, the table of a report, a comparison."""
+"""Views of data-set runs on a terminal: progress, the table of a report, a comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lmql_lite.apps.junit import JUnitCase
-from lmql_lite.apps.terminal import StatusLine, Unwritable, counted, money, put, write_error
+from lmql_lite.apps.status_line import StatusLine
+from lmql_lite.apps.terminal import Unwritable, counted, money, put, write_error
 
 if TYPE_CHECKING:
     from lmql_lite.data.eval_job import EvalJob
@@ -28,7 +29,7 @@ EVERY_S = 0.1
 
 
 class Progress:
-    """A line on a terminal: rows that ended, their rate, the time left, hits, errors and cost."""
+    """Progress line on a terminal: finished rows, their rate, the time left, hits, errors and cost."""
 
     def __init__(self, wanted: bool) -> None:
         self._live = wanted and sys.stderr.isatty()
@@ -67,7 +68,7 @@ class Progress:
 
 
 class RowEvents:
-    """Writer of lines of JSON on stdout, at once: `started`, a `row` for each one that ends, `done` or `error`.
+    """Writer of JSON lines on stdout, unbuffered: `started`, a `row` for each finished row, then `done` or `error`.
 
     Every line has `schema` and `type`. A row has the fields of its line in `rows.jsonl`, `done` those of the report.
     """

@@ -1,4 +1,4 @@
-"""Examination of a text without running it: its queries, and everything that is wrong with them."""
+"""Examination of a text without running it: finds its queries, and everything that is wrong with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """One query; `tree`, `scope` and `program` are None from the step on that found an error."""
+    """Result for one query. From the step that found an error on, `tree`, `scope` and `program` are None."""
 
     source: Source
     findings: tuple[Finding, ...]
@@ -65,7 +65,7 @@ def examined(source: Source, around: Collection[str] = ()) -> Examination:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A query of a text. It begins at `offset` of the text, whose name it has; places in it count from there."""
+    """A query inside a text. It begins at `offset` and has the text's name; its places count from there."""
 
     examination: Examination
     offset: int

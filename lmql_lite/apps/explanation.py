@@ -1,4 +1,4 @@
-"""Explanation of a miss: a run that never asks its model, as far as a `.tokens` file knows it."""
+"""Explanation of a miss: a run that never asks its model, and goes as far as a `.tokens` file knows it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ from lmql_lite.tokens import Source
 
 
 class Unasked:
-    """A model that is never asked: it fails, and keeps the `path` at which it would have been.
-
-    `unit` is what a node of its tree stands for.
+    """Model that is never asked: it fails, and records the `path` at which it would have been asked. `unit` names what
+    a node of its tree is.
     """
 
     def __init__(self, name: str, fingerprint: str, vocabulary: Vocabulary, unit: str) -> None:
@@ -67,7 +66,7 @@ class UnaskedScorer(Unasked):
 
 
 class UnaskedServer(Unasked):
-    """A server that is probed for its capabilities, and no more."""
+    """Server that is only probed for its capabilities."""
 
     def __init__(self, completer: Completer) -> None:
         super().__init__(completer.name, "", BYTES, "byte")
@@ -127,9 +126,8 @@ class UnaskedSession(Session):
 
 @dataclass(slots=True)
 class Filled:
-    """A hole: numbers of tokens that the file knows and that conditions force; `is_whole`: it has its value.
-
-    `oldest` and `newest`: times at which the entries that were read were written (S4): unix seconds, 0 if not known.
+    """A hole, with the numbers of tokens that the file knows and that conditions force. `is_whole`: it has its value.
+    `oldest` and `newest` are the write times of the entries that were read (S4), in unix seconds; 0 if unknown.
     """
 
     name: str
@@ -151,10 +149,9 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class FirstMiss:
-    """The first thing that the file does not know. `difference` is where the path leaves what it knows.
-
-    `model`: it knows nothing of this model. `prefix`: another text came before. `question`: the place is known, and was
-    asked under other conditions, sampling or seed.
+    """The first miss. `difference` is the place where the path leaves the file's tree. Reasons: `model`: the file knows
+    nothing of this model; `prefix`: the text before differs; `question`: the place is known, but under other
+    conditions, sampling or seed.
     """
 
     reason: Literal["model", "prefix", "question"]
@@ -164,7 +161,7 @@ class FirstMiss:
 
 @dataclass(frozen=True, slots=True)
 class RunExplanation:
-    """A run as far as the file knows it. `miss` is None if that is all of it."""
+    """A run as far as the file knows it. `miss` is None if the file knows all of it."""
 
     model: str
     fingerprint: str

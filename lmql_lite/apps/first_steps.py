@@ -1,4 +1,4 @@
-"""`lq examples`, `lq completion` and `lq doctor`: what a new user asks for."""
+"""`lq examples`, `lq completion` and `lq doctor`, for new users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports in JUnit's XML: one test case for each case of a query, or row of a data set."""
+"""JUnit XML reports, with one test case per case of a query or row of a data set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmql_lite.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class JUnitCase:
-    """A test case. `problems` are sentences about what does not hold, none for one that passed."""
+    """A test case. `problems` are sentences about failed expectations; a case that passed has none."""
 
     name: str
     classname: str

@@ -1,4 +1,5 @@
-"""`lq cache audit` and `lq cache kv`: reused prompt blocks measured, and the pages of attention keys and values."""
+"""`lq cache audit` and `lq cache kv`: measuring reused prompt blocks, and managing pages of attention keys and
+values."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _spending_lines(plan: Plan) -> Iterator[str]:
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON data. Null is no bound, or not known."""
+    """The plan as JSON data. Null means no bound, or an unknown one."""
     places = ({"line": span.line, "column": span.column} for span in (hole.span for hole in plan.holes))
     found = asdict(plan)
     for hole, place in zip(found["holes"], places, strict=True):

@@ -1,4 +1,4 @@
-"""A run while it goes on: notes and a counter on stderr, text as it is generated, or each event as a line."""
+"""Display of a run in progress: notes and a counter on stderr, text as it is generated, or each event as a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
-from lmql_lite.apps.terminal import StatusLine, counted, note, printable, put
+from lmql_lite.apps.status_line import StatusLine
+from lmql_lite.apps.terminal import counted, note, printable, put
 from lmql_lite.options import DECODERS
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ REDRAWN_AFTER_S = 0.1
 
 
 class Watcher:
-    """Reader of a run's events. On a terminal a counter of generated tokens is drawn on stderr, and erased by `end`.
+    """Reader of a run's events. On a terminal, it draws a counter of generated tokens on stderr; `end` erases it.
 
-    `streams`: the text of a query that returns nothing is written to stdout as it comes, in place of the counter.
+    `streams`: instead of the counter, the text of a query that returns nothing is written to stdout as it is generated.
     """
 
     def __init__(self, streams: bool = False) -> None:
@@ -87,7 +88,7 @@ class Watcher:
 
 
 class EventLines(Watcher):
-    """Writer of each event as a line on stdout, at once."""
+    """Writer of events as lines on stdout, unbuffered."""
 
     def __init__(self, lines: Lines) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`lq responses`: what the logs of a response cache hold, and how they are kept small, joined and taken elsewhere."""
+"""`lq responses`: inspecting, pruning, merging, exporting and importing the logs of a response cache."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def explain(path: Path, request_file: Any, model: str, model_args: str | None, a
                               given.get("metadata", {}))  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(
-                f"{request_file.name} is no request", hint='{"request_type": ..., "arguments": [...]}'
+                f"{request_file.name} is not a request", hint='{"request_type": ..., "arguments": [...]}'
             ) from None
         with ResponseCache.open(path, model=model, model_args=model_args, policy=CachePolicy(mode="ro")) as cache:
             found = cache.explain(request)
@@ -205,7 +205,7 @@ def clear(path: Path, task: str | None, model: str | None, yes: bool, as_json: b
     """Drop all records under DIR, those of one task, or those of one model. The logs stay, and runs fill them again."""
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("this drops answers for good and cannot ask here: add --yes")
+            raise click.UsageError("this drops answers permanently, and there is no terminal to confirm it: add --yes")
         if not click.confirm(f"Drop the answers under {path}?", err=True):
             write_error("nothing was changed")
             sys.exit(INTERRUPTED)

@@ -127,9 +127,9 @@ def run(
     if (file is None) == (text is None):
         raise click.UsageError("name the FILE of a query, or give its text with -e QUERY, and not both")
     if form == "events" and (as_json or dry_run):
-        raise click.UsageError("--format events is of a run, and not of --json or --dry-run")
+        raise click.UsageError("--format events cannot be combined with --json or --dry-run")
     if flags["trace"] and dry_run:
-        raise click.UsageError("a dry run tells nothing that --trace could write down")
+        raise click.UsageError("--trace cannot be combined with --dry-run, which calls no model")
     as_json = as_json or form == "json"
     streams = form == "text" and not as_json and sys.stdout.isatty()
     with reporting(as_json), streaming() if form == "events" else watching(streams=streams) as watcher:
@@ -156,7 +156,7 @@ def run(
             if rest or not watcher.written.endswith("\n"):
                 write(rest)
             if not query.returns and not finished.result.prompt:
-                note("the query has said nothing: only a string that stands alone is part of its prompt")
+                note("the prompt of the query is empty: only a string that stands alone is part of it")
         if usage:
             for result in finished.results or (finished.result,):
                 click.echo(usage_line(result, time.monotonic() - began), err=True)
@@ -211,8 +211,8 @@ def _refuse_cost_without_prices(query: Query, max_cost: float | None, prices: tu
     """Refusal before anything is asked. The header of the query may have the prices."""
     if max_cost is not None and prices is None and "prices" not in {option.name for option in query.program.options}:
         raise InputError(
-            "--max-cost needs --prices: no server tells them",
-            hint="--prices 0.15,0.60 are those of a million tokens of prompts and of answers",
+            "--max-cost needs --prices, because servers do not report them",
+            hint="--prices 0.15,0.60, for a million prompt tokens and a million answer tokens",
         )
 
 
@@ -233,7 +233,7 @@ def replay(file: str) -> None:
             case events.Failed():
                 sys.exit(report(ended))
             case None:
-                note(f"{file} ends before its run did; this is the text so far")
+                note(f"{file} ends in the middle of its run; this is the text so far")
                 write(text)
 
 

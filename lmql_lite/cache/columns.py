@@ -217,7 +217,7 @@ def check_columns(record: Record, counts: NDArray[np.int64]) -> None:
     _require(descends, "a top-k entry that is not best first")
     for logprobs in (topks.logprobs, greedy.logprobs, sampled.logprobs):
         if logprobs.size:
-            _require(~np.isnan(logprobs), "a score that is no number")
+            _require(~np.isnan(logprobs), "a score that is not a number")
 
 
 def _within(

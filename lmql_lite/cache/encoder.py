@@ -228,7 +228,7 @@ class EncoderCache:
                 raise ValueError("it is the entry of another item")
             facts = json.loads(metadata["facts"])
         except (KeyError, TypeError, ValueError) as error:
-            self._notices.add(f"{self.key(item_hash)} is no entry of mm_hash={item_hash}: {error}")
+            self._notices.add(f"{self.key(item_hash)} is not an entry of mm_hash={item_hash}: {error}")
             return None
         copies = {}
         for one in tensors:

@@ -351,6 +351,6 @@ def chosen(models: Sequence[Model], wanted: str | None) -> tuple[Model, ...]:
     if not fitting:
         known = ", ".join(model_shown(model) for model in models)
         raise CacheError(
-            f"the file holds nothing of a model {wanted!r}", hint=f"it knows {known}" if known else "it is empty"
+            f"the file has no entries of a model {wanted!r}", hint=f"it knows {known}" if known else "it is empty"
         )
     return fitting

@@ -136,7 +136,7 @@ def check_format(file: IO[bytes], name: object) -> None:
         data = data[-len(MARK) :] + following if following else b""
     if beginning.startswith(_VERSION_1):
         raise CacheError(
-            f"{name} was written by an earlier lmql-lite, in a format that is not read any more",
+            f"{name} was written by an earlier lmql-lite, in a format that is no longer supported",
             hint="remove it, or name another file; runs fill it again",
         )
     if beginning.startswith(_MAGIC):

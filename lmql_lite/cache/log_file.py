@@ -369,7 +369,7 @@ def _regular(descriptor: int, mode: str, given: Path) -> FileIO:
     file = FileIO(descriptor, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
-        raise CacheError(f"{given} is no file any more")
+        raise CacheError(f"{given} is no longer a file")
     return file
 
 

@@ -19,7 +19,7 @@ _ROUNDS = 4
 def checked(parents: ArrayLike, tokens: ArrayLike, known: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     above, ids = np.asarray(parents), np.asarray(tokens)
     if above.ndim != 1 or above.shape != ids.shape:
-        raise ValueError(f"parents of shape {above.shape} and tokens of shape {ids.shape} are no list of entries")
+        raise ValueError(f"parents of shape {above.shape} and tokens of shape {ids.shape} are not a list of entries")
     if not all(numbers.size == 0 or np.issubdtype(numbers.dtype, np.integer) for numbers in (above, ids)):
         raise ValueError("parents and tokens are integers")
     above, ids = np.ascontiguousarray(above, dtype=np.int64), np.ascontiguousarray(ids, dtype=np.int64)

@@ -50,7 +50,7 @@ class TokenCache:
             raise InputError(f"durable is True or False; this is {self.durable!r}")
         if self.durable and self.path is None:
             raise InputError(
-                "durable=True is about a file, and none is named", hint='name one: TokenCache("x.tokens", durable=True)'
+                "durable=True needs a file, and none is named", hint='name one: TokenCache("x.tokens", durable=True)'
             )
         object.__setattr__(self, "trees", ModelTrees(self.max_bytes))
 
@@ -63,7 +63,7 @@ def _check_name(path: object) -> None:
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str):
         raise InputError(
-            f"a cache is kept in a file that text or a path names; this is {path!r}",
+            f"cache= is the name of a file; this is {path!r}",
             hint='cache="x.tokens", or TokenCache() for one in memory',
         )
     if not name or "\0" in name:

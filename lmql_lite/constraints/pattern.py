@@ -258,7 +258,7 @@ def _parsed(pattern: str, flags: int) -> Any:
     try:
         return _parser.parse(pattern, flags)
     except (re.error, OverflowError) as error:
-        raise UnsupportedPattern(f"this is no regular expression: {error}", NO_PATTERN) from None
+        raise UnsupportedPattern(f"this is not a regular expression: {error}", NO_PATTERN) from None
     except RecursionError:
         raise UnsupportedPattern("this regular expression is nested too deep") from None
 

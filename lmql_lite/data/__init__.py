@@ -1,1 +1,1 @@
-"""Data sets: their rows, metrics and reports, and our models as models that answer lists of requests."""
+"""Data sets: rows, metrics and reports, and an adapter that lets our models answer lists of requests."""

@@ -1,4 +1,4 @@
-"""Attempts of a data-set run: one row is run, and becomes a record of JSON data."""
+"""Attempts of a data-set run: each runs one row and returns a record of JSON data."""
 
 from __future__ import annotations
 

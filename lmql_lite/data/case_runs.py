@@ -1,4 +1,4 @@
-"""Runs of cases, as values: each case passes, or says what does not hold."""
+"""Runs of cases: each result says whether the case passed, and what failed otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from lmql_lite.models.base import Model
 
 @dataclass(frozen=True, slots=True)
 class CaseRun:
-    """One run of a case. `problems` are sentences about what does not hold; `is_error`: it ended with an exception."""
+    """One run of a case. `problems` are sentences about failed expectations; `is_error`: the run ended with an
+    exception."""
 
     seed: int | None
     value: Any
@@ -35,7 +36,7 @@ class CaseRun:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """A case that has run. `problem` says in one line why it did not pass."""
+    """Result of a case. `problem` is one line about why it did not pass."""
 
     case: Case
     runs: tuple[CaseRun, ...]
@@ -148,7 +149,7 @@ def _unlikely(hole: str, options: Mapping[str, tuple[float, float]], result: Res
     found = []
     for option, (low, high) in options.items():
         if option not in shares:
-            found.append(f"{option!r} is no option of [{hole}]; there are {', '.join(map(repr, shares))}")
+            found.append(f"{option!r} is not an option of [{hole}]; there are {', '.join(map(repr, shares))}")
         elif not low <= shares[option] <= high:
             wanted = f"at least {low:g}" if shares[option] < low else f"at most {high:g}"
             found.append(f"P({hole} = {option!r}) is {shares[option]:.4f}, expected {wanted}")

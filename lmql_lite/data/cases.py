@@ -1,4 +1,4 @@
-"""Cases of a query: inputs, and what must hold of the answers, in a TOML file beside it (D76).
+"""Cases of a query: inputs and expectations, in a TOML file beside the query (D76).
 
 # choose.cases.toml
 [[case]]
@@ -29,11 +29,11 @@ OF_A_CASE = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Runs of a query with the same inputs, one for each seed, and what must hold of each.
+    """Runs of a query with the same inputs, one per seed, and their expectations.
 
-    `expected` has the value that the query returns, if one is named, as `returns`; `holes` the values of holes;
-    `conditions` are expressions of Python; `distribution` has for each hole the least and the most probability of
-    options. The case passes where a share of at least `pass_rate` of its runs does.
+    `expected` has the return value, if one is named, as `returns`; `holes` has values of holes; `conditions` are Python
+    expressions; `distribution` has the lowest and highest probabilities of options for each hole. The case passes if at
+    least the share `pass_rate` of its runs passes.
     """
 
     name: str
@@ -86,7 +86,7 @@ def case_files(place: Path) -> Iterator[Path]:
 
 
 def read_cases(path: Path) -> CaseFile:
-    """The cases of a file. Raises InputError, with the line of the case, for what is no case."""
+    """The cases of a file. Raises InputError, with the line of the case, for what is not a case."""
     try:
         text = path.read_text("utf-8")
         table = tomllib.loads(text)
@@ -100,7 +100,9 @@ def read_cases(path: Path) -> CaseFile:
     _known(table, OF_A_FILE, place)
     query = path.with_name(_text(table, "query", place) or path.name.removesuffix(SUFFIX) + ".lq")
     if not query.is_file():
-        raise InputError(f"{path} is about {query}, which is not there", hint='query = "FILE.lq" names another one')
+        raise InputError(
+            f"{path} has cases of {query}, which does not exist", hint='query = "FILE.lq" names another one'
+        )
     lines = [number for number, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*case\s*\]\]", line)]
     tables, shared = table.get("case"), _table(table, "options", place)
     if not isinstance(tables, list) or not tables or len(lines) != len(tables):
@@ -161,7 +163,8 @@ def _bounds(hole: str, options: Any, place: str) -> dict[str, tuple[float, float
         bounds: list[Any] = bound if isinstance(bound, list) else [bound, 1.0]
         if len(bounds) != 2 or not all(isinstance(each, int | float) and 0 <= each <= 1 for each in bounds):
             raise InputError(
-                f"{place}: distribution of {hole} is the least probability of options, or least and most",
+                f"{place}: distribution.{hole} gives the lowest probability of each option, or the lowest and "
+                "the highest",
                 hint=f'distribution.{hole} = {{ " yes" = 0.6, " no" = [0, 0.4] }}',
             )
         found[option] = (float(bounds[0]), float(bounds[1]))

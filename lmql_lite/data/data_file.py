@@ -1,5 +1,5 @@
 """Data files as rows: jsonl, json, csv and tsv by the standard library; parquet, arrow and a saved `datasets` folder by
-pyarrow. Streamed: no file is held in memory, JSON apart."""
+pyarrow. Files are streamed, except JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS_PER_BATCH = 256
 @dataclass(frozen=True, slots=True)
 class FileRow:
     """One row of a data file. `line` counts from 1: lines of text, rows of other files. `problem` is a sentence about a
-    row that cannot be used, `values` then what could be read."""
+    row that cannot be used; `values` then has the readable part."""
 
     line: int
     id: str
@@ -74,7 +74,7 @@ def _values(path: Path) -> Iterator[Values]:
             yield from _arrow_rows(path)
         else:
             known = ", ".join(FORMATS)
-            raise InputError(f"{path} is of no known format", hint=f"data files end in {known}")
+            raise InputError(f"{path} has an unknown format", hint=f"data files end in {known}")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Job of a data-set run: the query, the rows that are asked for, and what an attempt's key is made of."""
+"""Job of a data-set run: the query, the selected rows, and the parts of an attempt's key."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ TREE_BYTES = 48 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows that are asked for: the rest of the data is not part of this run's report. `stop` is relative to all rows
-    where it is a share (`percent`)."""
+    """Selected rows. The report of a run covers these only. `percent` is a share of all rows."""
 
     start: int = 0
     stop: int | None = None
@@ -61,7 +60,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class EvalJob:
-    """A run over a data set. `options` are those of each row's run; `identity` is what a folder must be of."""
+    """A run over a data set. `options` apply to the run of each row; a folder must have the same `identity`."""
 
     query: AnyQuery
     data: Path

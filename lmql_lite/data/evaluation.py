@@ -1,4 +1,4 @@
-"""Runs over data sets: attempts that are missing are run, records are scored and kept, outcomes are collected."""
+"""Runs over data sets: runs missing attempts, scores and stores their records, collects the outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lmql_lite.errors import BudgetError
 
 
 class Tally:
-    """Outcomes of a run, and the sums of what they cost."""
+    """Outcomes of a run, and their total cost."""
 
     def __init__(self, job: EvalJob) -> None:
         self.outcomes = Outcomes(job)

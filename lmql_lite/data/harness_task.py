@@ -1,7 +1,8 @@
 """Tasks of lm-evaluation-harness as queries: plain `multiple_choice` and `generate_until` tasks over local files.
 
-Whatever needs the harness itself (Python, drawn examples, filters, data sets of a hub) is refused, so that a score is
-never of another task. Few-shot examples are the first ones of their split (`fewshot_config: {sampler: first_n}`).
+Whatever needs the harness itself (Python, drawn examples, filters, data sets of a hub) is refused, so that a score
+never belongs to another task. Few-shot examples are the first ones of their split
+(`fewshot_config: {sampler: first_n}`).
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ _TEMPLATES = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trail
 
 @dataclass(frozen=True, slots=True)
 class FewShots:
-    """Examples before a prompt: the first `number` of a split. With `excludes` the row itself is none of its examples.
-
-    `examples` are rows and their texts: as many as any row needs.
+    """Examples before a prompt: the first `number` rows of a split. With `excludes`, a row is never among its own
+    examples. `examples` are rows and their texts, as many as any row needs.
     """
 
     number: int = 0
@@ -188,7 +188,7 @@ def _few_shots(path: Path, fields: Mapping[str, Any]) -> FewShots:
         return FewShots()
     if own.get("sampler", "default") != "first_n":
         hint = "fewshot_config: {sampler: first_n} takes the first ones"
-        raise InputError(f"{path}: few-shot examples are drawn by lm-evaluation-harness alone", hint=hint)
+        raise InputError(f"{path}: only lm-evaluation-harness can draw few-shot examples", hint=hint)
     style = {**fields, **own}
     split = own.get("split", fields.get("fewshot_split"))
     samples = own.get("samples") if split is None else None

@@ -1,5 +1,5 @@
-"""Metrics of `lq eval`: a number from the record of one attempt. A record has the row's columns, the target and the
-answer, so that scoring asks no model."""
+"""Metrics of `lq eval`: each computes a number from the record of one attempt. A record has the row's columns, the
+target and the answer, so scoring asks no model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Metric:
             raise ValueError(f"{self.name} returned {value!r}, and a score is a number or a bool")
         value = float(value)
         if not math.isfinite(value):
-            raise ValueError(f"{self.name} returned {value}, which is no score")
+            raise ValueError(f"{self.name} returned {value}, which is not a score")
         return value, float(weight)
 
 
@@ -129,7 +129,7 @@ def choice(record: Record) -> bool:
 
 
 def json_equal(record: Record) -> bool:
-    """Equality as JSON: keys in any order, 1 equals 1.0, true is no number."""
+    """Equality as JSON: keys in any order, 1 equals 1.0, true is not a number."""
 
     def read(value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Outcomes of a run's attempts in columns, as far as a report needs them: some fifty bytes for each."""
+"""Outcomes of a run's attempts in columns, as far as a report needs them: about fifty bytes per attempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_SCORE = math.nan
 
 
 class Outcomes:
-    """Columns of attempts. A score is NaN where the row failed or the metric did."""
+    """Columns of attempts. A score is NaN if the row or the metric failed."""
 
     def __init__(self, job: EvalJob) -> None:
         self.ids: list[str] = []

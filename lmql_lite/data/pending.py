@@ -1,4 +1,4 @@
-"""Attempts that have no answer yet, as sorted columns: 17 bytes for each."""
+"""Attempts without an answer, as sorted columns: 17 bytes per attempt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class PendingAttempts:
-    """Keys (64 bits of each) with a digest of their row's columns, and which of them have been settled."""
+    """Keys (64 bits of each), digests of their rows' columns, and marks for those that are done."""
 
     def __init__(self, attempts: Iterable[tuple[int, int]]) -> None:
         keys, digests = array("Q"), array("q")

@@ -1,7 +1,7 @@
-"""Data-set runs on Ray: each worker is an actor with a model of its own, and streams finished rows to this process.
+"""Data-set runs on Ray: each worker is an actor with its own model, and streams finished rows to this process.
 
-Ray's transport pickles what it carries, so that it is handed bytes of JSON and nothing else, in both directions. Only
-this process writes the folder of a run. The death of a worker loses the rows that it was running; others run them.
+Ray pickles the data that it transports, so both sides only send it bytes of JSON. Only this process writes the folder
+of a run. If a worker dies, others run its unfinished rows.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class RayEngine:
-    """Runs the rows of a job on `workers` actors, of a cluster at `address` or of one that is started for the run.
-
-    `source` is the text of a query, or the name `module:function`, which workers import. `model` is an id. Workers have
-    their cache in `cache_folder`, and the variables of `environment`, which no log shows.
+    """Engine that runs the rows of a job on `workers` actors, in the cluster at `address` or in one that is started for
+    the run. `source` is the text of a query, or the name `module:function`, which workers import. `model` is an id.
+    Workers keep their cache in `cache_folder` and get the variables of `environment`, which no log shows.
     """
 
     source: str
@@ -115,7 +114,7 @@ class RayEngine:
 
 @dataclass(slots=True)
 class _Parts:
-    """Rows that are to be run, those first that a worker took down with it."""
+    """Rows to run. Rows of a worker that died come first."""
 
     rows: AsyncGenerator[DataRow, None]
     are_left: bool = True

@@ -1,4 +1,4 @@
-"""Several tries of each row: metrics over them, and how far they differ."""
+"""Several tries of each row: metrics over them, and their variance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`report.html` of a data-set run: rows that are wrong first; output, tree and ledger of each one click away."""
+"""`report.html` of a data-set run: wrong rows first, each with its output, tree and ledger one click away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of ours behind the interface of evaluation harnesses: lists of requests in, lists of answers out."""
+"""Adapter of our models to the interface of evaluation harnesses: lists of requests in, lists of answers out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MAX_TOKENS = 256
 
 
 class RequestModel:
-    """One of our models as `ResponseCache.aexecute` asks it. The token tree of its session is used as in any run.
+    """One of our models, with the interface that `ResponseCache.aexecute` calls. The token tree of its session is used
+    as in any run.
 
     The first argument of a request is the prompt; of a loglikelihood the second one is the continuation. Raises
     InputError for options that a query does not have.

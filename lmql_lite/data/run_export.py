@@ -1,4 +1,4 @@
-"""Rows of a data-set run in other formats: a table as csv or parquet, and the samples of lm-evaluation-harness."""
+"""Export of a data-set run: a table as csv or parquet, or samples of lm-evaluation-harness."""
 
 from __future__ import annotations
 

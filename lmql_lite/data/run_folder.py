@@ -1,7 +1,7 @@
-"""Folder of a data-set run: `run.json` says what it is a run of, `rows.jsonl` has a line for each attempt and is the
-truth, `report.json` is made from it.
+"""Folder of a data-set run: `run.json` has the run's identity, `rows.jsonl` has a line per attempt and is
+authoritative, `report.json` is made from it.
 
-`rows.jsonl` is a log of records like those of the response cache; a line of the kind `attempt` is a row that ended.
+`rows.jsonl` is a log of records like those of the response cache; a line of the kind `attempt` is a finished row.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ def attempts_in(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def identity_of(folder: Path) -> dict[str, Any]:
-    """Identity of the run in a folder. Raises InputError for a folder that is no run."""
+    """Identity of the run in a folder. Raises InputError for a folder that is not a run."""
     try:
         found = json.loads((folder / RUN).read_text("utf-8"))
         return dict(found["identity"])
     except FileNotFoundError:
-        raise InputError(f"{folder} is no data-set run: it has no {RUN}", hint="lq eval QUERY DATA makes one") from None
+        raise InputError(
+            f"{folder} is not a data-set run: it has no {RUN}", hint="lq eval QUERY DATA makes one"
+        ) from None
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(f"{folder / RUN} cannot be read ({error})") from None
 
 
 class RunFolder:
-    """The writer of a run. Raises InputError for a folder of another run, CacheError where another process writes it.
-
-    Lines are written and synced in groups; where the disk takes none, they wait for the next one.
+    """Writer of a run. Raises InputError for a folder of another run, CacheError if another process writes it. Lines
+    are written and synced in groups; if the disk is full, they wait for the next group.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], command: list[str]) -> None:
@@ -67,7 +68,7 @@ class RunFolder:
             if (path / RUN).exists():
                 identity = continued(dict(identity), identity_of(path), path)
             elif any(path.iterdir()):
-                raise InputError(f"{path} has files and is no data-set run", hint="name a new folder with -o")
+                raise InputError(f"{path} has files and is not a data-set run", hint="name a new folder with -o")
             self._log = RecordLog(path / ROWS, opening(str(identity["model"]), str(identity.get("fingerprint"))))
         except BlockingIOError:
             raise CacheError(f"{path} is being written by {_holder(path)}", hint="wait until it has ended") from None

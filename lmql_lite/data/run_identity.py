@@ -1,5 +1,5 @@
-"""Identity of a data-set run: all that its answers depend on, the rows apart. What only changes its cost is left out:
-cache, prices, limits, rows at a time."""
+"""Identity of a data-set run: everything that its answers depend on, except the rows. Settings that only change its
+cost are left out: cache, prices, limits, concurrency."""
 
 from __future__ import annotations
 

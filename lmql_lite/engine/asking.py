@@ -53,4 +53,4 @@ def checked(line: str) -> InputLine:
 
 
 def _no_text() -> InputError:
-    return InputError("the line that input() read is no UTF-8 text", hint="check the encoding of the terminal or file")
+    return InputError("the line that input() read is not UTF-8 text", hint="check the encoding of the terminal or file")

@@ -43,7 +43,7 @@ class OpenHole:
     def rejected(self, broken: Objection, matcher: Matcher) -> ConstraintError:
         value = matcher.value.decode("utf-8", "replace")
         if not self.op.may_reject:
-            sentence = f"[{self.op.name}] is no value of its type: {value!r} ({broken.reason})"
+            sentence = f"[{self.op.name}] is not a value of its type: {value!r} ({broken.reason})"
             hint = "bound the numbers in it, such as Annotated[float, Field(ge=0, le=100)]"
             return ConstraintError(sentence, span=broken.span, hint=hint)
         tries = self.rejections + 1

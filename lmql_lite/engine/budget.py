@@ -192,7 +192,7 @@ class Steps:
         if self.left < 0:
             self.left = LAST_STEPS
             self.spent = BudgetError(
-                f"the run has not come to its end within {self._most:,} steps, and is here",
-                hint="if this is no endless loop, raise step_budget",
+                f"the run has not ended within {self._most:,} steps, and is here",
+                hint="if this is not an endless loop, raise step_budget",
             ).of("step_budget", self._most, self._most + 1)
             raise self.spent

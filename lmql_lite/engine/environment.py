@@ -219,7 +219,7 @@ def _role(message: Mapping[str, Any], span: Span) -> Role:
     role = message["role"]
     if not isinstance(role, str) or role not in ROLES:
         known = ", ".join(ROLES)
-        raise InputError(f"a message has the role {role!r}, which there is not", span=span, hint=f"there are {known}")
+        raise InputError(f"a message has the role {role!r}, which does not exist", span=span, hint=f"there are {known}")
     return ROLES[role]
 
 

@@ -60,7 +60,7 @@ class ReturnAnnotation:
             try:
                 return TypeAdapter(annotation)  # a class that brings a configuration of its own
             except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
-                raise InputError(f"{self._name} returns {self._shown}, which is no type: {error}") from None
+                raise InputError(f"{self._name} returns {self._shown}, which is not a type: {error}") from None
 
     @cached_property
     def _annotation(self) -> Any:

@@ -242,7 +242,7 @@ class Scheduler:
         if found.asked is None and self.tree.scores(node) is not None:
             why = f"{found.place(vocabulary)}: what is stored answers other conditions or another seed"
         return CacheError(
-            f"the replay does not know what {self.scorer.name} says {why}",
+            f"the recording has no answer of {self.scorer.name} {why}",
             hint="run it once with cache_mode='rw' to record what is new",
         )
 

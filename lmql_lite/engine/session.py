@@ -130,7 +130,7 @@ class Session:
         if not isinstance(wanted, str):
             if isinstance(wanted, type) or not (hasattr(wanted, "fingerprint") or isinstance(wanted, Completer)):
                 hint = 'give its name, such as model="demo", or a model object such as lq.model("demo")'
-                raise ModelError(f"{wanted!r} is no model", hint=hint)
+                raise ModelError(f"{wanted!r} is not a model", hint=hint)
             return wanted
         if wanted not in self._models:
             self._models[wanted] = load(wanted)

@@ -36,7 +36,7 @@ async def called(branch: Branch, hole: Hole) -> tuple[Hole, NestedCall | None]:
                 raise QueryError(f"two queries cannot fill [{hole.name}] at once", span=callee.span, hint=hint)
             found = (callee, function)
         elif callee.form == "hole":
-            problem = f"what [{hole.name}] calls is no query: {_shown(function)}"
+            problem = f"what [{hole.name}] calls is not a query: {_shown(function)}"
             hint = "a function judges a value as `where f(X)`; one that the model may call stands in tools=[...]"
             raise QueryError(problem, span=callee.span, hint=hint)
     if found is None:

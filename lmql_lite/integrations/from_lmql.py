@@ -1,4 +1,4 @@
-"""Modules of LMQL as queries import them: `lmql.lib.chat`, `lmql.lib.actions`, `lmql.http`, `lmql.decorators`.
+"""The modules of LMQL that queries import: `lmql.lib.chat`, `lmql.lib.actions`, `lmql.http`, `lmql.decorators`.
 
 A name that is not here is a QueryError with the line to change (docs/coming-from-lmql.md).
 """
@@ -62,7 +62,7 @@ def reAct(tools: Any) -> Any:
 
 
 def named(tools: Sequence[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Functions by name. Raises InputError for what is no list of functions."""
+    """Functions by name. Raises InputError for what is not a list of functions."""
     if not isinstance(tools, list | tuple) or not tools or not all(map(callable, tools)):
         raise InputError(f"reAct takes a list of functions; this is {tools!r}", hint="reAct([wiki, calc])")
     return {tool.__name__: tool for tool in tools}
@@ -123,7 +123,7 @@ async def fetch(url: str, path: str = "") -> Any:
         found = json.loads(response.text)
     except ValueError:
         if path:
-            raise InputError(f"{url} is not JSON, so nothing stands at {path!r} in it") from None
+            raise InputError(f"{url} is not JSON, so it has nothing at {path!r}") from None
         return response.text
     for key in path.split(".") if path else ():
         try:

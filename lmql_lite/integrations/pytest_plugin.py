@@ -1,6 +1,7 @@
-"""pytest plugin: the fixture `lq_recording`, and a summary of what its tests asked a model for (docs/testing.md).
+"""The pytest plugin: the fixture `lq_recording`, and a summary of the tokens that its tests asked for
+(docs/testing.md).
 
-pytest loads it in every session of an environment that has the package: nothing here imports more than it needs.
+pytest loads this module in every session of an environment that has the package, so it imports as little as possible.
 """
 
 from __future__ import annotations

@@ -33,9 +33,11 @@ class ItemsToLoad(ECConnectorMetadata):  # type: ignore[misc]
 
 
 class LmqlLiteECConnector(ECConnectorBase):  # type: ignore[misc]
-    """Connector of the scheduler, and one of each worker. In one process they share a cache, else its disk or Redis.
+    """Connector of the scheduler or of a worker. Connectors in one process share a cache; others share its disk or
+    Redis.
 
-    An item is reported as known only after its entry was read and verified: vLLM has no way back to the encoder.
+    An item is reported as known only after its entry has been read and verified, because vLLM cannot fall back to the
+    encoder.
     """
 
     _caches: ClassVar[dict[str, EncoderCache]] = {}

@@ -1,4 +1,5 @@
-"""Plug-in of vLLM (`vllm.general_plugins`): it knows the encoder cache's connector by name, without a module path."""
+"""vLLM plug-in (`vllm.general_plugins`) that registers the encoder cache's connector, so that no module path is
+needed."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _query_text(function: FunctionType, name: str, text: str, first_line: int) -
     mark, backslash, _ = marker.strip().partition("\\n")
     if mark in MARKS and backslash:
         raise QueryError(
-            f"the docstring of {function.__name__} is read as it stands in the file, where \\n is two characters",
+            f"the docstring of {function.__name__} is read as it is written in the file, where \\n is two characters",
             span=Source(name, text, first_line).span(0, len(marker)),
             hint="write it over several lines, in triple quotes",
         )

@@ -1,5 +1,5 @@
-"""Form of an answer of a chat where no grammar holds it: an object that a JSON Schema describes, or a sentence in the
-prompt that tells what may be answered (D61). Every answer is checked on arrival all the same.
+"""Form of a chat's answer if the server takes no grammar: an object that a JSON Schema describes, or a sentence in the
+prompt that lists the permitted answers (D61). Every answer is still checked on arrival.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ _SPECIAL = frozenset("\\^$.|?*+()[]{}/-")
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """Answers are `begin` and one of `texts`, or and a text that the regular expression `pattern` matches.
-
-    `is_told`: the sentence says so in the prompt, in place of a schema. It says it also where some are `excluded`.
+    """An answer is `begin` followed by one of `texts`, or by a text that matches the regular expression `pattern`.
+    `is_told`: a sentence in the prompt says so, instead of a schema. The sentence also names `excluded` answers.
     """
 
     begin: str = ""

@@ -20,8 +20,8 @@ from lmql_lite.tokens import Role, Tokenizer
 
 @dataclass(slots=True)
 class PassCounts:
-    """Counts that a model in this process adds to while it answers: tokens `fed` to its network, and tokens whose keys
-    and values it had, by the tier that had them (`memory`, `disk`, `redis`)."""
+    """Counters of a model in this process: tokens `fed` to its network, and tokens whose keys and values were known, by
+    tier (`memory`, `disk`, `redis`)."""
 
     fed: int = 0
     reused: dict[str, int] = field(default_factory=dict)
@@ -63,8 +63,8 @@ class ScoreRequest:
 class Scorer(Protocol):
     """Local model: scores the whole vocabulary after any prefix of token ids.
 
-    It may have `sequences`, the number of texts that it advances at once without computing any of them anew; 8 rows of
-    a data set run at a time where it has not.
+    It may have `sequences`, the number of texts that it can advance at once without recomputing any of them; without
+    it, 8 rows of a data set run at a time.
     """
 
     @property
@@ -107,7 +107,7 @@ class NoisyScorer(Scorer, Protocol):
 
 @runtime_checkable
 class MediaScorer(Scorer, Protocol):
-    """Local model that is shown pictures, videos or clips too."""
+    """Local model that also accepts pictures, videos or clips."""
 
     @property
     def marks(self) -> frozenset[int]:
@@ -331,7 +331,7 @@ It counts the request for the run that waits, and raises BudgetError where it wo
 
 
 class ModelObject:
-    """A model that a user holds. Methods that LMQL's models had say what to write."""
+    """Base of model objects. Methods of LMQL's models raise an error that says what to write instead."""
 
     if not TYPE_CHECKING:
 

@@ -1,8 +1,8 @@
-"""Scorer that reuses the blocks of a prompt at other places: another model, with another name and fingerprint.
+"""Scorer that reuses the blocks of a prompt at other places. It has its own name and fingerprint.
 
-On its paths a mark stands before each block, a number beyond the vocabulary that says how many tokens the block has.
-So a tree never mistakes approximate scores for exact ones, and a score depends on the path alone. Paths without a block
-are scored by the exact model.
+On its paths, a mark precedes each block: a number beyond the vocabulary that encodes the number of the block's tokens.
+So a tree never mistakes approximate scores for exact ones, and a score depends only on the path. The exact model scores
+paths without a block.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REDO_TOKENS = 4
 
 
 class BlockSource(Scorer, Protocol):
-    """Exact model whose network can be run by others, one at a time."""
+    """Exact model that lends its network to one user at a time."""
 
     @property
     def network(self) -> Any:

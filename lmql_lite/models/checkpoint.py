@@ -161,7 +161,7 @@ def _of(network: Any, tokenizer: Any, name: str) -> Checkpoint:
     config = getattr(network, "config", None)
     if not (hasattr(network, "forward") and hasattr(config, "get_text_config")):
         raise ModelError(
-            f"{type(network).__name__} is no causal language model of transformers",
+            f"{type(network).__name__} is not a causal language model of transformers",
             hint="give model(network, tokenizer) what AutoModelForCausalLM.from_pretrained returned",
         )
     name = name or Path(str(getattr(config, "_name_or_path", "") or type(network).__name__)).name
@@ -229,7 +229,7 @@ def _precision(name: str, wanted: str | None, stated: torch.dtype, device: torch
         known |= {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
         found = known.get(str(wanted).removeprefix("torch."))
         if found is None:
-            raise ModelError(f"local:{name}: {wanted!r} is no precision", hint="dtype= float32, bfloat16 or float16")
+            raise ModelError(f"local:{name}: {wanted!r} is not a precision", hint="dtype= float32, bfloat16 or float16")
         return found
     if device.type != "cpu" or stated.itemsize > 2:
         return stated

@@ -1,4 +1,4 @@
-"""Collector of requests to one network: threads and event loops ask, and each pass answers all that wait."""
+"""Collector of requests to one network from threads and event loops. Each pass answers all waiting requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Waiting:
 
 
 class PassCollector:
-    """Queue of a network, and the thread that works on it while there is something to do."""
+    """Request queue of a network, and the thread that works on it while it is not empty."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -41,7 +41,7 @@ class PassCollector:
 
     async def score(self, jobs: Sequence[ScoreJob], answered: Answered, settle: Callable[[], None]) -> list[list[Row]]:
         """Scores of the jobs. A thread computes, so that the event loop stays free. `settle` is called after a pass,
-        when everybody has an answer. The functions are the same in every call: they are no part of this object, so
+        when everybody has an answer. The functions are the same in every call: they are not part of this object, so
         that a model and its collector do not keep each other alive.
         """
         waiting = [_Waiting(job, Future()) for job in jobs]

@@ -153,7 +153,7 @@ def _character(code: int, special: frozenset[str]) -> str:
 def _class(ranges: Ranges) -> str:
     """Class of characters: those in the ranges.
 
-    None is ever excluded by name. Else llama.cpp takes bytes that are no character, such as F5 91 8A 91, and refuses
+    None is ever excluded by name. Else llama.cpp takes bytes that are not a character, such as F5 91 8A 91, and refuses
     every token that ends inside an excluded character. `^` and `-` are placed where they mean nothing else and need no
     backslash, which some parsers refuse there. No digit follows a number, because xgrammar reads as many digits as it
     finds.

@@ -107,7 +107,7 @@ class _Cell:
 
 
 class LlamaCppModel:
-    """A Scorer (S35). Threads and event loops share it; what they ask at about the same time is one pass."""
+    """A Scorer (S35). Threads and event loops share it; requests that arrive at about the same time are one pass."""
 
     sequences = _TOGETHER
     """Number of sequences that are worth asking about at the same time."""

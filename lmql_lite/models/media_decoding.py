@@ -26,7 +26,7 @@ _MOST_LETTERS = 1 << 16
 
 
 def decode_image(item: Media) -> Any:
-    """Picture as an RGB image of PIL, upright. Raises InputError at the item's place for what is no picture, is
+    """Picture as an RGB image of PIL, upright. Raises InputError at the item's place for what is not a picture, is
     truncated or is larger than 100 megapixels."""
     with _package(item, "PIL"):
         from PIL import Image, ImageOps, UnidentifiedImageError
@@ -37,7 +37,7 @@ def decode_image(item: Media) -> Any:
             opened.load()
             return ImageOps.exif_transpose(opened).convert("RGB")
     except UnidentifiedImageError:
-        raise item.wrong("is no picture of a known format", "PNG, JPEG, WebP and GIF are read everywhere") from None
+        raise item.wrong("is not a picture of a known format", "PNG, JPEG, WebP and GIF are read everywhere") from None
     except (Image.DecompressionBombError, OSError, SyntaxError, ValueError, EOFError) as error:
         raise item.wrong(f"cannot be decoded: {_reason(error)}", "is the file complete?") from error
 
@@ -66,7 +66,7 @@ def decode_video(item: Media) -> tuple[NDArray[np.uint8], tuple[float, ...]]:
     """Frames of a video, `[frames, height, width, 3]`, and their times in seconds.
 
     Of `num_frames` equal parts of the video, each gives its middle frame. Raises InputError at the item's place for
-    what is no video or has no frames.
+    what is not a video or has no frames.
     """
     count = len(list(_times(item)))
     wanted = item.num_frames or count
@@ -85,7 +85,7 @@ def decode_video(item: Media) -> tuple[NDArray[np.uint8], tuple[float, ...]]:
 
 
 def decode_audio(item: Media, rate: int) -> NDArray[np.float32]:
-    """Samples of a clip, mono, at `rate` in Hz. Raises InputError at the item's place for what is no clip, has no
+    """Samples of a clip, mono, at `rate` in Hz. Raises InputError at the item's place for what is not a clip, has no
     samples or lasts more than four hours."""
     pieces: list[NDArray[np.float32]] = []
     count = 0

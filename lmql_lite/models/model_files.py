@@ -57,7 +57,7 @@ def located(name: str) -> tuple[Path, str | None]:
         hint = f"did you mean local:{files[0]}?" if files else "use the folder that contains config.json"
         raise ModelError(f"local:{name}: the folder has no config.json", hint=hint)
     if path.is_file():
-        raise ModelError(f"local:{name} is a file that is no model", hint="use a model's folder, or a .gguf file")
+        raise ModelError(f"local:{name} is a file that is not a model", hint="use a model's folder, or a .gguf file")
     if name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or path.suffix == ".gguf":
         kind = "file" if path.suffix == ".gguf" else "folder"
         raise ModelError(f"local:{name}: there is no such {kind}", hint="check the spelling of the path")
@@ -73,7 +73,7 @@ def _of_hub(name: str) -> tuple[Path, str]:
         found = Path(snapshot_download(name, local_files_only=True))
     except LocalEntryNotFoundError:
         size = _hub_bytes(name)
-        sentence = f"local:{name} is on the hub and not on this machine; a download is {size / 1e9:,.2f} GB"
+        sentence = f"local:{name} is on the hub, but not on this machine; the download has {size / 1e9:,.2f} GB"
         raise ModelError(sentence, hint=f"download it once: hf download {name}") from None
     except ValueError as error:  # no name of a model
         raise ModelError(f"local:{name} is neither a folder nor a model's name", hint=str(error)) from None

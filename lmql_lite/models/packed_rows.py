@@ -1,7 +1,7 @@
-"""Scores of many requests from few passes: what they share is computed once, what is known is not computed again.
+"""Scores of many requests from few passes: shared tokens are computed once, known ones not again.
 
-Each request is a sequence of ids and places to score. It becomes a row of a pass: new tokens behind the longest known
-beginning, which is that of a live sequence, of another row of the same pass, or of the attention-KV engine.
+Each request is a sequence of ids and places to score. It becomes a row of a pass: new tokens after the longest known
+beginning, which a live sequence, another row of the same pass or the attention-KV engine may have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _STORED_TOKENS = 16
 
 @dataclass(eq=False, slots=True)
 class ScoreJob:
-    """A request in progress: all ids up to the last place to score, the ends to score, and who is told the counts."""
+    """A request in progress: all ids up to the last place to score, the places to score, and the receiver of the
+    counts."""
 
     ids: tuple[int, ...]
     ends: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Weights of linear layers in the order in which oneDNN multiplies, on processors where that is faster.
+"""Weights of linear layers in oneDNN's order, on processors where multiplying them is then faster.
 
 A step reads each weight once, in either order. Passes of a few rows then take as long as one row, and otherwise two to
 four times as long. The functions of torch that do this are its compiler's own, so a probe decides.

@@ -1,5 +1,5 @@
-"""Probes of a network: can it be fed rows, are its scores then those of its own pass, and how much do they depend on
-what else is in a pass (S5)?"""
+"""Probes of a network: whether it can be fed rows, whether its scores then equal those of its own pass, and how much
+they depend on what else is in a pass (S5)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Forward pass over any number of rows of any lengths, through the attention interface of transformers.
 
 The new tokens of all rows are one sequence for the network: linear layers see them together, without padding. Attention
-runs row by row, each over the keys and values of its own sequence. A row may go on from a place inside another row of
-the same pass, so that drafts, options and branches are a tree.
+runs row by row, each over the keys and values of its own sequence. A row may continue from a place inside another row
+of the same pass, so drafts, options and branches form a tree.
 
 An exact pass sums over whole pages in a fixed order, and has rows in multiples of a step (`exact_step.py`), padding
 included: then scores of a place are the same bits whatever else is in the pass and however the text before it was fed
@@ -105,7 +105,7 @@ def _attending(network: Any) -> Iterator[None]:
 
 
 class LayerOfPass:
-    """Stands for the keys of a layer: leads the attention function to the rows of its pass."""
+    """Stand-in for the keys of a layer, through which the attention function finds the rows of its pass."""
 
     def __init__(self, rows: Sequence[PassRow], layer: int, step: int) -> None:
         self.rows, self.layer, self.step = rows, layer, step

@@ -1,4 +1,5 @@
-"""Loading of models by id. Imports the model implementations late, and reports a missing package in one sentence."""
+"""Loading of models by id. Imports model implementations when they are needed, and reports a missing package in one
+sentence."""
 
 from __future__ import annotations
 
@@ -33,11 +34,10 @@ class Access(TypedDict, total=False):
     """Access options of a model behind an API; None is the default.
 
     `base_url` and `api_key` of an OpenAI-compatible server default to OPENAI_BASE_URL and OPENAI_API_KEY. `revision`
-    vouches for the version of the model, so that cache entries are found again at another address (S4). `tokenizer` is
-    a folder with a `tokenizer.json`, or a Tokenizer. `timeout` is the permitted silence in seconds (300; 20 for
-    the free requests of the probe).
-    `concurrency` is the maximum number of simultaneous requests (32). `headers` and `default_query` go with every
-    request: `headers={"X-Title": "mine"}`, `default_query={"api-version": "2024-10-21"}`.
+    states the version of the model, so that cache entries stay valid at another address (S4). `tokenizer` is a folder
+    with a `tokenizer.json`, or a Tokenizer. `timeout` is the longest silence in seconds (300; 20 for the free requests
+    of the probe). `concurrency` is the maximum number of simultaneous requests (32). `headers` and `default_query` go
+    with every request: `headers={"X-Title": "mine"}`, `default_query={"api-version": "2024-10-21"}`.
 
     The rest is for models in this process (`LoadOptions` says more): `device` (`cuda`, `mps`, `cpu`), `dtype`
     (`float32`, `bfloat16`, `float16`), `quantization` (a config of transformers), `device_map`, `adapter` (a PEFT

@@ -1,4 +1,4 @@
-"""Scripted models, for tests, documentation and examples: deterministic, free, shipped.
+"""Scripted models, for tests, documentation and examples: deterministic, free, and part of the package.
 
     scripted = ScriptedModel("- Sunscreen\\n- Towel\\n")
 

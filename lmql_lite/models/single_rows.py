@@ -1,4 +1,5 @@
-"""Scores of one sequence after the other, for networks that cannot be fed rows: their own cache is kept between passes.
+"""Scores of one sequence after the other, for networks that cannot be fed rows. Their own caches are kept between
+passes.
 
 `cache`: keys and values that can be cut. `state`: recurrent and hybrid models, whose state only moves on; it is copied
 where a sequence may branch, and a token costs a token. `none`: nothing is kept, and every text is computed again.

@@ -114,8 +114,8 @@ class HFTokenizer:
 
 
 class LastText:
-    """Tokens of the long text that was encoded last. In one that begins alike, such as the next row's prompt with the
-    same examples, only what follows the last line end in common is encoded.
+    """Tokens of the long text that was encoded last. If the next text has the same beginning, such as the next row's
+    prompt with the same examples, only the part after the last common line end is encoded.
 
     Exact where no token reaches from a line end into the letter behind it, and where neither side changes how the other
     is split. The vocabulary says the first; the second is tried on a few lines, and not proven (D89).

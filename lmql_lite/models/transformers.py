@@ -1,7 +1,7 @@
 """Causal language models in Hugging Face format, run in this process by torch: `local:FOLDER_OR_NAME`.
 
-Requests of all runs, event loops and threads are collected, and each pass answers all that wait (`packed_rows.py`).
-Networks that cannot be fed rows, found by a probe, are asked one sequence after the other (`single_rows.py`).
+Requests of all runs, event loops and threads are collected, and each pass answers all waiting ones (`packed_rows.py`).
+Networks that cannot be fed rows, as a probe finds, compute one sequence after the other (`single_rows.py`).
 `checkpoint.py` loads the model and chooses its precision; scores are float32 in any case.
 
 torch is imported when a model is loaded, not with this module.
@@ -45,7 +45,7 @@ _LIVE_SHARE, _LIVE_BYTES = 0.25, 4 << 30
 
 
 class TransformersModel(ModelObject):
-    """A Scorer (S35). Threads and event loops share it; what they ask at about the same time is one pass.
+    """A Scorer (S35). Threads and event loops share it; requests that arrive at about the same time are one pass.
 
     Sequences scored before keep their keys and values, so that a longer or branching one pays for its new tokens only.
     This changes scores by less than `epsilon`, and by nothing where that is 0 (S5).
@@ -222,7 +222,7 @@ class TransformersModel(ModelObject):
         return [rows[end] for end in job.ends]
 
     def rows(self, logits: torch.Tensor) -> list[Row]:
-        """Scores over the vocabulary from logits. Raises ModelError for what is no number."""
+        """Scores over the vocabulary from logits. Raises ModelError for what is not a number."""
         import torch
 
         scores = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()

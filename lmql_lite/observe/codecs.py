@@ -1,5 +1,5 @@
-"""Codecs of the fields of a line, which write them as JSON and check them when they are read. The type of a field in
-its dataclass names its codec."""
+"""Codecs of the fields of a line: they write a field as JSON, and check it when it is read. The type of a field in its
+dataclass determines its codec."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Codec:
 
 
 class Fields:
-    """The fields of a dataclass, but for `without`, as an object and back."""
+    """Codec of a dataclass: its fields, except `without`, as an object."""
 
     def __init__(self, kind: type[Any], without: Collection[str] = ()) -> None:
         hints, own = get_type_hints(kind), [each for each in fields(kind) if each.name not in without]
@@ -84,13 +84,13 @@ def field_of(found: Object, name: str) -> Any:
 
 def object_of(value: Any) -> Object:
     if not isinstance(value, dict):
-        raise Wrong(f"{_shown(value)} is no object")
+        raise Wrong(f"{_shown(value)} is not an object")
     return value
 
 
 def text_of(value: Any) -> str:
     if not isinstance(value, str):
-        raise Wrong(f"{_shown(value)} is no text")
+        raise Wrong(f"{_shown(value)} is not text")
     return value
 
 
@@ -98,7 +98,7 @@ def whole_of(value: Any) -> int:
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         return int(value)
     if type(value) is not int:
-        raise Wrong(f"{_shown(value)} is no whole number")
+        raise Wrong(f"{_shown(value)} is not a whole number")
     return value
 
 
@@ -112,7 +112,7 @@ def public(name: str) -> str:
 
 def list_of(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise Wrong(f"{_shown(value)} is no list")
+        raise Wrong(f"{_shown(value)} is not a list")
     return value
 
 
@@ -139,7 +139,7 @@ def _float_of(value: Any) -> float:
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     if type(value) not in (int, float):
-        raise Wrong(f"{_shown(value)} is no number")
+        raise Wrong(f"{_shown(value)} is not a number")
     return float(value)
 
 

@@ -29,7 +29,7 @@ and the fields of an event (events.py) under their own names:
     error        kind message hint span others
 
 `thumbnail` is a small JPEG as a `data:` address, or empty; the picture itself is in no line. `base64` are the bytes
-of a token that are no whole characters; `text` then has U+FFFD for them. Where a model in this process was asked, a
+of a token that are not whole characters; `text` then has U+FFFD for them. Where a model in this process was asked, a
 `token` says how many of the `vocabulary` were `allowed` and, unless it was nearly certain, the likeliest
 `alternatives`: id, text (null is the end of the text), logprob, allowed, and the clause that forbids it. A `span` is
 file, line, column, end_line, end_column (all from 1, in code points, the end behind the last character) and the text
@@ -73,8 +73,8 @@ STOPPED = "Stopped"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a run: its number, its time, and its event; None for a type of a later version. `choice` are the fields
-    that say what a token was chosen from."""
+    """A line of a run: its number, its time and its event, which is None for a type of a later version. `choice` has
+    the fields that describe the candidates of a token."""
 
     run: str
     seq: int
@@ -94,7 +94,7 @@ class Line:
 
 
 class Lines:
-    """Maker of the lines of one run: numbers them, and notes when each was made."""
+    """Maker of the lines of one run, with their numbers and times."""
 
     def __init__(self) -> None:
         self._run = secrets.token_hex(8)
@@ -128,11 +128,11 @@ def read(file: BinaryIO, name: str) -> Iterator[Line]:
         except Wrong as wrong:
             if seq and not text.endswith(b"\n"):
                 return
-            raise InputError(f"{name!r} is no recording of a run: line {seq + 1}: {wrong}") from None
+            raise InputError(f"{name!r} is not a recording of a run: line {seq + 1}: {wrong}") from None
         run, seq = line.run, seq + 1
         yield line
     if not seq:
-        raise InputError(f"{name!r} is no recording of a run: it is empty")
+        raise InputError(f"{name!r} is not a recording of a run: it is empty")
 
 
 def read_line(text: bytes) -> Line:
@@ -142,9 +142,9 @@ def read_line(text: bytes) -> Line:
     except RecursionError:
         raise Wrong("it is nested too deeply") from None
     except ValueError:
-        raise Wrong("it is no JSON") from None
+        raise Wrong("it is not JSON") from None
     if not isinstance(found, dict) or type(found.get("schema")) is not int:
-        raise Wrong("it is no object with a schema")
+        raise Wrong("it is not an object with a schema")
     if found["schema"] > SCHEMA:
         raise InputError(
             f"this recording has schema {found['schema']}, and this version reads up to {SCHEMA}",
@@ -218,7 +218,7 @@ def record_of(found: Object) -> events.Record | None:
         if kind in (events.TokenMoved, events.Guessed):
             own["token"] = Token(data=_bytes(found), **_TOKEN.of(found))
         elif kind is events.MediaShown and not is_thumbnail(own.get("thumbnail", "")):
-            raise Wrong("its thumbnail is no JPEG")
+            raise Wrong("its thumbnail is not a JPEG")
         elif kind is events.Finished:
             own["results"] = tuple(_result_of(object_of(each)) for each in list_of(found.get("results", [])))
             own["result"] = _result_of(found)
@@ -291,7 +291,7 @@ def _bytes(found: Object) -> bytes:
     except UnicodeEncodeError:
         raise Wrong("its text has half a character") from None
     except (binascii.Error, ValueError):
-        raise Wrong("its bytes are no base64") from None
+        raise Wrong("its bytes are not base64") from None
 
 
 _KINDS: dict[str, type[Any]] = {

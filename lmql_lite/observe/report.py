@@ -1,4 +1,4 @@
-"""A run as one page of HTML that needs nothing else: to keep, to send, to print."""
+"""A run as one self-contained HTML page, for keeping, sending and printing."""
 
 from __future__ import annotations
 

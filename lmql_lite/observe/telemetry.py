@@ -1,8 +1,8 @@
 """Log records and OpenTelemetry spans of runs, from their events.
 
-The logger `lmql_lite` has a record for the begin, the end and each notice of a run at INFO, and for each hole at DEBUG.
-A span has the attributes `gen_ai.*` of OpenTelemetry's conventions, and no text of prompts or answers. Neither is made
-unless the program has set it up: a level of the logger, or a provider of spans.
+The logger `lmql_lite` records the beginning, the end and each notice of a run at INFO, and each hole at DEBUG. A span
+has the attributes `gen_ai.*` of OpenTelemetry's conventions, and no text of prompts or answers. Both are off unless the
+program sets a level for the logger, or a tracer provider.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from lmql_lite.redaction import without_secrets
 
 
 class Trace:
-    """The trace of one run. Whatever it does with files may raise OSError."""
+    """The trace of one run. Its methods may raise OSError."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)

@@ -352,7 +352,7 @@ class Lowering:
         except ConstraintError as error:
             raise QueryError(error.message, span=span_of(parts[-1], self.span), hint=error.hint) from None
         except re.error as error:
-            sentence = f"this is no regular expression: {error}"
+            sentence = f"this is not a regular expression: {error}"
             raise QueryError(sentence, span=span_of(parts[-1], self.span), hint=NO_PATTERN) from None
         except Exception:  # not written out; or an error of Python, which is raised again when the clause runs
             return atom

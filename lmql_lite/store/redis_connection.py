@@ -43,7 +43,7 @@ class RedisConnection:
                 retry=Retry(NoBackoff(), 0),
             )
         except ValueError as error:
-            raise CacheError(f"{url} is no URL of a Redis server", hint="such as redis://localhost:6379") from error
+            raise CacheError(f"{url} is not a URL of a Redis server", hint="such as redis://localhost:6379") from error
         self._refusal: type[Exception] = redis.ResponseError
         self._failures = (redis.RedisError, OSError)
 

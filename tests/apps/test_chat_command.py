@@ -138,7 +138,7 @@ def fail() -> None:
     raise lq.ModelError("the model is out of order", hint="wait")
 
 
-TAKEN_BACK = "note: that is taken back, with your message before it"
+TAKEN_BACK = "note: the answer and your message before it are taken back"
 
 
 def test_ctrl_c_stops_an_answer_and_takes_it_back_with_its_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +199,7 @@ def test_a_conversation_that_goes_otherwise_when_it_is_taken_up_again_says_so(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.told", iter("abcdefgh"), raising=False)
         hold(source, Once(interrupt), "One?", "Stop?", "Three?", "")
-    assert "the conversation went otherwise" in answers(capsys)[1]
+    assert "the repeated conversation differs from the first one" in answers(capsys)[1]
 
 
 def test_a_very_long_message_does_not_fit_and_may_be_said_otherwise(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,5 +79,5 @@ def test_docstrings_of_a_python_file_are_checked_at_their_places() -> None:
     assert ended.stdout.startswith("app.py:8:43: no hole is called 'THNG'\n            \"{place}: [THING]\" where")
     Path("app.py").write_text(PYTHON.replace("THNG", "THING"), "utf-8")
     assert check("app.py").stdout == "app.py: ok\n", "shorter is defined around the docstring"
-    Path("other.py").write_text("def f(: this is no Python", "utf-8")
+    Path("other.py").write_text("def f(: this is not Python", "utf-8")
     assert check("other.py").stdout == "other.py: ok\n"

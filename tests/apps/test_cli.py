@@ -196,7 +196,7 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('argmax(heat=2)\n    "a[B]"\n', 3, "q.lq:1:8", "no option called 'heat'"),
         ('"a[1B]"\n', 3, "q.lq:1:4", "'1B' cannot name a hole"),
         ('"a[B: 42]"\n', 3, "q.lq:1:7", "the type of [B] cannot be spelled as text"),
-        ('"{:user}a[B]"\n', 5, "q.lq:1:2", "is not asked in turns"),
+        ('"{:user}a[B]"\n', 5, "q.lq:1:2", "has no turns"),
         ('"a[B]" distribution B in ["a", "a"]\n', 3, "q.lq:1:26", "the option 'a' is repeated"),
         (
             'none = []\n"a[B]" distribution B in none\n',

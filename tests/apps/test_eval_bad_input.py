@@ -73,7 +73,7 @@ def test_a_limit_above_the_rows_is_all_of_them() -> None:
     ("returned", "sentence"),
     [
         ("1 / 0", "own: no score for 4 rows, counted as 0: r0: ZeroDivisionError: division by zero"),
-        ("float('nan')", "own returned nan, which is no score"),
+        ("float('nan')", "own returned nan, which is not a score"),
         ("'good'", "own returned 'good', and a score is a number or a bool"),
         ("None", "own returned None, and a score is a number or a bool"),
     ],

@@ -153,7 +153,7 @@ def test_a_run_is_resumed_by_its_folder_and_another_folder_is_refused() -> None:
     assert lq("q.lq", "d.csv", "--resume", "r").exit_code == 0
     assert report()["kept"] == 2 and report()["attempts"] == 6
     done = lq("q.lq", "d.csv", "--resume", "gone")
-    assert done.exit_code == 2 and "gone is no data-set run" in done.output and not Path("gone").exists()
+    assert done.exit_code == 2 and "gone is not a data-set run" in done.output and not Path("gone").exists()
 
 
 def test_a_folder_of_caches_has_a_file_of_this_machine_that_another_run_reads() -> None:

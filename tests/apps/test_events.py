@@ -195,18 +195,21 @@ def test_a_recording_that_was_cut_off_is_shown_as_far_as_it_goes_with_a_note(she
     (shell.folder / "r.lqrun").write_bytes(data[:-40])
     cut = shell("replay", "r.lqrun")
     assert (cut.code, cut.out) == (0, ran.out)
-    assert cut.err == "note: r.lqrun ends before its run did; this is the text so far\n"
+    assert cut.err == "note: r.lqrun ends in the middle of its run; this is the text so far\n"
 
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
         (None, "'r.lqrun' cannot be read: "),
-        (b"", "'r.lqrun' is no recording of a run: it is empty"),
-        (b'"Say:[X]"\n', "'r.lqrun' is no recording of a run: line 1: it is no object with a schema"),
-        (b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.", "'r.lqrun' is no recording of a run: line 1: it is no JSON"),
+        (b"", "'r.lqrun' is not a recording of a run: it is empty"),
+        (b'"Say:[X]"\n', "'r.lqrun' is not a recording of a run: line 1: it is not an object with a schema"),
+        (
+            b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.",
+            "'r.lqrun' is not a recording of a run: line 1: it is not JSON",
+        ),
         (b'{"schema":9,"run":"a","seq":0,"ms":0,"type":"x"}\n', "has schema 9, and this version reads up to 1"),
-        (b"[" * 100_000, "'r.lqrun' is no recording of a run: line 1: it is"),
+        (b"[" * 100_000, "'r.lqrun' is not a recording of a run: line 1: it is"),
     ],
     ids=["missing", "empty", "query", "pickle", "newer", "deep"],
 )

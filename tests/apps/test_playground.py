@@ -318,10 +318,10 @@ def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["none.lq"], "there is no file 'none.lq'"),
-        (["x\u202e.lq"], "the page has no way to name 'x\\u202e.lq'"),
+        (["x\u202e.lq"], "the page cannot open 'x\\u202e.lq'"),
         (["notes.txt"], "'notes.txt' is neither a folder nor a .lq file"),
         (["--model", "gpt"], "no model is called 'gpt'"),
-        (["--base-url", "http://localhost:1"], "--base-url says where a model is, and none is named"),
+        (["--base-url", "http://localhost:1"], "--base-url is the address of a model, but no model is named"),
         (["--cache", "x.db"], "--cache names a .tokens file"),
         (["--max-cost", "1"], "--max-cost needs --prices"),
     ],

@@ -92,7 +92,7 @@ def test_explain_names_what_differs(tmp_path: Path, run: Any) -> None:
     for text in ("{}", "no JSON", "[1]"):
         (tmp_path / "r.json").write_text(text)
         code, _, err = run("explain", tmp_path, tmp_path / "r.json", "--model", "m")
-        assert code == 2 and "is no request" in err
+        assert code == 2 and "is not a request" in err
 
 
 def test_verify_tells_damage_by_its_exit_code(tmp_path: Path, run: Any) -> None:

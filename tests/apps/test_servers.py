@@ -121,8 +121,8 @@ def test_a_limit_ends_a_run_with_exit_code_7(shell: Shell, limits: list[str], se
         (["--prices", "-1,2"], "prices is two or three numbers"),
         (["--max-requests", "-1"], "max_requests is a whole number"),
         (["--max-requests", "many"], "is not a valid integer"),
-        (["--base-url", "http://localhost:1/v1"], "--base-url is of a model behind an API, and none"),
-        (["--timeout", "5"], "--timeout is of a model behind an API, and none is named"),
+        (["--base-url", "http://localhost:1/v1"], "--base-url is for a model behind an API, but none"),
+        (["--timeout", "5"], "--timeout is for a model behind an API, but none is named"),
     ],
     ids=[
         "no prices",

@@ -68,7 +68,7 @@ def test_a_case_that_holds_passes_and_is_replayed_without_asking(lq_test) -> Non
             'distribution.ANSWER = { " yes" = 0.5 }',
             "[ANSWER] has no distribution; write: distribution ANSWER in [...] behind its prompt",
         ),
-        ("inputs.wether = 1", "the query reads no input 'wether'"),
+        ("inputs.wether = 1", "the query has no input 'wether'"),
     ],
 )
 def test_a_case_that_does_not_hold_says_why(lq_test, line: str, problem: str) -> None:  # type: ignore[no-untyped-def]
@@ -85,7 +85,7 @@ def test_a_case_that_does_not_hold_says_why(lq_test, line: str, problem: str) ->
         ('{ " no" = 0.5, " yes" = [0, 0.5] }', None),
         ('{ " yes" = 1 }', "expected at least 1"),
         ('{ " no" = [0, 0.1] }', "expected at most 0.1"),
-        ('{ " maybe" = 0.1 }', "' maybe' is no option of [ANSWER]; there are ' yes', ' no'"),
+        ('{ " maybe" = 0.1 }', "' maybe' is not an option of [ANSWER]; there are ' yes', ' no'"),
     ],
 )
 def test_thresholds_of_a_distribution(lq_test, bounds: str, problem: str | None) -> None:  # type: ignore[no-untyped-def]
@@ -146,8 +146,8 @@ def test_without_a_recording_none_names_file_and_remedy(lq_test) -> None:  # typ
         (RAIN + "seeds = 0", "seeds is a number of them, or a list", "seeds = 20"),
         (RAIN + 'assert = ["len("]', "which is not an expression of Python", "len(ANSWER)"),
         (RAIN + "options = { temprature = 1 }", "options has no 'temprature'", "did you mean temperature?"),
-        (RAIN + "distribution.ANSWER = 0.5", "the least probability of options", "distribution.ANSWER"),
-        ('query = "chose.lq"\n' + RAIN, "is about chose.lq, which is not there", "names another one"),
+        (RAIN + "distribution.ANSWER = 0.5", "gives the lowest probability of each option", "distribution.ANSWER"),
+        ('query = "chose.lq"\n' + RAIN, "has cases of chose.lq, which does not exist", "names another one"),
         ("model = 3\n" + RAIN, "model is a text", ""),
     ],
 )

@@ -286,7 +286,7 @@ def test_a_recording_replays_in_another_page(tab: Tab, open_tab: Open, tmp_path:
     place.write_text("no recording\n", "utf-8")
     other.page.click("#share")
     other.page.set_input_files("#open-lqrun", place)
-    other.until("document.getElementById('share-says').textContent.includes('is no recording')")
+    other.until("document.getElementById('share-says').textContent.includes('is not a recording')")
 
 
 def test_a_report_is_downloaded(tab: Tab) -> None:

@@ -408,7 +408,11 @@ def test_models_are_meant_by_name_or_fingerprint() -> None:
     assert chosen(models, None) == tuple(models)
     assert chosen(models, "some") == tuple(models[:2])
     assert chosen(models, "some:012") == chosen(models, "012") == (MODEL,)
-    for wanted, sentence in (("01", "the beginning of several"), ("x", "holds nothing of a model 'x'"), ("", "holds")):
+    for wanted, sentence in (
+        ("01", "the beginning of several"),
+        ("x", "has no entries of a model 'x'"),
+        ("", "has no entries"),
+    ):
         with pytest.raises(CacheError, match=sentence):
             chosen(models, wanted)
 

@@ -162,7 +162,7 @@ def test_a_row_that_a_template_cannot_read_is_an_error_of_that_row() -> None:
     [
         ("multiple_choice", "loglikelihood_rolling", "output_type 'loglikelihood_rolling' needs lm-evaluation-harness"),
         ("dataset_path: json", "dataset_path: ai2_arc", "the data set 'ai2_arc' is not a local file"),
-        ("task: rooms", "task: rooms\nnum_fewshot: 5", "few-shot examples are drawn by lm-evaluation-harness alone"),
+        ("task: rooms", "task: rooms\nnum_fewshot: 5", "only lm-evaluation-harness can draw few-shot examples"),
         ("task: rooms", f"task: rooms\nnum_fewshot: 7\n{FIRST}", "num_fewshot is 7, and there are 6 examples"),
         ("task: rooms", "task: rooms\nfewshot_config: {gen_prefix: a}", "fewshot_config.gen_prefix needs lm-eval"),
         ("task: rooms", "task: rooms\nprocess_docs: !function utils.f", "cannot be read without lm-evaluation-harness"),

@@ -77,7 +77,7 @@ def test_read_only_writes_nothing(folder: Path) -> None:
 def test_a_replay_says_what_it_does_not_know(folder: Path) -> None:
     run(JOKE)
     assert run(JOKE, cache_mode="replay").usage.forward_passes == 0
-    with pytest.raises(lq.CacheError, match=r'the replay does not know what demo says at token .* asked " b"'):
+    with pytest.raises(lq.CacheError, match=r'the recording has no answer of demo at token .* asked " b"'):
         run(JOKE.replace("good", "bad"), cache_mode="replay")
     with pytest.raises(lq.InputError, match="reads a file, and none is named"):
         run('"[X]"', cache_mode="replay")
@@ -191,7 +191,7 @@ def test_reading_an_empty_file_leaves_it_as_it_is(folder: Path, mode: str, conte
     if mode == "ro":
         assert run(JOKE, cache_mode=mode).usage.forward_passes
     else:
-        with pytest.raises(lq.CacheError, match="the replay does not know"):
+        with pytest.raises(lq.CacheError, match="the recording has no answer of"):
             run(JOKE, cache_mode=mode)
     assert path.read_bytes() == content
     assert run(JOKE).usage.forward_passes and run(JOKE).usage.forward_passes == 0

@@ -49,8 +49,8 @@ def test_other_values_are_none(value: Any) -> None:
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        ({"role": "tool", "content": "x"}, "the role 'tool', which there is not"),
-        ({"role": ["user"], "content": "x"}, "which there is not"),
+        ({"role": "tool", "content": "x"}, "the role 'tool', which does not exist"),
+        ({"role": ["user"], "content": "x"}, "which does not exist"),
         ({"role": "user", "content": None}, "the content of a message is NoneType, not text"),
         ({"role": "user", "content": [{"type": "text", "text": "x"}]}, "is list, not text"),
     ],

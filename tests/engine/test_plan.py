@@ -243,7 +243,7 @@ def test_what_nothing_can_meet_is_a_problem_S22() -> None:
 
 
 def test_what_is_wrong_is_refused_as_a_run_would() -> None:
-    with pytest.raises(lq.InputError, match="the query reads no input 'y'"):
+    with pytest.raises(lq.InputError, match="the query has no input 'y'"):
         planned('"a[X]"', {"y": 1})
     with pytest.raises(lq.InputError, match="max_cost needs prices"):
         planned('"a[X]"', max_cost=1)

@@ -338,7 +338,7 @@ def test_fetch_gives_json_a_part_of_it_or_text(fetch: Callable[..., Any]) -> Non
     ("arguments", "sentence"),
     [
         (("/gone",), "cannot be fetched: .*404"),
-        (("/text", "query"), "is not JSON, so nothing stands at 'query'"),
+        (("/text", "query"), "is not JSON, so it has nothing at 'query'"),
         (("/json", "query.page"), "has nothing at 'query.page': there is no 'page'"),
         (("/json", "query.pages.7"), "there is no '7'"),
     ],

@@ -48,7 +48,7 @@ def test_a_model_that_is_only_on_the_hub_is_not_downloaded_but_its_size_and_the_
         return SimpleNamespace(siblings=files)
 
     monkeypatch.setattr(HfApi, "model_info", info)
-    with pytest.raises(ModelError, match=r"not on this machine; a download is 1\.20 GB") as raised:
+    with pytest.raises(ModelError, match=r"not on this machine; the download has 1\.20 GB") as raised:
         located("owner/tiny")
     assert raised.value.hint == "download it once: hf download owner/tiny"
     assert asked == [("owner/tiny", True)] and not list(cache.rglob("*.safetensors"))

@@ -144,7 +144,7 @@ def test_the_same_item_warm_costs_no_call(name: str, models: dict[str, Any], tmp
 def test_another_picture_is_another_path(models: dict[str, Any], tmp_path: Path) -> None:
     source, file = f'"{{image(item)}} shows:[X]" {LIMIT}', tmp_path / "seen.tokens"
     lq.run_sync(source, {"item": picture(0)}, model=models["llava"], cache=file)
-    with pytest.raises(lq.CacheError, match="the replay does not know"):
+    with pytest.raises(lq.CacheError, match="the recording has no answer of"):
         lq.run_sync(source, {"item": picture(1)}, model=models["llava"], cache=file, cache_mode="replay")
 
 
@@ -394,8 +394,8 @@ def describe(item):
 
 BAD = {
     "truncated picture": ("image", picture()[:900], "cannot be decoded: image file is truncated"),
-    "no picture": ("image", b"nonsense", "is no picture of a known format"),
-    "a clip for a picture": ("image", clip(), "is no picture of a known format"),
+    "no picture": ("image", b"nonsense", "is not a picture of a known format"),
+    "a clip for a picture": ("image", clip(), "is not a picture of a known format"),
     "truncated video": ("video", movie()[:300], "cannot be decoded"),
     "no frames": ("video", clip(0, 0.1), "has no frames"),
 }

@@ -54,7 +54,7 @@ def test_names_that_are_no_secrets() -> None:
 
 ECHOES = {
     "an event that cannot be read": [choice(text=5) | {"said": KEY}],
-    "an event that is no JSON": [f"{{{KEY}"],
+    "an event that is not JSON": [f"{{{KEY}"],
     "a word at the end": [choice(delta={"refusal": KEY})],
     "an error in the stream": [{"error": {"message": f"no {KEY}", "code": 400}}],
     "base64": [{"error": {"message": base64.b64encode(f"Bearer {KEY}".encode()).decode(), "code": 400}}],

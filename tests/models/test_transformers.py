@@ -359,7 +359,7 @@ def test_half_precision_on_the_cpu(stored: str, wanted: str | None, used: str, t
 def test_options_that_cannot_be_had_are_named(llama_folder: Path) -> None:
     for options, words in (
         ({"device": "warp"}, "the device 'warp' cannot be used"),
-        ({"dtype": "float3"}, "'float3' is no precision"),
+        ({"dtype": "float3"}, "'float3' is not a precision"),
         ({"quantization": {"quant_method": "none"}}, "its quantization= cannot be used"),
         ({"adapter": str(llama_folder)}, "the adapter .* cannot be used|needs peft"),
         ({"base_url": "http://localhost"}, "only for models behind an API"),
@@ -385,7 +385,7 @@ def test_a_loaded_network_is_a_model(llama_folder: Path) -> None:
     assert lq.model(network, spelling).fingerprint != model.fingerprint
     with pytest.raises(ModelError, match="needs its tokenizer"):
         lq.model(network)
-    with pytest.raises(ModelError, match="Linear is no causal language model"):
+    with pytest.raises(ModelError, match="Linear is not a causal language model"):
         lq.model(torch.nn.Linear(2, 2), spelling)
 
 

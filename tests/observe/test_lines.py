@@ -190,15 +190,15 @@ def test_a_newer_schema_is_refused_with_the_remedy() -> None:
 
 BROKEN: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "it is empty"),
-    "a query": (b'"Say:[X]"\n', "it is no object with a schema"),
-    "binary": (b"\xf4LQ\x01\n", "it is no JSON"),
-    "another object": (b'{"ok": true}\n', "it is no object with a schema"),
-    "a schema that is none": (line(schema="1"), "it is no object with a schema"),
-    "nan": (line(ms=0).replace(b'"ms": 0', b'"ms": NaN'), "it is no JSON"),
-    "nested deeply": (b'{"schema": 1, "x": ' + b"[" * 200_000 + b"\n", "it is no JSON|nested too deeply"),
+    "a query": (b'"Say:[X]"\n', "it is not an object with a schema"),
+    "binary": (b"\xf4LQ\x01\n", "it is not JSON"),
+    "another object": (b'{"ok": true}\n', "it is not an object with a schema"),
+    "a schema that is none": (line(schema="1"), "it is not an object with a schema"),
+    "nan": (line(ms=0).replace(b'"ms": 0', b'"ms": NaN'), "it is not JSON"),
+    "nested deeply": (b'{"schema": 1, "x": ' + b"[" * 200_000 + b"\n", "it is not JSON|nested too deeply"),
     "a missing field": (line(text=...), "text: it has no field 'text'"),
-    "a wrong field": (line(text=3), "text: 3 is no text"),
-    "a wrong state": (line(state="zero"), 'text: "zero" is no whole number'),
+    "a wrong field": (line(text=3), "text: 3 is not text"),
+    "a wrong state": (line(state="zero"), 'text: "zero" is not a whole number'),
     "a number for a flag": (line(type="started", model="", decoder="", seed=1, returns=1), "1 is neither true"),
     "no such fate": (
         line(type="token", id=1, source="model", fate="eaten", logprob=None, node=2, parent=1),
@@ -210,7 +210,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     ),
     "bytes that are none": (
         line(type="token", id=1, source="model", fate="kept", logprob=None, node=2, parent=1, base64="?"),
-        "its bytes are no base64",
+        "its bytes are not base64",
     ),
     "no run": (line(run=...), "it has no field 'run'"),
     "a first line that is not the first": (line(seq=4), "its number is 4, and 0 was to come: lines are missing"),
@@ -219,7 +219,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("data", "sentence"), BROKEN.values(), ids=BROKEN.keys())
 def test_what_is_no_recording_is_refused_with_the_reason(data: bytes, sentence: str) -> None:
-    with pytest.raises(InputError, match=rf"^'x.lqrun' is no recording of a run: .*({sentence})"):
+    with pytest.raises(InputError, match=rf"^'x.lqrun' is not a recording of a run: .*({sentence})"):
         reading(data)
 
 
@@ -229,7 +229,7 @@ def test_what_is_no_recording_is_refused_with_the_reason(data: bytes, sentence: 
         ((line(), line(seq=2)), "line 2: its number is 2, and 1 was to come"),
         ((line(), line(seq=0)), "line 2: its number is 0, and 1 was to come"),
         ((line(), line(seq=1, run="r2")), "line 2: it belongs to another run"),
-        ((line(), b"{}\n", line(seq=2)), "line 2: it is no object with a schema"),
+        ((line(), b"{}\n", line(seq=2)), "line 2: it is not an object with a schema"),
     ],
     ids=["gap", "twice", "two runs", "damage"],
 )

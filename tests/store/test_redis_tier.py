@@ -82,7 +82,7 @@ def test_no_server_at_all_is_a_miss(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["http://host", "redis//host", "host:6379", "redis://host:port", ""])
 def test_a_bad_url_is_an_error_that_names_it(url: str) -> None:
     pytest.importorskip("redis")
-    with pytest.raises(CacheError, match="is no URL of a Redis server") as error:
+    with pytest.raises(CacheError, match="is not a URL of a Redis server") as error:
         RedisTier(url, "test", 2**20)
     assert error.value.hint == "such as redis://localhost:6379"
 

@@ -1,4 +1,4 @@
-"""`lq lsp`: a language server on stdin and stdout. It parses and compiles; nothing of a query is run."""
+"""`lq lsp`: a language server on stdin and stdout. It parses and compiles queries, and never runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`%load_ext lmql_lite`: the cell magic `%%lq`, which runs a query and shows output, tree and ledger meanwhile."""
+"""`%load_ext lmql_lite`: the cell magic `%%lq`, which runs a query and shows its output, tree and ledger during the
+run."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ async def _watched(query: Query, inputs: dict[str, Any], options: Options, view:
 
 
 class ScreenView:
-    """Text in a terminal, which stays."""
+    """View of a run as plain text in a terminal."""
 
     def see(self, record: events.Record) -> None:
         match record:
@@ -78,7 +79,8 @@ class ScreenView:
 
 
 class CellView:
-    """The run below a cell, drawn while it goes on. Each drawing holds the lines that are new, and the last one all."""
+    """View of a run below a cell, updated during the run. Each update holds the new lines, and the last one all
+    lines."""
 
     def __init__(self) -> None:
         self._lines, self._told, self._drawn = Lines(), list[dict[str, Any]](), 0.0

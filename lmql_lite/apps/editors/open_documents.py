@@ -1,4 +1,5 @@
-"""Documents that an editor has open: their queries, examined once for each version, and places in both counts."""
+"""Documents that an editor has open: their queries, examined once per version, and conversions between the two ways of
+counting columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lexer of queries for Pygments: documentation, notebooks and terminals in colours."""
+"""The Pygments lexer of queries, which colours documentation, notebooks and terminals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in a query as an editor needs them: what a word means, and every place where a hole is named."""
+"""Names in a query for editors: the meaning of a word, and every place that names a hole."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CONSTRAINT_HELP: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class NamePlace:
-    """One place where a hole is named. A definition is the hole itself."""
+    """A place that names a hole. A definition is the hole itself."""
 
     name: str
     span: Span

@@ -75,7 +75,7 @@ def playground(
             write(f"Playground ready: {address}\n")
             if (build := Page.find().build) is not None:
                 note(f"the page works without its bundle; {build}")
-            note("Ctrl-C ends it")
+            note("Ctrl-C stops the server")
             if not no_open:
                 threading.Thread(target=open_browser, args=(address,), daemon=True).start()  # it may wait for it
 
@@ -96,5 +96,5 @@ def _offered(models: tuple[str, ...], base_url: str | None) -> dict[str, Access]
         is_server = model.partition("/")[0] in ("openai", *SERVERS)
         offered[model] = {"base_url": base_url, "api_key": os.environ.get("OPENAI_API_KEY")} if is_server else {}
     if base_url is not None and not any(map(bool, offered.values())):
-        raise InputError("--base-url says where a model is, and none is named", hint="add --model openai/NAME")
+        raise InputError("--base-url is the address of a model, but no model is named", hint="add --model openai/NAME")
     return offered | {"demo": {}}

@@ -1,4 +1,5 @@
-"""Files of the playground: queries of the folder or file that the command line names, the page's own, the examples."""
+"""Files of the playground: queries in the folder or file of the command line, the page's own files, and the
+examples."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _PART = re.compile(r"(?!\.)[^\0-\x1f/\\:*?\"<>|]{1,200}(?<![. ])")
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Reads and writes nothing else. Names have `/` between folders; a file has one version per content."""
+    """The queries of a folder or file; nothing else is read or written. Names have `/` between folders. The version of
+    a file depends on its content."""
 
     root: Path
     """Folder, with symbolic links resolved."""
@@ -49,7 +51,9 @@ class Files:
         Source.from_file(path)
         place = path.resolve()
         if not _is_part(place.name):
-            raise InputError(f"the page has no way to name '{path}'", hint="give it a name of letters and digits")
+            raise InputError(
+                f"the page cannot open '{path}' under this name", hint="give it a name of letters and digits"
+            )
         return Files(place.parent, place.name)
 
     def names(self) -> list[str]:
@@ -117,7 +121,7 @@ class Files:
         return _version(data)
 
     def cases(self, name: str) -> CaseFile | None:
-        """The cases beside a query; None where there are none. Raises Refused for a file that is no case file."""
+        """The cases beside a query; None where there are none. Raises Refused for a file that is not a case file."""
         place = self._place(name)
         path = place.with_name(place.stem + SUFFIX)
         if not path.is_file() or path.is_symlink():
@@ -130,7 +134,7 @@ class Files:
     def _place(self, name: str) -> Path:
         parts = name.split("/")
         if not all(map(_is_part, parts)) or not name.endswith(SUFFIXES) or len(parts) > DEEPEST + 1:
-            raise RequestRefused(422, f"{name!r} is no name of a query file", "such as joke.lq, or jokes/dad.lq")
+            raise RequestRefused(422, f"{name!r} is not a name of a query file", "such as joke.lq, or jokes/dad.lq")
         if self.only not in (None, name):
             raise RequestRefused(404, f"the playground was started with {self.only!r} alone", "start it with a folder")
         place = self.root.joinpath(*parts)
@@ -142,7 +146,7 @@ class Files:
         try:
             found = place.stat()
             if not stat.S_ISREG(found.st_mode):
-                raise RequestRefused(422, f"{place.name!r} is no file")  # a pipe would be waited for
+                raise RequestRefused(422, f"{place.name!r} is not a file")  # a pipe would be waited for
             if found.st_size > MOST_BYTES:
                 raise RequestRefused(422, f"{place.name!r} is larger than {MOST_BYTES:,} bytes")
             return place.read_bytes()

@@ -1,7 +1,7 @@
-"""Workers of runs, forked from one process that has imported and loaded what every run needs.
+"""Workers of runs, forked from one process that has already imported and loaded everything that runs need.
 
-The server and that process share a socket: the server sends a mark and the pipes of a new worker, and is told the
-worker's number, and later how it ended. Where a process cannot be forked, each worker starts by itself.
+The server and that process share a socket: the server sends a mark and the pipes of a new worker, and receives the
+worker's process id and later its exit status. On systems that cannot fork, each worker starts by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BOOT = "from lmql_lite.apps.playground.worker import fork_workers; fork_workers
 
 
 class ForkedProcess:
-    """A forked worker, as a `Process` of asyncio is seen."""
+    """A forked worker, with the interface of asyncio's `Process`."""
 
     def __init__(
         self, pid: int, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader
@@ -85,7 +85,7 @@ class Forks:
 
 
 class _Parent:
-    """The process that forks. Its socket's end is its own end, and that of its children."""
+    """The process that forks. When its socket closes, it ends, and its children with it."""
 
     def __init__(
         self,

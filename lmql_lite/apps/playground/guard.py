@@ -1,7 +1,7 @@
-"""Guard of every route, by Host, Origin and token; the headers of every answer, and answers in JSON.
+"""Access control of every route by Host, Origin and token; the headers of every response, and JSON responses.
 
-A page of another site can send requests to this machine, and with a name of its own that leads here it can even read
-the answers: only `Host` tells. Cookies would not tell ports apart, so there are none.
+A page of another site can send requests to this machine. With a domain name that resolves to this machine, it can even
+read the responses; only the `Host` header reveals this. Cookies do not distinguish ports, so there are none.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def policy(nonce: str) -> str:
 
 
 class Guard:
-    """Around an application that listens on one port of this machine. The nonce of an answer is in `state`."""
+    """Middleware around an application that listens on one port of this machine. The nonce of a response is in
+    `state`."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app = app

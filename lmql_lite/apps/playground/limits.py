@@ -12,8 +12,8 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a run. `memory_bytes` come on top of its model. The first `printed_bytes` of its output are shown,
-    `flood_bytes` end it. `kept` runs can be read after their end."""
+    """Limits of a run. `memory_bytes` does not include its model. The first `printed_bytes` of its output are shown;
+    after `flood_bytes` it is stopped. `kept` runs can be read after their end."""
 
     seconds: float = 600
     memory_bytes: int = 2048 * MEBIBYTE

@@ -1,8 +1,8 @@
-"""Every process that a run starts inherits a mark, and is found by it: some leave the process group of their run.
+"""Every process that a run starts inherits a mark, by which it is found even if it leaves the process group of its run.
 
-Beside the server one process waits for it to be gone, however that comes about, and ends what is left of its runs: a
-worker in the middle of code that is not Python cannot see that nobody waits for it. It also removes the server's own
-folder. Only Linux tells the marks.
+A process beside the server waits until the server is gone for any reason, and then ends what is left of its runs,
+because a worker that executes native code cannot notice that nobody waits for it. It also removes the server's folder.
+Marks can be read on Linux only.
 """
 
 from __future__ import annotations

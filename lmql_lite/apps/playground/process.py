@@ -1,4 +1,4 @@
-"""Processes of the playground: one for each run, two for checks, and their end."""
+"""Processes of the playground: one per run and two for checks, and how they are ended."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Worker:
         return worker
 
     async def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Answer to a job that is no run."""
+        """Answer to a job that is not a run."""
         await self.send(job)
         return await self.answer()
 
@@ -95,7 +95,7 @@ class Worker:
             await self._process.stdin.drain()
 
     async def answer(self) -> Mapping[str, Any] | None:
-        """The next one; None where there will be no more. What is no answer is passed over.
+        """The next one; None where there will be no more. What is not an answer is passed over.
 
         Raises TooLong, after which there is none."""
         assert self._process.stdout is not None
@@ -155,7 +155,7 @@ def _end_rest(group: int, mark: str) -> None:
 
 
 class Checker:
-    """Started with the first question. Its answers come within `seconds`, or not at all."""
+    """Process for checks, started with the first question. A question that is not answered within `seconds` fails."""
 
     def __init__(self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], seconds: float) -> None:
         self._offer = offer

@@ -1,4 +1,4 @@
-"""Routes of the playground: playground/PROTOCOL.md has their requests and answers."""
+"""Routes of the playground. playground/PROTOCOL.md describes their requests and responses."""
 
 from __future__ import annotations
 
@@ -253,9 +253,9 @@ async def _body(request: Request) -> Mapping[str, Any]:
     try:
         found = json.loads(bytes(data), parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise RequestRefused(400, "the body of this request is no JSON") from None
+        raise RequestRefused(400, "the body of this request is not JSON") from None
     if not isinstance(found, dict):
-        raise RequestRefused(400, "the body of this request is no object")
+        raise RequestRefused(400, "the body of this request is not an object")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Runs of one server: each is a process and a journal of its lines, without keys."""
+"""Runs of one server: each has a process, and a journal of its lines without keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def secrets_of(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class Scrub:
-    """Takes secrets out of lines of JSON."""
+    """Removes secrets from JSON lines."""
 
     def __init__(self, values: Iterable[str]) -> None:
         written = sorted({json.dumps(value)[1:-1] for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
@@ -57,7 +57,7 @@ LULL_SHARE = 0.1
 
 
 class Journal:
-    """Written in one place, read in any number."""
+    """Lines of a run, with one writer and any number of readers."""
 
     def __init__(self, run: str, scrub: Scrub) -> None:
         self.lines: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The server of one playground, from its socket to its end."""
+"""The server of one playground: its socket, its start and its shutdown."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def playground_of(options: ServerOptions, own: Path, token: str, environment: Ma
 
 
 def open_browser(address: str) -> None:
-    """Opens a browser if there is a display; one that does not start is no failure."""
+    """Opens a browser if there is a display; one that does not start is not a failure."""
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     with suppress(webbrowser.Error, OSError):

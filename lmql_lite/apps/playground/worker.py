@@ -1,7 +1,6 @@
-"""The process of one run, or of checks: a job is a line of JSON on its stdin, and so is each answer on its stdout.
-
-What a query prints, and what the processes print that it starts, goes to stderr. There is no stdin for it. The process
-that started this one holds the other end of the jobs: where that is gone, this one and its group end too.
+"""The process of one run, or of checks. Jobs are JSON lines on its stdin, answers are JSON lines on its stdout. Output
+of a query, and of the processes that it starts, goes to stderr. The query has no stdin. The process that started this
+one holds the other end of stdin; when that closes, this process and its group end too.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from lmql_lite.observe.lines import as_object, choice_of, failed
 
 
 class Offered(Session):
-    """Loads them by their ids. What a model takes is not counted as memory of the run."""
+    """The models on offer, loaded by id. A model's memory does not count as memory of the run."""
 
     def __init__(self, models: Mapping[str, Access], first: str, memory_bytes: int) -> None:
         super().__init__(first)

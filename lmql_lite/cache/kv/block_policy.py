@@ -83,7 +83,7 @@ class BlockPolicy:
         """Policy from its text, such as `rotate`, `rotate(behind=0)` or `blend(0.15, max_kl=0.1)`. Raises KVError."""
         found = _FORM.fullmatch(text)
         if found is None:
-            raise KVError(f"{text!r} is no policy for blocks", hint="such as rotate, or blend(0.15, behind=64)")
+            raise KVError(f"{text!r} is not a policy for blocks", hint="such as rotate, or blend(0.15, behind=64)")
         kinds = {"recomputed": float, "behind": int, "recompute": str, "max_kl": float}
         values: dict[str, Any] = {"kind": found[1]}
         for part in filter(None, (one.strip() for one in (found[2] or "").split(","))):

@@ -56,7 +56,7 @@ class KVCacheMetadata:
 
     def __post_init__(self) -> None:
         if self.fmt not in TOKEN_AXIS:
-            raise KVError(f"{self.fmt!r} is no layout", hint=f"one of {', '.join(TOKEN_AXIS)}")
+            raise KVError(f"{self.fmt!r} is not a layout", hint=f"one of {', '.join(TOKEN_AXIS)}")
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
 
 
@@ -240,8 +240,8 @@ def _read_yaml(path: Path) -> Mapping[str, object]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = str(error).splitlines()[0]
         raise KVError(
-            f"{path} is no configuration file ({reason})", hint="it is YAML: a key and a value a line"
+            f"{path} is not a configuration file ({reason})", hint="it is YAML: a key and a value a line"
         ) from error
     if values is not None and not isinstance(values, dict):
-        raise KVError(f"{path} is no configuration file", hint="it is YAML: a key and a value a line")
+        raise KVError(f"{path} is not a configuration file", hint="it is YAML: a key and a value a line")
     return {str(key): value for key, value in (values or {}).items()}

@@ -130,7 +130,7 @@ class KVCacheEngine:
         if skipped == len(ids):
             return
         if skipped % size:
-            raise KVError(f"the mask begins at token {skipped}, which is no multiple of the chunk size {size}")
+            raise KVError(f"the mask begins at token {skipped}, which is not a multiple of the chunk size {size}")
         if skipped and not skip_existing:
             raise KVError("a mask needs skip_existing=True", hint="store the whole sequence to rewrite its pages")
         if not self._checked(kv_tensors_raw, len(ids) - skipped):

@@ -47,7 +47,9 @@ def token_ids(tokens: TokenIds) -> Tokens:
     """Tokens as int64, from any of the forms that callers have. Raises KVError where they are not one sequence."""
     ids = np.asarray(tokens.cpu() if hasattr(tokens, "cpu") else tokens)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise KVError(f"tokens of shape {ids.shape} and type {ids.dtype} are no sequence of ids", hint="1-D, integers")
+        raise KVError(
+            f"tokens of shape {ids.shape} and type {ids.dtype} are not a sequence of ids", hint="1-D, integers"
+        )
     return ids.astype(np.int64)
 
 
@@ -57,7 +59,7 @@ def left_out(mask: Mask | None, tokens: int) -> int:
         return 0
     flags = np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask)
     if flags.shape != (tokens,) or flags.dtype != np.bool_:
-        raise KVError(f"a mask of shape {flags.shape} and type {flags.dtype} is no mask of {tokens} tokens")
+        raise KVError(f"a mask of shape {flags.shape} and type {flags.dtype} is not a mask of {tokens} tokens")
     count = int((~flags).sum())
     if not flags[count:].all():
         raise KVError("the mask is not False for a beginning and True for the rest")
@@ -69,7 +71,7 @@ def kv_to_tensor(kv: KV) -> torch.Tensor:
     import torch
 
     if len({tuple(tensor.shape) for pair in kv for tensor in pair}) > 1:
-        raise KVError("layers of different shapes are no single tensor", hint="use return_tuple=True")
+        raise KVError("layers of different shapes do not form a single tensor", hint="use return_tuple=True")
     return torch.stack([torch.stack(pair) for pair in kv])
 
 

@@ -88,7 +88,9 @@ class KVKey:
             tags = tuple((tag, unquote(value)) for tag, value in (field.split("%", 1) for field in fields[6:]))
             return cls(fmt, model, int(world_size), int(worker_id), chunk_hash, dtype, tags)
         except ValueError as error:
-            raise KVError(f"{text!r} is no key of a page", hint="a key has at least six parts, joined by @") from error
+            raise KVError(
+                f"{text!r} is not a key of a page", hint="a key has at least six parts, joined by @"
+            ) from error
 
 
 def chunk_tokens(tokens: Tokens, chunk_size: int) -> list[Tokens]:

@@ -36,7 +36,9 @@ class CachePolicy:
 
     def __post_init__(self) -> None:
         if self.mode not in ("rw", "ro", "refresh", "off"):
-            raise InputError(f"mode={self.mode!r} is no mode of a response cache", hint="write rw, ro, refresh or off")
+            raise InputError(
+                f"mode={self.mode!r} is not a mode of a response cache", hint="write rw, ro, refresh or off"
+            )
         if self.on_error not in ("warn", "raise"):
             raise InputError(f"on_error={self.on_error!r} is unknown", hint="write warn or raise")
         if self.max_bytes is not None and self.max_bytes < 4096:
@@ -51,7 +53,9 @@ class CachePolicy:
             try:
                 return float(given[:-1]) * _UNITS[given[-1:]]
             except (ValueError, KeyError):
-                raise InputError(f"expiry={given!r} is no time", hint='write seconds, or "7D", "12h", "30m"') from None
+                raise InputError(
+                    f"expiry={given!r} is not a time", hint='write seconds, or "7D", "12h", "30m"'
+                ) from None
         return given
 
 

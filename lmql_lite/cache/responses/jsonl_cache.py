@@ -117,7 +117,7 @@ class JsonlCache:
                     self._kept.setdefault(task, {})[_document(record["doc_id"])] = record
                 except (ValueError, KeyError, TypeError, AttributeError):
                     if line.strip():
-                        warnings.warn(f"{path} has a line that is no record; it is not used", RuntimeWarning, 4)
+                        warnings.warn(f"{path} has a line that is not a record; it is not used", RuntimeWarning, 4)
 
     def _digest(self, request: AnyRequest) -> str | None:
         """Digest of a request; None if its answer must not be kept."""

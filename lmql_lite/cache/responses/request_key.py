@@ -50,7 +50,7 @@ def canonical(value: Any) -> Any:
         return value
     if kind is float:
         if not math.isfinite(value):
-            raise Unkeyable(f"{value} in a request is no number that a key can hold")
+            raise Unkeyable(f"{value} in a request is not a number that a key can hold")
         return int(value) if value.is_integer() else value
     if isinstance(value, dict):
         if not all(type(name) is str for name in value):

@@ -90,7 +90,7 @@ class LocalGenerator:
     def turn(self, state: State, role: Role, span: Span) -> State:
         if self.path.chat is None:
             raise ModelError(
-                f"{self.model} is not asked in turns, so that {{:{role}}} means nothing to it",
+                f"{self.model} has no turns, so {{:{role}}} has no meaning for it",
                 span=span,
                 hint="leave the role tags out, or use a model with a chat template",
             )
@@ -103,7 +103,7 @@ class LocalGenerator:
         scorer = self.scheduler.scorer
         if not isinstance(scorer, MediaScorer):
             raise ModelError(
-                f"{self.model} reads text only, so that it cannot be shown {article(item.modality)}",
+                f"{self.model} only reads text, so it cannot be shown {article(item.modality)}",
                 span=item.span,
                 hint="use a vision-language or audio model, such as local:Qwen/Qwen2-VL-2B-Instruct",
             )

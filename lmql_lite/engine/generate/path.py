@@ -212,7 +212,7 @@ class TokenPath:
         before = data_of(joined(state.held, state.pending))
         if state.history is not None or before.strip():
             raise ModelError(
-                "there is text before the first role tag, which then is in nobody's turn",
+                "text before the first role tag belongs to no turn",
                 hint="begin with {:system} or {:user}",
             )
         return state._replace(node=self._tree.root, depth=0, held=(), pending=(unread(before),) if before else ())

@@ -293,9 +293,9 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         says = "ends the text" if said.ends else f"says {said.data.decode('utf-8', 'replace')!r}"
         return (ConstraintError if able else ModelError)(
             f"[{self.op.name}] cannot go on after {shown(matcher)!r}: there {name} {says}, which its condition "
-            "forbids, and the server tells nothing else that would fit",
+            "forbids, and the server reports no alternative that would fit",
             span=self.op.span,
-            hint="a server that takes grammars, or tells log-probabilities, can be held to any condition",
+            hint="a server that accepts grammars, or reports log-probabilities, can meet any condition",
         )
 
 

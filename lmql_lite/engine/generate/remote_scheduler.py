@@ -99,7 +99,7 @@ class Reader:
                 f"[{self._hole.name}] has had {many}, and needs another one: its condition forbids much of what the "
                 "model generates",
                 span=self._hole.span,
-                hint="tell the model in the prompt what may be said, or raise max_hole_requests",
+                hint="tell the model in the prompt what it may answer, or raise max_hole_requests",
             ).of("max_hole_requests", self._most, self._taken)
 
     def follow(self, stream: Stream) -> None:
@@ -385,7 +385,7 @@ class RemoteScheduler:
     def _unknown(self, node: Node) -> CacheError:
         why = difference(self.byte_tree.tree.stored_children, self.byte_tree.tree.path(node)).describe(BYTES, "byte")
         return CacheError(
-            f"the replay does not know what {self.completer.name} says {why}",
+            f"the recording has no answer of {self.completer.name} {why}",
             hint="run it once with cache_mode='rw' to record the new answers",
         )
 

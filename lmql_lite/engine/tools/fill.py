@@ -54,7 +54,7 @@ class ToolFill(HoleFill[Any, Any]):
         """Raises ConstraintError for a hole whose value is no plain text."""
         if not isinstance(matcher, HoleMatcher):
             raise ConstraintError(
-                f"[{self.op.name}] has tools, and its value is no free text",
+                f"[{self.op.name}] has tools, and its value is not free text",
                 span=self.op.span,
                 hint="let the tools have a hole of their own, without a type",
             )

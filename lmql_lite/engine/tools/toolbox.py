@@ -221,7 +221,7 @@ def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ToolError(f"({arguments}) are no arguments of Python")
+        raise ToolError(f"({arguments}) are not arguments of Python")
     named: dict[str, Any] = {}
     for keyword in call.keywords:
         if keyword.arg is None:
@@ -234,7 +234,7 @@ def _literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        raise ToolError(f"{ast.unparse(node)} is no literal: write the value itself") from None
+        raise ToolError(f"{ast.unparse(node)} is not a literal: write the value itself") from None
 
 
 def written(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Address and key of a server, and what is sent with every request. Text that is shown never contains a secret."""
+"""Address and key of a server, and the query and headers of every request. Displayed text never contains a secret."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+")
 class Address:
     """Address of a server. `url` has no trailing slash and no query; `shown` has neither user nor key.
 
-    `query` and `headers` go with every request. `secrets` are the texts that nobody may read in an error or a file.
+    `query` and `headers` go with every request. `secrets` are texts that must not appear in an error or a file.
     """
 
     url: str = field(repr=False)
@@ -122,7 +122,7 @@ class Address:
     def authorization(self) -> Mapping[str, str]:
         """Header with the key; none if the user sends one. Azure takes a token of Entra as others take a key.
 
-        Raises ModelError where OpenAI itself would be asked without one: a replay needs no key, so this is no error
+        Raises ModelError where OpenAI itself would be asked without one: a replay needs no key, so this is not an error
         before something is sent.
         """
         if {"authorization", "api-key"} & {name.lower() for name in self.headers}:

@@ -1,4 +1,4 @@
-"""Pieces of an answer from what arrives: the bytes of each token, up to a stop string, without a model's thoughts."""
+"""Assembly of an answer's pieces from what arrives: the bytes of each token, up to a stop string, without thoughts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 
 class ThoughtFilter:
-    """Splits the thoughts off that a server leaves at the beginning of an answer, between `<think>` and `</think>`."""
+    """Splits off thoughts that a server leaves at the beginning of an answer, between `<think>` and `</think>`."""
 
     def __init__(self) -> None:
         self._held: list[Delta] = []
@@ -67,7 +67,7 @@ class Assembler:
     def __init__(self, stops: Sequence[str], *, raw: bool, before: bytes = b"") -> None:
         """Empty state. `before` is earlier output of the same answer, in which a stop string may have begun."""
         self.is_stopped = False
-        """True after a stop string: text after it is no part of the answer."""
+        """True after a stop string: text after it is not part of the answer."""
         self.ended_by: str | None = None
         self.size = 0
         """Number of bytes so far."""

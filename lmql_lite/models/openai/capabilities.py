@@ -1,4 +1,5 @@
-"""Capabilities of a server: free routes tell most, one token the rest, and refusals what is left out from then on.
+"""Capabilities of a server. Free routes reveal most of them, a request for one token the rest; fields that it refuses
+are left out from then on.
 
 Nothing is taken from a model's name. Servers refuse fields that they do not know, and the models of one server differ
 in what they accept. A refusal costs nothing.

@@ -50,7 +50,7 @@ _CROWDED = {429, 503, 529}
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Response of a server. `requests` is the number sent for it; `events` are JSON objects, one if it is no stream."""
+    """Response of a server. `requests` is the number sent for it; `events` are JSON objects, one without a stream."""
 
     requests: int
     events: AsyncGenerator[dict[str, Any], None]

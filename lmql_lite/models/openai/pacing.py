@@ -1,4 +1,5 @@
-"""Pace of requests, learned from a server's refusals: one waits for all, so that a crowd under a rate limit loses none.
+"""Pace of requests, learned from a server's refusals and shared by all requests, so that none is lost under a rate
+limit.
 
 Three things are learned for each server, all from how it answers:
 

@@ -1,4 +1,4 @@
-"""Failures of a server as errors: error responses, and what stands in the way of a response. One sentence each."""
+"""Failures of a server as errors of one sentence: error responses, and problems on the way to a response."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ServerRefusal(ModelError):
 
 
 class ErrorResponse(Exception):
-    """Error response: a status, or an error in the place of the first event, with `body` as JSON or text."""
+    """Error response: a status, or an error instead of the first event, with `body` as JSON or text."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: object, path: str) -> None:
         super().__init__(status)

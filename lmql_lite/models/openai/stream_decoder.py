@@ -47,7 +47,7 @@ class Delta(NamedTuple):
     stop: str | None = None
     spent: ServerUsage | None = None
     thought: str = ""
-    """Thoughts of a reasoning model, which are no part of the text."""
+    """Thoughts of a reasoning model, which are not part of the text."""
     refused: str | None = None
     """Reason why there will be no text."""
     served: str | None = None

@@ -78,7 +78,7 @@ def test_statements_11_12_24_25_and_check_6_both_layouts_come_back_bit_for_bit(
 
 
 def test_statement_11_and_check_6_another_layout_raises() -> None:
-    with pytest.raises(ValueError, match="'tgi' is no layout"):
+    with pytest.raises(ValueError, match="'tgi' is not a layout"):
         KVCacheMetadata("m", fmt="tgi")
     with pytest.raises(ValueError, match="of dtype complex64 cannot be stored"):
         KVCacheMetadata("m", dtype="complex64")
@@ -120,7 +120,7 @@ def test_statement_14_and_check_7_masks_of_store() -> None:
         with pytest.raises(ValueError, match="not False for a beginning"):
             engine.store(ids(300), cut(kv(300), 0, 172), ~suffix(300, 172))
         for mask in (suffix(299, 0), suffix(300, 0).int(), suffix(300, 0)[None]):
-            with pytest.raises(ValueError, match="is no mask of 300 tokens"):
+            with pytest.raises(ValueError, match="is not a mask of 300 tokens"):
                 engine.store(ids(300), kv(300), mask)
         with pytest.raises(AssertionError, match="tokens, not of"):
             engine.store(ids(300), kv(300), suffix(300, 64))

@@ -74,7 +74,7 @@ def test_statements_6_and_7_a_key_comes_back_from_its_text_whatever_the_model_is
 
 @pytest.mark.parametrize("text", ["", "a@b@c", "f@m@x@0@h@half", "f@m@1@0@h@half@tag"])
 def test_statement_6_other_text_is_no_key(text: str) -> None:
-    with pytest.raises(ValueError, match="is no key of a page"):
+    with pytest.raises(ValueError, match="is not a key of a page"):
         KVKey.parse(text)
 
 

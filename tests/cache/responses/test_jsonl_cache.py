@@ -86,7 +86,7 @@ def test_what_is_loaded_is_answers_by_task_and_document(home: Path) -> None:
     Model().generate_until([*generations(2), generation(1, task="mmb")])
     path = next(path for path in files(home) if path.name.startswith("mme"))
     path.write_text(path.read_text() + '{"doc_id": 1, "response": "later"}\nno JSON\n42\n{"doc_id": 3}\n\n')
-    with pytest.warns(RuntimeWarning, match="a line that is no record"):
+    with pytest.warns(RuntimeWarning, match="a line that is not a record"):
         found = Model().load_jsonl_cache()
     assert found["mme"] == {0: "answer to question 0", 1: "later"} and found["mmb"] == {1: "answer to question 1"}
 

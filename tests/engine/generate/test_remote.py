@@ -463,7 +463,7 @@ def test_a_text_is_not_known_as_a_turn_S29(session: lq.Session) -> None:
 
 
 def test_a_model_without_turns_says_so(session: lq.Session) -> None:
-    with pytest.raises(lq.ModelError, match=r"is not asked in turns, so that \{:user\} means nothing") as caught:
+    with pytest.raises(lq.ModelError, match=r"has no turns, so \{:user\} has no meaning") as caught:
         lq.run_sync('"{:user}a[B]"', session=session)
     assert caught.value.span is not None
 

@@ -121,7 +121,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             lq.image(path)
     with pytest.raises(lq.InputError, match="no bytes"):
         lq.audio(b"")
-    with pytest.raises(lq.InputError, match="is no picture"):
+    with pytest.raises(lq.InputError, match="is not a picture"):
         lq.image(3)
     with pytest.raises(lq.InputError, match="num_frames is 0"):
         lq.video(MP4, 0)

@@ -100,14 +100,14 @@ def test_a_call_that_fits_is_made(function: Any, arguments: str, result: str) ->
         (settle, '{"name": "Rome"}', "place.inhabitants: field required, not {'name': 'Rome'}"),
         (fail, '"luck"', "ValueError: no luck at all"),
         (stop, "", "StopIteration: over"),
-        (add, "a, 2", "a is no literal: write the value itself"),
-        (add, "*[1, 2]", "*[1, 2] is no literal: write the value itself"),
+        (add, "a, 2", "a is not a literal: write the value itself"),
+        (add, "*[1, 2]", "*[1, 2] is not a literal: write the value itself"),
         (add, "**{'a': 1}", "** is not possible here"),
         (add, "1, a=1", "multiple values for argument 'a'; it is add(a: int, b: int = 2) -> int"),
-        (add, "1)(2", "(1)(2) are no arguments of Python"),
-        (add, "1) + add(2", "(1) + add(2) are no arguments of Python"),
-        (add, "b=1, 2", "(b=1, 2) are no arguments of Python"),
-        (add, "__import__('os').getpid()", "__import__('os').getpid() is no literal: write the value itself"),
+        (add, "1)(2", "(1)(2) are not arguments of Python"),
+        (add, "1) + add(2", "(1) + add(2) are not arguments of Python"),
+        (add, "b=1, 2", "(b=1, 2) are not arguments of Python"),
+        (add, "__import__('os').getpid()", "__import__('os').getpid() is not a literal: write the value itself"),
     ],
 )
 def test_what_is_wrong_with_a_call_is_told_in_the_place_of_its_result(
@@ -399,7 +399,7 @@ def test_a_call_that_is_begun_at_the_bound_is_said_to_its_end_and_then_the_hole_
 
 
 def test_a_typed_hole_takes_no_tools() -> None:
-    with pytest.raises(ConstraintError, match="has tools, and its value is no free text"):
+    with pytest.raises(ConstraintError, match="has tools, and its value is not free text"):
         run('"[argmax(tools=[add]) X: list[int]]"', {"add": add}, model=lq.ScriptedModel("[1]"))
 
 
