@@ -184,7 +184,7 @@ class InputError(LmqlLiteError):
 
     >>> lq.run_sync('"Hi {name}"', {"nam": "Ada"})
     Traceback (most recent call last):
-    lmql_lite.errors.InputError: the query reads no input 'nam'
+    lmql_lite.errors.InputError: the query has no input 'nam'
     """
 
 

@@ -40,7 +40,7 @@ def test_a_row_that_is_no_mapping_is_the_only_input() -> None:
     with pytest.raises(lq.InputError, match="a row names its inputs") as caught:
         SHOUT.map_sync(["a"])
     assert caught.value.__notes__[-1] == "in rows[0]"
-    with pytest.raises(lq.InputError, match="reads no input 'wrod'"):
+    with pytest.raises(lq.InputError, match="has no input 'wrod'"):
         WORD.map_sync([{"wrod": 1}], columns="strict")
 
 

@@ -242,7 +242,7 @@ class Questions:
         return found
 
     def _distances(self, here: IntArray, flags: int, which: IntArray | None = None) -> IntArray:
-        """Where there are only phrases."""
+        """Distances where only phrases are missing."""
         some = slice(None) if which is None else which
         raised = self._raised(flags)[:, some]
         return self._automaton.distances(self.pairs.states[some], self.pairs.added[some] + here, raised)

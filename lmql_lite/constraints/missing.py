@@ -1,4 +1,4 @@
-"""What is missing of a term's goals: at one place, at many places at once, or wherever the most is missing."""
+"""Missing parts of a term's goals: at one place, at many places at once, or at the place where most is missing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ AT_ONCE = 2**18
 
 
 class Margin(NamedTuple):
-    """How much of each count may be added, and which flags must not be raised, so that a goal can be reached from any
-    state, in so many bytes at most. It is exact where nothing is missing: then no more may be added."""
+    """Amount that may still be added to each count, and flags that must not be raised, so that a goal stays within reach
+    of every state within a bound of bytes. Exact where nothing is missing: then no more may be added."""
 
     left: tuple[int, ...]
     unwanted: int

@@ -123,7 +123,7 @@ class OverlapGroup:
         return len(text.decode("utf-8", "ignore")) if self._characters else len(text)
 
     def begun(self, text: bytes) -> int:
-        """How much of the first phrase a text has said."""
+        """Length of the beginning of the first phrase with which a text ends."""
         return self._size(self._phrases[0][: overlap(text, self._phrases[0])])
 
     def subset(self, wanted: int) -> int:

@@ -77,7 +77,7 @@ def test_a_returned_value_is_printed_text_as_it_is_else_as_json(shell: Shell, va
 
 def test_a_query_that_says_nothing_is_told_what_a_prompt_is(shell: Shell) -> None:
     ended = shell("run", shell.write("q.lq", 'text = "a[B]"'))
-    assert ended.code == 0 and "only a string that stands alone is part of its prompt" in ended.err
+    assert ended.code == 0 and "only a string that stands alone is part of it" in ended.err
 
 
 def test_json_is_one_object_and_its_ledger_adds_up(shell: Shell) -> None:
@@ -125,7 +125,7 @@ def test_a_cache_file_is_written_and_replayed(shell: Shell) -> None:
     assert again.out == first.out and " 0 forward passes" in again.err
     other = shell.write("r.lq", '"Tell:[X]" where len(X) < 9')
     missed = shell("run", other, "--cache", "x.tokens", "--cache-mode", "replay")
-    assert missed.code == 6 and "the replay does not know what demo says at token" in missed.err
+    assert missed.code == 6 and "the recording has no answer of demo at token" in missed.err
     assert "needs" not in shell("run", query, "--cache-mode", "ro").out
     assert shell("run", query, "--cache-mode", "ro").code == 2
 
@@ -154,7 +154,7 @@ def test_a_cache_file_is_looked_at_and_damage_is_found(shell: Shell) -> None:
         (["run", "q.lq", "--var", "x=1", "--var", "x=2"], 2, "'x' is given twice"),
         (["run", "q.lq", "--var", "x=@nowhere.txt"], 2, "cannot be read from 'nowhere.txt'"),
         (["run", "q.lq", "--var-json", "x={"], 2, "is not JSON"),
-        (["run", "q.lq", "--var", "y=1"], 2, "the query reads no input 'y'"),
+        (["run", "q.lq", "--var", "y=1"], 2, "the query has no input 'y'"),
         (["run", "q.lq", "--seed", "-1"], 2, "seed is a whole number"),
         (["run", "q.lq", "--max-tokens", "0"], 2, "max_tokens is a whole number"),
         (["run", "q.lq", "--seed", "many"], 2, "is not a valid integer"),

@@ -208,7 +208,7 @@ def test_a_second_process_makes_no_call_law_1(tmp_path: Path) -> None:
     assert first.usage.forward_passes
     assert second.usage.forward_passes == replayed.usage.forward_passes == 0
     assert first.variables == second.variables == replayed.variables
-    with pytest.raises(lq.CacheError, match="the replay does not know"):
+    with pytest.raises(lq.CacheError, match="the recording has no answer of"):
         run(source, lq.Session(), {"options": [" a dog", " a wolf"]}, cache_mode="replay")
 
 
