@@ -22,7 +22,7 @@ AT_ONCE = 2**18
 
 
 class Margin(NamedTuple):
-    """Amount that may still be added to each count, and flags that must not be raised, so that a goal stays within reach
+    """Amount that may still be added to each count, and flags that must not be raised, so that a goal stays in reach
     of every state within a bound of bytes. Exact where nothing is missing: then no more may be added."""
 
     left: tuple[int, ...]
