@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import NEVER, Atoms, Beginnings, OptionMachine
+from lmql_lite.constraints.atoms import NEVER, Atoms, Beginnings, Need, OptionMachine
 from lmql_lite.constraints.counters import FREE, Bounds, Counts, Goal, Regions, both, possible
 from lmql_lite.constraints.missing import Missing
 from lmql_lite.constraints.phrases import AnyStop, Endings, FlaggedPhrases, NoPhrase, StopPhrases, Stops
@@ -85,9 +85,7 @@ class TermMachine:
         self._units = {unit: index for index, unit in enumerate(self.counts.units)}
         self._characters, self._tokens = self._units.get("characters"), self._units.get("tokens")
         self._always = Goal(0, 0, (FREE,) * len(self._units))
-        self._is_edged = any(isinstance(machine, Beginnings | Endings) for machine in self._contents)
-        """True if what is missing of content depends on the character that the text ends in."""
-        self._goals: dict[tuple[Atoms, int], tuple[Goal, ...]] = {}
+        self._goals: dict[tuple[Need, ...], tuple[Goal, ...]] = {}
         wanted = [atom.phrase for atom in flagged if isinstance(atom, Contains)]
         self.phrases_help = len(wanted) == len(flagged)
         """Whether no phrase is forbidden in a part: then with each that was said whatever could end well still can."""
@@ -224,10 +222,10 @@ class TermMachine:
 
     def goals(self, atoms: Atoms, unfinished: int = 0) -> tuple[Goal, ...]:
         """Ways in which the term may come to hold in a continuation, or more than those."""
-        key = atoms[: self._finds], unfinished if self._is_edged else 0
-        goals = self._goals.get(key)
+        needs = tuple([machine.need(at, unfinished) for machine, at in zip(self._contents, atoms, strict=False)])
+        goals = self._goals.get(needs)
         if goals is None:
-            goals = self._goals[key] = self._goals_of(self.term, atoms, unfinished)
+            goals = self._goals[needs] = self._goals_of(self.term, atoms, unfinished)
         return goals
 
     def may_hold(self, atoms: Atoms) -> bool:

@@ -19,6 +19,8 @@ NONE = np.empty(0, dtype=np.intp)
 DEAD_END = NOWHERE << 8
 FEW_KEYS = 4
 """Times as many numbers as there are places are still counted in a table."""
+FEW_VALUES = 1000
+"""So many are sorted sooner than put into a table of hashes."""
 LARGEST_KEY = 2**62
 HASH = np.uint64(0x9E3779B97F4A7C15)
 """Multiplied by this, numbers spread over their upper bits (Knuth, Fibonacci hashing)."""
@@ -189,13 +191,13 @@ class Walker:
         left = trie.first.size // SPARSE
         while nodes.size:
             nodes, parents = self._children(nodes)
-            places = now[parents] + trie.byte[nodes]
+            places = now.take(parents) + trie.byte.take(nodes)
             now = self._automaton.follow(places)
-            more = tuple(each[parents] for each in more)
-            differs = now != states[nodes]
+            more = tuple(each.take(parents) for each in more)
+            differs = now != states.take(nodes)
             for lane, here in enumerate(more):
                 self._add(lane, here, places)
-                differs |= (here != lanes[lane][nodes]) & (now != DEAD_END)
+                differs |= (here != lanes[lane].take(nodes)) & (now != DEAD_END)
             at = differs.nonzero()[0]
             left -= at.size
             if left < 0:
@@ -256,10 +258,10 @@ class Walker:
 
     def _children(self, nodes: IntArray) -> tuple[IntArray, IntArray]:
         """The children of some nodes, and for each which of these is its parent."""
-        first = self._trie.children[nodes]
-        sizes = self._trie.children[nodes + 1] - first
-        parents = np.repeat(np.arange(sizes.size), sizes)
-        return np.arange(parents.size) + (first - np.cumsum(sizes) + sizes)[parents], parents
+        first = self._trie.children.take(nodes)
+        sizes = self._trie.children.take(nodes + 1) - first
+        parents = np.arange(sizes.size).repeat(sizes)
+        return np.arange(parents.size) + (first - sizes.cumsum() + sizes).take(parents), parents
 
     def _collect_borders(self, nodes: IntArray | None, states: IntArray, lanes: Lanes) -> None:
         """Nodes at which a stop is reached, or a value may be complete that another text follows. None for all."""
@@ -354,7 +356,7 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     """The distinct values, none below 0, and for each value which of them it is."""
     most = int(values.max(initial=0))
     if most > FEW_KEYS * (values.size + 64):
-        return _distinct_large(values)
+        return np.unique(values, return_inverse=True) if values.size < FEW_VALUES else _distinct_large(values)
     distinct = np.flatnonzero(np.bincount(values))
     numbers = np.empty(most + 1, dtype=np.intp)
     numbers[distinct] = np.arange(distinct.size)

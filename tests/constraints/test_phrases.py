@@ -15,7 +15,7 @@ import lmql_lite as lq
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.superstrings import Superstrings
-from lmql_lite.constraints.terms import And, Choice, Contains, Length, Not, Or, Stop, Term
+from lmql_lite.constraints.terms import And, Choice, Contains, Length, Matches, Not, Or, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 
@@ -114,6 +114,36 @@ def test_alternatives_of_phrases_and_lengths_do_not_multiply() -> None:
         value = filled(opened(*either), seed)
         assert all(phrase in value or len(value) <= 20 + at for at, phrase in enumerate(TWELVE[:10]))
         assert filled(opened(neither), seed)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_phrases_beside_a_bound_on_words_are_judged_as_a_search_judges_them(seed: int) -> None:
+    dice = random.Random(seed)
+    phrases = {"".join(dice.choices("abc", k=dice.randint(1, 3))) for _ in range(3)}
+    terms = (*has(*phrases), Length(0, dice.randint(3, 12)), Length(0, dice.randint(1, 3), "words"))
+    if dice.random() < 0.5:
+        terms = (Or((And(terms), And((*has("aab"), Length(0, 9))))),)
+    tokens = ("a", "b", "ab", "ba ", " ab", " ", "  ", "é", "c", "a b", "a b a", "\u2003", "\u2003a", "aab", "bbbb")
+    broken = (b"\xe2", b"\xe2\x80", b"\x80", b"\x83", b"\xc3", b"\xa9", b"a\xe2")
+    vocabulary = Vocabulary((None, *map(str.encode, tokens), *broken), frozenset({0}))
+    is_everything = Matches("(?s:.*)", delimits=False)
+    span = Span("test.lq", "[X]", 0, 3)
+    try:
+        one, other = (
+            Engine(vocabulary).matcher(And(each), b"", 99, "X", span) for each in (terms, (*terms, is_everything))
+        )
+    except ConstraintError:
+        return
+    assert one.masks.automaton.has_margins and not other.masks.automaton.has_margins
+    for left in range(14, 0, -1):
+        mask = one.allowed(b"", left)
+        assert (mask == other.allowed(b"", left)).all(), (terms, one.text)
+        allowed = [token for token in np.flatnonzero(mask).tolist() if token]
+        if not allowed or one.ending is not None:
+            return
+        data = vocabulary.tokens[dice.choice(allowed)] or b""
+        one, other = one.advance(data), other.advance(data)
+        assert (one.ending, one.may_end) == (other.ending, other.may_end)
 
 
 def test_clauses_that_multiply_are_named() -> None:
