@@ -147,7 +147,9 @@ class SingleRows:
         if self.kind != "none" and past is not None:
             options[self._keyword] = past
         if self.kind == "state" and first is not None and self._takes_place:
-            options["cache_position"] = torch.tensor([first], device=device)
+            # older releases fill a window of a convolution from its beginning, as if no zeros stood before the text
+            place = max(first, getattr(self._network.config, "conv_kernel", 0))
+            options["cache_position"] = torch.tensor([place], device=device)
         if self._picks_places:
             options["logits_to_keep"] = rows
         output = self._network(**options)
@@ -182,13 +184,14 @@ def _moves_on(network: Any) -> bool:
         with torch.inference_mode():
             device = network.device
             whole = network(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
-            _, past = rows._forward(ids[:5], None, [4])
-            spare = copy.deepcopy(past)
-            for kept in (past, spare):
-                for end in range(6, 10):
-                    logits, kept = rows._forward(ids[end - 1 : end], kept, [0], end - 1)
-                    if not torch.allclose(logits[0].float(), whole[end - 1], atol=2e-2, rtol=1e-3):
-                        return False
+            for first in (1, 5):  # a convolution may read more than one token back
+                _, past = rows._forward(ids[:first], None, [first - 1])
+                spare = copy.deepcopy(past)
+                for kept in (past, spare):
+                    for end in range(first + 1, 10):
+                        logits, kept = rows._forward(ids[end - 1 : end], kept, [0], end - 1)
+                        if not torch.allclose(logits[0].float(), whole[end - 1], atol=2e-2, rtol=1e-3):
+                            return False
     except Exception:  # of any class: the model's own code says no
         return False
     return True

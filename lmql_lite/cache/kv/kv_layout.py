@@ -166,8 +166,8 @@ def cache_keyword(network: Any) -> str:
 
 
 def cache_of(output: Any) -> Any:
-    """Cache in what a pass returned; None without one."""
-    return next((one for name in _CACHE_NAMES if (one := getattr(output, name, None)) is not None), None)
+    """Cache in what a pass returned; None without one. Where an older name stands for a newer one, it is not read."""
+    return next((one for name in _CACHE_NAMES if (one := vars(output).get(name)) is not None), None)
 
 
 def model_fingerprint(network: Any, extra: str = "") -> str:
