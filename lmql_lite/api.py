@@ -52,18 +52,18 @@ from lmql_lite.program.ops import Program
 
 SUFFIXES = (".lq", ".lmql")
 INPUT = "input"
-"""Name under which a caller may give the query its `input()`: a function that returns a line, or an awaitable one."""
+"""Name of the input that replaces the query's `input()`: a function that returns a line or an awaitable line."""
 
 
 class RunOptions(HeaderOptions, total=False):
-    """Options of a run: those of a header, and what a caller alone may say. Each overrules the query's own header.
+    """Options of a run: those of a header, and those that only a caller has. They override the query's header.
 
     `model` is an id (`demo`, `local:PATH`, `openai/NAME`) or a model object. `cache=False` asks the model for every
-    token anew, `cache="x.tokens"` keeps what it generates in a file, a `TokenCache` says how. `trace` writes every call
-    of the model (`x.json`), the events (`x.lqrun`, for `lq replay`) or a report (`x.html`). `session` shares models and
-    trees with its other runs; without it all runs of the process share one. `prefill=[("A", "Paris"), ("B", " It")]`
-    gives holes their text, in the order in which they are opened; that of the last one is its beginning, and is
-    continued, unless `("", "")` stands behind it. `docs/language.md` has a table of all.
+    token anew, `cache="x.tokens"` keeps its answers in a file, and a `TokenCache` configures that file. `trace` writes
+    every call of the model (`x.json`), the events (`x.lqrun`, for `lq replay`) or a report (`x.html`). `session` shares
+    models and trees among its runs; the default is one session for the process.
+    `prefill=[("A", "Paris"), ("B", " It")]` gives the texts of the first holes, in the order in which they open. The
+    model continues the last text, unless `("", "")` follows it. `docs/language.md` has a table of all options.
     """
 
     decoder: str | None
@@ -79,7 +79,7 @@ class RunOptions(HeaderOptions, total=False):
 
 
 class Options(RunOptions, total=False):
-    """Those, and `n`: the number of results.
+    """`RunOptions`, and `n`: the number of results.
 
     >>> options: lq.Options = {"seed": 7, "max_tokens": 20}
     >>> lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"), **options).seed
@@ -90,7 +90,7 @@ class Options(RunOptions, total=False):
 
 
 Answers = Result | list[Result]
-"""Return value of a run: its result, or a list of all, best first, if several were asked for."""
+"""Return value of a run: its result, or for `n` > 1 a list of results, best first."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -107,13 +107,13 @@ class Query:
     program: Program
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Runs it, and gives what it returns, or the `Result` where it returns nothing; of `n` > 1 a list of either.
+        """Runs the query. Returns its value, or the `Result` of a query without `return`; for `n` > 1 a list of them.
 
         Arguments by place are the inputs in the order of their first use. Keywords that are not inputs are options of
         the run. Inside a running event loop it blocks that. Errors as in `stream`.
         """
         if len(arguments) > len(self.inputs):
-            raise InputError(f"the query takes {len(self.inputs)} inputs, and {len(arguments)} are given by place")
+            raise InputError(f"the query takes {len(self.inputs)} inputs, but {len(arguments)} are given by position")
         inputs = dict(zip(self.inputs, arguments, strict=False))
         if twice := [name for name in named if name in inputs]:
             raise InputError(f"the input {twice[0]!r} is given twice")
@@ -133,7 +133,7 @@ class Query:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names that the caller gives, in the order of their first use."""
+        """Names of the inputs, in the order of their first use."""
         return tuple(wanted.name for wanted in self.program.inputs)
 
     @property
@@ -142,24 +142,24 @@ class Query:
 
     @property
     def returns(self) -> bool:
-        """True if the query returns a value of its own somewhere."""
+        """True if the query has a `return` with a value."""
         return self.program.returns
 
     def stream(
         self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[events.Event, None]:
-        """One run, event by event; the last event is `Finished` with the result, and with all of them where `n` > 1.
+        """Events of one run. The last one is `Finished` with the result, for `n` > 1 with all results.
 
-        Raises InputError for a missing or unknown input and for a wrong option, ConstraintError where a `where`
-        cannot be met, ModelError where the model fails, and whatever the query's own Python raises, unwrapped.
+        Raises InputError for a missing or unknown input and for a wrong option, ConstraintError if a `where` cannot be
+        met, ModelError if the model fails, and unwrapped any exception of the query's own Python.
         """
         return events.flat(self.batches(Purse(), inputs, options))
 
     def batches(
         self, purse: Purse, inputs: Mapping[str, Any] | None, options: Options
     ) -> AsyncGenerator[events.Batch, None]:
-        """Events of one run as in `stream`, those of a moment together. Its limits are those of all runs with this
-        `purse`."""
+        """Events of one run as in `stream`, in batches of simultaneous ones. Runs with the same `purse` share their
+        limits."""
         given = {} if inputs is None else self._given(inputs)
         if unknown := [name for name in options if name not in OPTIONS and name in self.inputs]:
             raise InputError(
@@ -175,7 +175,7 @@ class Query:
             batches = watched(batches)
         return traced(batches, trace) if trace else batches
 
-    @overload  # n=1 is an int, too: the first that fits counts
+    @overload  # n=1 is an int too: the first overload that fits counts
     async def run(  # type: ignore[overload-overlap]
         self, inputs: Mapping[str, Any] | None = None, *, n: Literal[1] | None = None, **options: Unpack[RunOptions]
     ) -> Result: ...
@@ -186,10 +186,10 @@ class Query:
     async def run(
         self, inputs: Mapping[str, Any] | None = None, *, n: int | None = None, **options: Unpack[RunOptions]
     ) -> Answers:
-        """Runs to the end. With `n` > 1, also where only the query's header says so, a list of results, best first.
+        """The `Result` of one run. For `n` > 1, in the call or in the header, a list of results, best first.
 
-        Best is the result whose tokens have the highest sum of raw log-probabilities; equal ones stay in the order of
-        their numbers. Options and errors as in `stream`.
+        The best result has the highest sum of raw log-probabilities; ties are in the order of their numbers. Options
+        and errors as in `stream`.
         """
         all_options = cast("Options", options if n is None else {"n": n, **options})
         return await answers_of(self.batches(Purse(), inputs, all_options))
@@ -207,22 +207,22 @@ class Query:
         on_error: OnError = "raise",
         **options: Unpack[RunOptions],
     ) -> AsyncGenerator[FinishedRow, None]:
-        """One run for each row, `repeat` times, streamed in the order in which they end.
+        """`repeat` runs for each row, yielded in the order in which they end.
 
-        A row that is a mapping names the inputs; any other value is the one input of a query that has just one. Rows
-        may come from a generator, async or not, of any length; at most `concurrency` of them are held. Columns that
-        the query does not read are carried along in `FinishedRow.row`; `columns="strict"` refuses them.
+        A row is a mapping of inputs; a query with one input also takes any other value as that input. Rows may come
+        from a generator, async or not, of any length; at most `concurrency` of them are held. Columns that the query
+        does not read are carried along in `FinishedRow.row`; `columns="strict"` refuses them.
 
-        `concurrency` is the model's own number of sequences unless given. A model in this process runs no more than
-        that number, because more would throw each other out of its memory.
+        `concurrency` is by default the model's number of sequences. A model in this process runs at most that number,
+        because more runs would evict each other from its memory.
 
-        A row's id is its `id_column`, else a digest of what it holds. A seed is mixed with the id and the repeat, so
-        that equal rows draw differently, and other rows before a row change nothing: each result's own `seed` repeats
-        it. A trace has a file for each row, `run.3.json` for rows[3]. The rows share session and tree, and limits as
-        `max_requests` are of all of them together.
+        A row's id is its `id_column`, or a digest of the row. The seed is mixed with the id and the repeat, so that
+        equal rows draw differently and no row depends on the rows before it. The `seed` of a result repeats it. A trace
+        has a file for each row, `run.3.json` for rows[3]. Rows share the session, the tree, and limits such as
+        `max_requests`.
 
-        The first error ends all runs and is raised, with a note that names its row; with `on_error="keep"` it is the
-        row's `answer`. Options and other errors as in `stream`.
+        The first error ends all runs and is raised with a note that names its row; with `on_error="keep"` the error is
+        the row's `answer`. Options and other errors as in `stream`.
         """
         check_rows(rows, concurrency, on_error, columns, repeat)
         model, session = options.get("model"), options.get("session") or default_session()
@@ -234,7 +234,7 @@ class Query:
         return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
 
     async def run_row(self, row: DataRow, columns: Columns, options: RunOptions, purse: Purse | None = None) -> Answers:
-        """The run of one row, with its own seed and its own trace. Rows with one `purse` have their limits together."""
+        """The run of one row, with a seed and a trace of its own. Rows with the same `purse` share their limits."""
         inputs = self.inputs_of(row.value)
         if columns == "carry":
             inputs = carried(inputs, (*self.inputs, INPUT))
@@ -273,10 +273,10 @@ class Query:
         columns: Columns = "carry",
         **options: Unpack[RunOptions],
     ) -> Any:
-        """`rows` as one list, in the order of the rows.
+        """The answers of `rows` as a list, in the order of the rows.
 
-        `progress(done, total)` is called after each row, with None for a total that is not known. With
-        `on_error="keep"` an exception stands in the place of its result.
+        `progress(done, total)` is called after each row, with None for an unknown total. With `on_error="keep"` an
+        exception takes the place of its result.
         """
         streamed = self.rows(rows, concurrency=concurrency, on_error=on_error, columns=columns, **options)
         return await in_order(streamed, rows, progress)
@@ -284,35 +284,35 @@ class Query:
     map_sync = blocked(map)
 
     def plan(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Plan:
-        """Plan of a run: what it asks, hole by hole, and a rough bound of its cost.
+        """Plan of a run: its questions to the model, hole by hole, and a rough bound on its cost.
 
-        Inputs may be missing; options and errors as in `stream`. Nothing is sent that costs anything.
+        Inputs may be missing; options and errors as in `stream`. No billable request is sent.
         """
         given = {} if inputs is None else self._given(inputs)
         session, model = options.pop("session", None) or default_session(), options.pop("model", None)
         return blocking(planned(self.program, given, checked(options), session, model))
 
     def nested(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> NestedCall:
-        """Call by a hole of another query: arguments by place are the inputs in the order of their first use.
+        """Call by a hole of another query: positional arguments are the inputs in the order of their first use.
 
-        Raises TypeError for too many, for an unknown one and for one that is given twice or missing.
+        Raises TypeError for too many arguments, and for one that is unknown, missing or given twice.
         """
         parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in self.inputs]
         return NestedCall("a query", self.program, Signature(parameters).bind(*arguments, **named).arguments, {})
 
     def inputs_of(self, row: Any) -> Mapping[str, Any]:
-        """A row as inputs. Raises InputError for a value without name where a query has not just one input."""
+        """A row as inputs. Raises InputError for a row without names, unless the query has exactly one input."""
         if isinstance(row, Mapping):
             return row
         if len(self.inputs) != 1:
-            raise InputError(f"a row names its inputs, unless there is just one; {self._known()}", hint="use a dict")
+            raise InputError(f"a row names its inputs unless there is only one; {self._known()}", hint="use a dict")
         return {self.inputs[0]: row}
 
     def _given(self, inputs: object) -> dict[str, Any]:
-        """The inputs of a run. Raises InputError for what are none."""
+        """The inputs of a run. Raises InputError for unknown ones, and unless they are a dict."""
         if not isinstance(inputs, Mapping):
             example = self.inputs[0] if self.inputs else "name"
-            raise InputError(f"inputs are a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
+            raise InputError(f"inputs must be a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
         for name in inputs:
             if name not in (*self.inputs, *self.program.bound, *MODULES, *DATES, *MEDIA, INPUT, BLOCK):
                 hint = did_you_mean(name, self.inputs) or self._known()
@@ -330,7 +330,7 @@ def _of_source(name: str, text: str, first_line: int) -> Query:
 
 
 async def answers_of(batches: AsyncGenerator[events.Batch, None]) -> Answers:
-    """The end of a run: its result, or a list of them, best first, if several were asked for."""
+    """Return value of a run: its result, or for `n` > 1 a list of results, best first."""
     last: events.Event | None = None
     try:
         async with aclosing(batches):
@@ -346,14 +346,14 @@ async def answers_of(batches: AsyncGenerator[events.Batch, None]) -> Answers:
 def compile(source: str | Path) -> Query:
     """A query from its text, or from a file: a `Path`, or a string that ends in `.lq` or `.lmql`.
 
-    Raises QueryError, with every problem found; ConstraintError where all that is wrong is a `where` that no text can
-    meet; InputError for a file that cannot be read, and for what is neither a text nor a path.
+    Raises QueryError with every problem; ConstraintError if the only problem is a `where` that no text can meet;
+    InputError for a file that cannot be read, and for a source that is neither a text nor a path.
 
     >>> lq.compile('"Say:[X]"').run_sync(model=lq.ScriptedModel("Say: hi"))["X"]
     ' hi'
     """
     if not isinstance(source, str | Path):
-        sentence = f"a query is a text or the path of a file, and this is {source!r}"
+        sentence = f"a query is a text or the path of a file; this is {source!r}"
         hint = "decode bytes first: source.decode()" if isinstance(source, bytes) else "give its text, or a Path"
         raise InputError(sentence, hint=hint)
     try:
@@ -398,10 +398,10 @@ run_sync = blocked(
 
 
 def model(id: Any, tokenizer: Any = None, /, **access: Unpack[Access]) -> Model:
-    """A model by its id, with what an id cannot say: `model("openai/NAME", base_url="http://localhost:8000/v1")`,
-    `model("local:PATH", dtype="bfloat16")`. Or a loaded one of transformers: `model(network, tokenizer)`.
+    """A model by its id and keywords: `model("openai/NAME", base_url="http://localhost:8000/v1")`,
+    `model("local:PATH", dtype="bfloat16")`. Or a loaded transformers model: `model(network, tokenizer)`.
 
-    What else may be said is in `Access`. Raises ModelError, and TypeError for a keyword that is not there.
+    `Access` lists the keywords. Raises ModelError, and TypeError for an unknown keyword.
 
     >>> lq.model("demo").name
     'demo'

@@ -50,7 +50,7 @@ from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.ops import QUERIES, Program
 
 Kind = Literal["function", "class", "static"]
-"""The object to which a read from an object or its class binds it: that, its class, or nothing."""
+"""Binding of an attribute read: to the instance, to its class, or to nothing."""
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
@@ -90,7 +90,7 @@ class QueryFunction(Generic[P, R, Called]):
         functools.update_wrapper(self, function)
         self.query = query
         self.options = options
-        """Options of every run; those of a call overrule them."""
+        """Options of every run; options of a call override them."""
         self._function = function
         self._scope = scope
         self._kind = kind
@@ -123,11 +123,11 @@ class QueryFunction(Generic[P, R, Called]):
         return QueryFunction(self._function, self.query, self.options, self._scope, self._kind, (first,))
 
     def rebound(self, function: FunctionType) -> QueryFunction[P, R, Called]:
-        """The same query of another function: a copy of a function that a query defines (S23)."""
+        """The same query for a copy of its function, which a query defines (S23)."""
         return QueryFunction(function, self.query, self.options, self._scope, self._kind, self._bound)
 
     def with_options(self, **options: Unpack[RunOptions]) -> QueryFunction[P, R, Called]:
-        """The same function with other options of its runs: `packing.with_options(seed=7)("Rome")`."""
+        """The same function with other options: `packing.with_options(seed=7)("Rome")`."""
         _known(options, "with_options() has no option")
         both: Options = {**self.options, **options}
         return QueryFunction(self._function, self.query, both, self._scope, self._kind, self._bound)
@@ -136,7 +136,7 @@ class QueryFunction(Generic[P, R, Called]):
         return f"<query {self._function.__qualname__}{self.__signature__}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """By name, as functions are pickled; a method with its object."""
+        """Pickles by name, as functions do; a method with its object."""
         return (getattr, (self._bound[0], self._function.__name__)) if self._bound else self._function.__qualname__
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> Called:
@@ -172,12 +172,12 @@ class QueryFunction(Generic[P, R, Called]):
         return events.Finished(first, (first, *others) if event.results else ())
 
     async def run(self, *arguments: P.args, **named: P.kwargs) -> Result[R]:
-        """The whole `Result`; of `n` > 1 a list of them, as `Query.run` gives it."""
+        """The `Result`, for `n` > 1 a list of results, as in `Query.run`."""
         answers: Any = await answers_of(self._batches_of(arguments, named))
         return answers  # type: ignore[no-any-return]
 
     def run_sync(self, *arguments: P.args, **named: P.kwargs) -> Result[R]:
-        """`run` for code that is not async. Inside a running event loop it blocks that."""
+        """`run` for code that is not async. A call inside a running event loop blocks the loop."""
         __tracebackhide__ = True
         return blocking(self.run(*arguments, **named))
 
@@ -198,8 +198,7 @@ class QueryFunction(Generic[P, R, Called]):
         on_error: OnError = "raise",
         **options: Unpack[RunOptions],
     ) -> AsyncGenerator[FinishedRow, None]:
-        """Finished rows, as `Query.rows` gives them. A mapping holds arguments by name; any other row is the first
-        argument."""
+        """Finished rows, as in `Query.rows`. A mapping holds arguments by name; any other row is the first argument."""
         check_rows(rows, concurrency, on_error, columns, repeat)
         said: Options = {**self.options, **options}
         places = rows_at_once(said.get("model"), self.program, said.get("session") or default_session(), concurrency)
@@ -212,7 +211,7 @@ class QueryFunction(Generic[P, R, Called]):
         return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
 
     async def run_row(self, row: DataRow, columns: Columns, options: RunOptions, purse: Purse | None = None) -> Answers:
-        """The run of one row, with its own seed and its own trace. Rows with one `purse` have their limits together."""
+        """The run of one row, with a seed and a trace of its own. Rows with the same `purse` share their limits."""
         arguments, named = ((), row.value) if isinstance(row.value, Mapping) else ((row.value,), {})
         parameters = self.__signature__.parameters
         if columns == "carry" and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
@@ -252,7 +251,7 @@ class QueryFunction(Generic[P, R, Called]):
         columns: Columns = "carry",
         **options: Unpack[RunOptions],
     ) -> Any:
-        """The `Result` of each row, as `Query.map` gives it."""
+        """The `Result` of each row, as in `Query.map`."""
         streamed = self.rows(rows, concurrency=concurrency, on_error=on_error, columns=columns, **options)
         return await in_order(streamed, rows, progress)
 
@@ -270,7 +269,8 @@ class QueryFunction(Generic[P, R, Called]):
         return self.nested(arguments, named).inputs
 
     def _call(self, call: BoundArguments) -> NestedCall:
-        """Defaults and the object of a method are arguments; what stands around the definition is the scope (S27)."""
+        """Call with defaults and a method's object among its arguments, and the names around the definition as its
+        scope (S27)."""
         call.apply_defaults()
         wanted = (*self.query.inputs, *MODULES, *DATES, *MEDIA, BLOCK)
         around = ChainMap(_closure(self._function), self._scope, self._function.__globals__)
@@ -284,13 +284,13 @@ class QueryFunction(Generic[P, R, Called]):
         )
 
     def _told(self, named: Mapping[str, Any]) -> tuple[dict[str, Any], Options]:
-        """Arguments by name, and the options of the run with those among the keywords."""
+        """The keywords, split into arguments and options of the run."""
         parameters = self.__signature__.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return dict(named), self.options
         said = {name: value for name, value in named.items() if name not in parameters}
         _known(said, f"{self._function.__name__}() has no parameter and no option")
-        # every name in `said` is one of Options, which the checker cannot see
+        # every name in `said` is a key of Options, which the checker cannot see
         options: Options = {**self.options, **said}  # type: ignore[typeddict-item]
         return {name: value for name, value in named.items() if name in parameters}, options
 
@@ -315,7 +315,7 @@ def query(*, n: int, **options: Unpack[RunOptions]) -> Callable[[Callable[..., A
 @overload
 def query(**options: Unpack[RunOptions]) -> Decorate: ...
 def query(function: Any = None, /, **options: Unpack[Options]) -> Any:
-    """Turns a function with a query in its docstring into one that runs it. With options or without:
+    """Turns a function whose docstring is a query into one that runs the query. It takes options, or none:
 
         @query(model="demo")
         def packing(place: str) -> str:
@@ -325,9 +325,9 @@ def query(function: Any = None, /, **options: Unpack[Options]) -> Any:
             '''
             raise NotImplementedError
 
-    The docstring is the body. The last line never runs: it tells a type checker that the function ends nowhere else. A
-    `classmethod` or a `staticmethod` stands below the decorator. Raises QueryError at once for a query that does not
-    compile, with the line of the Python file, and TypeError for an option that does not exist.
+    The docstring is the body. The last line never runs: it keeps type checkers from asking for a `return`. Put
+    `classmethod` or `staticmethod` below the decorator. Raises QueryError for a query that does not compile, with the
+    line of the Python file, and TypeError for an unknown option.
 
     >>> @lq.query(model=lq.ScriptedModel("2 + 3 = 5."))
     ... def total(a, b):
@@ -381,10 +381,10 @@ def _around(frame: FrameType | None, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:
-    """The variables around a function that its own code reads, as they are now."""
+    """Current values of the variables in a function's closure."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # a variable that has no value yet
+        with suppress(ValueError):  # a variable without a value yet
             found[name] = cell.cell_contents
     return found
 
@@ -397,15 +397,15 @@ def _known(names: Iterable[str], sentence: str) -> None:
 
 
 def pre(function: Callable[..., Any]) -> Decorator:
-    """`Decorator(pre=function)`, as LMQL wrote it: `@lmql.decorators.pre`."""
+    """`Decorator(pre=function)`: LMQL's `@lmql.decorators.pre`."""
     return Decorator(pre=function)
 
 
 def streaming(function: Callable[..., Any]) -> Decorator:
-    """`Decorator(stream=function)`, as LMQL wrote it."""
+    """`Decorator(stream=function)`: LMQL's `@lmql.decorators.streaming`."""
     return Decorator(stream=function)
 
 
 def post(function: Callable[..., Any]) -> Decorator:
-    """`Decorator(post=function)`, as LMQL wrote it."""
+    """`Decorator(post=function)`: LMQL's `@lmql.decorators.post`."""
     return Decorator(post=function)

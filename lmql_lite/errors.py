@@ -1,16 +1,16 @@
-"""Everything that can go wrong, and the place in the source where it did.
+"""Errors of the package, with their place in the source.
 
     LmqlLiteError
     ├─ QueryError        the query does not compile
-    ├─ InputError        a missing, unknown or unreadable input: wrong usage
-    ├─ ConstraintError   the `where` of a hole cannot be met, found before the run or in it
-    ├─ ModelError        a model is unknown, cannot be loaded, or failed while it was asked
-    │  ├─ AuthenticationError   a server refused the key, or none was given
+    ├─ InputError        an input is missing, unknown or unreadable: wrong usage
+    ├─ ConstraintError   the `where` of a hole cannot be met, found before or during the run
+    ├─ ModelError        a model is unknown, cannot be loaded, or failed during a call
+    │  ├─ AuthenticationError   a server refused the key, or there was none
     │  └─ RateLimitError        a server refused for now: too many requests
     ├─ CacheError        a cache file is corrupt, locked or of another format
     └─ BudgetError       a limit on requests, tokens or money was reached
 
-The compiler raises one error for all problems of a query: a ConstraintError if each of them is one, else a QueryError.
+The compiler raises one error for all problems of a query: a ConstraintError if all of them are, else a QueryError.
 A Python exception raised by the query's own code is the user's: it is never wrapped in one of these.
 """
 
@@ -25,9 +25,9 @@ MACHINERY = ("/lmql_lite/", "/asyncio/", "/concurrent/", "/IPython/", "/ipykerne
 """Folders whose frames a notebook does not show."""
 
 LONGEST_EXCERPT = 160
-"""Characters of a source line that is shown whole."""
+"""Maximum length of a source line that is shown whole, in characters."""
 PART = 50
-"""Characters before, under and after the carets that are shown of a longer one."""
+"""Characters shown of a longer line: each before, above and after the carets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Span:
         return Span(self.name, self.text, self.start, other.end, self.first_line)
 
     def excerpt(self) -> str:
-        """The source line with carets under the span (its part on the first line), two lines in all.
+        """The first source line of the span, and below it carets under the span.
 
         A line of more than `LONGEST_EXCERPT` columns is cut around the carets.
         """
@@ -97,7 +97,7 @@ def _columns(text: str) -> int:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str | None:
-    """A hint that names the closest of `names`, also when only its case differs; None where none is close."""
+    """A hint with the closest of `names`, whatever its case; None if no name is close."""
     import difflib
 
     candidates = {candidate.lower(): candidate for candidate in names}
@@ -110,9 +110,9 @@ def _is_callers(file: str) -> bool:
 
 
 class LmqlLiteError(Exception):
-    """The root. `message` is one sentence, `span` where it happened, `hint` what would help.
+    """Root of all errors. `message` is one sentence, `span` the place in the source, `hint` a remedy.
 
-    `others` are further problems of the same query, where the compiler found more than one.
+    `others` are the further problems that the compiler found in the same query.
 
     >>> issubclass(lq.QueryError, lq.LmqlLiteError)
     True
@@ -161,7 +161,7 @@ class LmqlLiteError(Exception):
         return f"{self.span.name}:{self.span.line}:{self.span.column}: {self.message}"
 
     def report(self) -> str:
-        """Text for a person: of each problem the place and the sentence, the source line with carets, the hint."""
+        """Text for a person: for each problem its place, its sentence, the source line with carets, and the hint."""
         lines = [str(self)]
         if self.span is not None:
             lines.append(self.span.excerpt())
@@ -189,7 +189,7 @@ class InputError(LmqlLiteError):
 
 
 class ConstraintError(LmqlLiteError):
-    """The `where` of a hole cannot be met, found when the query is compiled or when it runs. No result violates it.
+    """The `where` of a hole cannot be met. The compiler or the run finds this, and no result violates it.
 
     >>> lq.run_sync('"[X]" where len(X) < n', {"n": 0}, model=lq.ScriptedModel(""))
     Traceback (most recent call last):
@@ -198,7 +198,7 @@ class ConstraintError(LmqlLiteError):
 
 
 class ModelError(LmqlLiteError):
-    """A model is unknown, cannot be loaded, or failed while it was asked.
+    """A model is unknown, cannot be loaded, or failed during a call.
 
     >>> lq.run_sync('"Hi"', model="gpt-9")
     Traceback (most recent call last):
@@ -207,7 +207,7 @@ class ModelError(LmqlLiteError):
 
 
 class AuthenticationError(ModelError):
-    """A server refused the key, or none was given.
+    """A server refused the key, or there was none.
 
     >>> issubclass(lq.AuthenticationError, lq.ModelError)
     True
@@ -215,7 +215,7 @@ class AuthenticationError(ModelError):
 
 
 class RateLimitError(ModelError):
-    """A server refused for now, after all retries. `retry_after`: seconds until it may answer, None if it did not say.
+    """A server refused for now, after all retries. `retry_after`: seconds to wait, None if the server names none.
 
     >>> lq.RateLimitError("too many requests", retry_after=2.0).retry_after
     2.0
@@ -227,7 +227,7 @@ class RateLimitError(ModelError):
 
 
 class BrokenOff(ModelError):
-    """A server's answer ended in the middle. What came before stays; the rest may be asked for."""
+    """A server's answer broke off. The part that arrived is kept, and the rest can be requested."""
 
 
 class CacheError(LmqlLiteError):
@@ -242,8 +242,8 @@ class CacheError(LmqlLiteError):
 class BudgetError(LmqlLiteError):
     """A limit on requests, tokens or money was reached.
 
-    `option` is the name of the limit, `limit` its value, and `spent` how much it came to, or would have with the
-    next request. `partial` is the run so far: its text and values; None where several branches were open.
+    `option` is the name of the limit and `limit` its value. `spent` is the amount used, or needed with the next
+    request. `partial` is the run so far, its text and values; None if several branches were open.
 
     >>> try:
     ...     lq.run_sync('while True: pass', step_budget=100)
@@ -258,7 +258,7 @@ class BudgetError(LmqlLiteError):
     partial: Any = None
 
     def of(self, option: str, limit: float, spent: float) -> BudgetError:
-        """This error, with its limit."""
+        """This error, with the limit that it reports."""
         self.option, self.limit, self.spent = option, limit, spent
         return self
 

@@ -1,8 +1,7 @@
 """Pictures, videos and clips in a prompt: `{image("cat.png")}`, `{video(...)}`, `{audio(...)}`.
 
-An item is its bytes as they are in the file; nothing here decodes them. Its digest is its place on the path of the
-token tree: another picture is another path, and the same one leads to what is known already. Files are local: nothing
-is ever fetched from an address.
+An item holds the bytes of its file, undecoded. Its digest stands for it on paths of the token tree: another picture is
+another path, and the same picture finds the entries that are known. Files are local: nothing is fetched from a URL.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Modality = Literal["image", "video", "audio"]
 
 DIGEST_BYTES = 32
 MOST_BYTES = 1 << 29
-"""Largest item: half a GiB."""
+"""Maximum size of an item: half a GiB."""
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:", re.ASCII)
 _FORMATS = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
@@ -44,8 +43,8 @@ _FORMATS = (
 class Media:
     """Picture, video or clip: a value that a prompt shows to the model.
 
-    `digest` identifies what the model is shown: 64 hexadecimal digits over the bytes, the modality and `num_frames`,
-    the number of frames that are taken from a video. As text, an item is its modality and the beginning of the digest.
+    `digest` is 64 hexadecimal digits over the bytes, the modality and `num_frames`, the number of frames taken from a
+    video. As text, an item is its modality and the beginning of the digest.
 
     >>> item = lq.image(b"not decoded before a model asks for it")
     >>> str(item)
@@ -56,9 +55,9 @@ class Media:
     data: bytes = field(repr=False)
     num_frames: int | None = None
     origin: str = field(default="", compare=False)
-    """Path of its file, for messages; else empty."""
+    """Path of the file, for messages; "" for an item from bytes."""
     span: Span | None = field(default=None, compare=False, repr=False)
-    """Its place in the query."""
+    """Place of the item in the query."""
     digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +69,7 @@ class Media:
 
     @property
     def mime(self) -> str | None:
-        """Media type by its first bytes; None for a format that is not one of the common ones."""
+        """Media type, from the first bytes; None for an uncommon format."""
         return next((mime for mark, at, mime in _FORMATS if self.data[at : at + len(mark)] == mark), None)
 
     def wrong(self, problem: str, hint: str | None = None) -> InputError:
@@ -80,15 +79,15 @@ class Media:
 
 
 def article(modality: Modality) -> str:
-    """`an image`, `a video`, `audio`."""
+    """The modality with its article: `an image`, `a video`, `audio`."""
     return {"image": "an image", "video": "a video", "audio": "audio"}[modality]
 
 
 def image(source: str | os.PathLike[str] | bytes | Any) -> Media:
-    """Picture from a file, from the bytes of one, or from an object of PIL, for a prompt.
+    """Picture for a prompt, from a file, the bytes of a file, or a PIL image.
 
-    It is decoded when a model that does not know it is asked. Raises InputError for an address, and for a file that
-    cannot be read, is empty, has more than half a GiB, or changes while it is read.
+    It is decoded only when the model is asked. Raises InputError for a URL, and for a file that cannot be read, is
+    empty, has more than half a GiB, or changes while it is read.
 
     >>> picture = lq.image(Path("cat.png"))                                         # doctest: +SKIP
     >>> result = lq.run_sync('"{picture}What is this?[X]"', {"picture": picture})   # doctest: +SKIP
@@ -104,19 +103,19 @@ def image(source: str | os.PathLike[str] | bytes | Any) -> Media:
 
 
 def video(source: str | os.PathLike[str] | bytes, num_frames: int = 16) -> Media:
-    """Video from a file, or from the bytes of one, for a prompt: `num_frames` frames of it at equal distances, or all
-    that there are. Raises as `image` does.
+    """Video for a prompt, from a file or the bytes of a file: `num_frames` frames at equal distances, or all frames of
+    a shorter video. Raises as `image` does.
 
     >>> lq.video(b"...", num_frames=8).num_frames
     8
     """
     if num_frames < 1:
-        raise InputError(f"num_frames is {num_frames}", hint="a model looks at one frame at least")
+        raise InputError(f"num_frames is {num_frames}", hint="give 1 or more frames")
     return _read("video", source, num_frames)
 
 
 def audio(source: str | os.PathLike[str] | bytes) -> Media:
-    """Clip from a file, or from the bytes of one, for a prompt. Raises as `image` does.
+    """Audio clip for a prompt, from a file or the bytes of a file. Raises as `image` does.
 
     >>> lq.audio(b"RIFF....WAVE").mime
     'audio/wav'
@@ -133,8 +132,8 @@ def _read(modality: Modality, source: str | os.PathLike[str] | bytes, num_frames
     if _ADDRESS.match(name) and not re.match(r"[a-zA-Z]:[\\/]", name):
         shown = name if len(name) <= 60 else name[:60] + ".."
         raise InputError(
-            f"{modality}({shown!r}) is an address, and nothing is fetched from an address",
-            hint="download it first, and give the path of the file",
+            f"{modality}({shown!r}) is a URL, and nothing is fetched from a URL",
+            hint="download the file, and give its path",
         )
     path = Path(name).expanduser()
     try:
@@ -148,7 +147,7 @@ def _read(modality: Modality, source: str | os.PathLike[str] | bytes, num_frames
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"the {modality} {name} cannot be read: {reason}", hint="check the path") from error
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns) or len(data) != after.st_size:
-        raise InputError(f"the {modality} {name} changed while it was read", hint="run again when it is written")
+        raise InputError(f"the {modality} {name} changed while it was read", hint="run again when the file is complete")
     if not data:
         raise InputError(f"the {modality} {name} is empty")
     return Media(modality, data, num_frames, name)

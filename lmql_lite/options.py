@@ -17,14 +17,14 @@ from lmql_lite.errors import did_you_mean
 # Options ---------------------------------------------------------------------------------------------------------
 
 Scope = Literal["call", "run", "query", "hole"]
-"""The scope of an option: the caller's alone, the whole run, the holes of one query, a single hole.
+"""Scope of an option: only the caller, the whole run, the holes of one query, or a single hole.
 
-Options of run, query and hole stand in a header or in a call, those of a hole in `[sample(...) X]` too.
+A header and a call take options of a run, a query and a hole; `[sample(...) X]` takes those of a hole.
 """
 
 
 class Problem(NamedTuple):
-    """A sentence about what is wrong, and a hint."""
+    """Sentence that says what is wrong, and a hint."""
 
     sentence: str
     hint: str | None
@@ -34,9 +34,9 @@ class Problem(NamedTuple):
 class OptionRow:
     """One row of the table. `name` and `type` are those of its line in `HeaderOptions`.
 
-    `low` and `high` bound a number; `choices` are all values of a text; `noun` names the values of all else. `flag` is
-    the metavar of the command line's flag, "" for a switch that turns it off, None where there is no flag. `on_page`:
-    the playground's form has it. `decoders` take the option, () for all.
+    `low` and `high` bound a number. `choices` are the allowed strings. `noun` describes the values of any other type.
+    `flag` is the metavar of the command-line flag: "" for a switch that turns the option off, None for no flag.
+    `on_page`: the playground's form shows the option. `decoders` are those that accept it, () for all.
     """
 
     help: str
@@ -53,16 +53,16 @@ class OptionRow:
 
     @property
     def values(self) -> str:
-        """The values that it may have, as a noun phrase."""
+        """The allowed values, as a noun phrase."""
         if self.choices:
-            return f"one of {', '.join(self.choices[:-1])} and {self.choices[-1]}"
+            return f"one of {', '.join(self.choices[:-1])} or {self.choices[-1]}"
         if self.noun or self.low is None:
             return self.noun
         noun = "a whole number" if self.type is int else "a number"
         return f"{noun}, at least {self.low}" if self.high is None else f"{noun} from {self.low} to {self.high}"
 
     def problem(self, value: Any) -> Problem | None:
-        """The problem with a value, None for a good one. What only a model or a file can judge is judged there."""
+        """The problem with a value, None for a valid one. Models and files check the rest when they are used."""
         fits = True
         if self.choices:
             fits = value in self.choices
@@ -87,8 +87,8 @@ class OptionRow:
 class DecoderRow:
     """One decoder; `engine/decode/` has a file of its name.
 
-    `draws`: tokens are sampled. `branches`: several branches of a run compete, and `n` of them stay. `options` are
-    those that no other decoder has.
+    `draws`: tokens are sampled. `branches`: several branches of a run compete, and `n` of them are kept. `options` are
+    those that only this decoder has.
     """
 
     help: str
@@ -127,7 +127,7 @@ DECODERS: Mapping[str, DecoderRow] = {
     ),
 }
 ALIASES: Mapping[str, str] = {"beam_search": "beam"}
-"""Decoders that have two names."""
+"""Second names of decoders, and the first ones."""
 
 NEAREST: Mapping[str, str] = {
     "bsseq": "beam(n=...) is nearest: its branches may be of different lengths",
@@ -146,7 +146,7 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class HeaderOptions(TypedDict, total=False):
-    """Options that a header and a call may have, each with its type and its row. None is the same as left out."""
+    """Options that a header and a call accept, each with its type and its row. None has no effect."""
 
     temperature: Annotated[
         float | None,
@@ -249,7 +249,7 @@ _ELSEWHERE: Mapping[str, OptionRow] = {
     "session": OptionRow("Shares models and trees with other runs of the session.", "call", noun="a Session"),
     "prefill": OptionRow("Texts of the first holes; the last one is continued.", "call", noun="pairs (hole, text)"),
 }
-"""Options whose types are those of upper floors: `api.RunOptions` and `api.Options` have their lines."""
+"""Options whose types belong to upper floors: `api.RunOptions` and `api.Options` declare them."""
 
 
 def _table() -> Mapping[str, OptionRow]:
@@ -269,7 +269,7 @@ AT_HOLE = tuple(name for name, row in OPTIONS.items() if row.scope == "hole")
 
 
 def option_problem(name: str, decoder: str | None, *, at_hole: bool = False) -> Problem | None:
-    """The problem with an option of that name in a header, or in the decoder of one hole; None for a good one."""
+    """The problem with this name of an option in a header, or in the decoder of one hole; None for a valid one."""
     known = AT_HOLE if at_hole else IN_HEADER
     row = OPTIONS.get(name)
     if name in STEERED:
@@ -289,14 +289,14 @@ def option_problem(name: str, decoder: str | None, *, at_hole: bool = False) -> 
 
 
 def value_problem(name: str, value: Any) -> Problem | None:
-    """The problem with the value of an option, None for a good one."""
+    """The problem with the value of an option, None for a valid one."""
     if name == "decoder":
         return decoder_problem(value)
     return OPTIONS[name].problem(value) if name in OPTIONS else None
 
 
 def decoder_problem(name: Any) -> Problem | None:
-    """The problem with the name of a decoder, None for a good one."""
+    """The problem with the name of a decoder, None for a valid one."""
     known = name.lower() if isinstance(name, str) else ""
     if known in DECODERS:
         return None
@@ -314,8 +314,8 @@ def clash(decoder: str, temperature: float | None, n: int | None) -> Problem | N
         hint = f"write {drawing}(temperature={temperature})"
         return Problem(f"{decoder} takes the best token and has no temperature", hint)
     if n is not None and n > 1 and not row.draws and not row.branches:
-        hint = f"beam(n={n}) finds the best few, sample(n={n}) draws as many"
-        return Problem(f"{decoder} finds one result, and n is {n}", hint)
+        hint = f"write beam(n={n}) for the {n} most likely results, or sample(n={n}) for {n} draws"
+        return Problem(f"{decoder} finds one result, but n is {n}", hint)
     return None
 
 
@@ -336,7 +336,7 @@ INSTEAD: Mapping[str, str] = {
     "is_async": "leave it out: @query makes an async function of an async def, and a plain one of a def",
     "output_writer": "stream() gives every event of a run",
 }
-"""Options of LMQL's decoders that are not ours, and what to write instead."""
+"""Options of LMQL that do not exist here, and what to write instead."""
 
 STEERED: Mapping[str, str] = {
     **dict.fromkeys(("chunksize", "openai_chunksize"), "a request ends when its answer is no longer used"),
@@ -347,7 +347,7 @@ STEERED: Mapping[str, str] = {
     "show_speculative": "speculate=False turns guesses off; lq run --usage counts them",
     "dump_compiled_code": "a query is not compiled to Python; lq run --dry-run shows what it does",
 }
-"""Options of LMQL that changed no answer: they are left out, and a notice says why."""
+"""Options of LMQL that changed no answer: they are ignored with a notice that says why."""
 
 # How a token is chosen -------------------------------------------------------------------------------------------
 
@@ -357,12 +357,12 @@ class Sampling:
     """Policy by which a token is chosen from scores, in this order: penalties, mask, temperature, top_k, top_p, min_p,
     typical_p, choice (S2).
 
-    At `temperature` 0, argmax, the options that truncate have no effect. `seed` and `index` make a draw repeatable: its
+    At `temperature` 0 (argmax) the options that truncate have no effect. `seed` and `index` make a draw repeatable: its
     noise is a pure function of them, the path and the token (S3).
 
-    A raw log-probability is multiplied with `repetition_penalty` where the token stands anywhere in the text so far,
-    as Hugging Face counts it. `frequency_penalty`, times the number of times that the token was generated in holes of
-    this run, and `presence_penalty`, if it was, are then subtracted, as OpenAI counts them.
+    The raw log-probability of a token is multiplied by `repetition_penalty` if the token occurs anywhere in the text so
+    far, as in Hugging Face. Then two penalties of tokens that holes of this run generated are subtracted, as in the
+    OpenAI API: `frequency_penalty` once per occurrence, and `presence_penalty` once.
     """
 
     temperature: float = 0.0
@@ -379,17 +379,17 @@ class Sampling:
 
     @property
     def penalises(self) -> bool:
-        """True if what was generated before changes what is chosen."""
+        """True if earlier tokens change the choice of the next one."""
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
 
     @property
     def truncates(self) -> bool:
-        """True if a token can be left out for being less likely than others."""
+        """True if tokens can be excluded because others are more likely."""
         return self.top_k is not None or self.top_p < 1 or self.min_p > 0 or self.typical_p < 1
 
     @property
     def truncation(self) -> Mapping[str, float]:
-        """The options that leave out tokens, with their values; those without effect are missing."""
+        """Values of the options that exclude tokens; options without effect are missing."""
         found = {}
         for name, neutral in _TRUNCATING.items():
             value, row = getattr(self, name), OPTIONS[name]
@@ -401,7 +401,7 @@ class Sampling:
 
     @property
     def policy(self) -> bytes:
-        """Temperature and truncation as bytes, the same for the same draws: part of a question to the cache (S1)."""
+        """Temperature and truncation as bytes, equal for equal draws: part of a question to the cache (S1)."""
         options = "".join(f";{name}={float(value)!r}" for name, value in self.truncation.items())
         return struct.pack("<f", self.temperature) + options.encode()
 

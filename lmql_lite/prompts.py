@@ -55,7 +55,7 @@ score_sync = blocked(
 async def generate(prompt: str, *, stop: str | Sequence[str] = (), **options: Unpack[RunOptions]) -> str:
     """Text that the model generates after the prompt, which is taken literally and is not part of the answer.
 
-    It ends before the first `stop`, at end-of-text, or after `max_tokens` tokens. Options and errors as in
+    The text ends before the first `stop`, at end-of-text, or after `max_tokens` tokens. Options and errors as in
     `Query.stream`.
 
     >>> asyncio.run(lq.generate("A list:\\n-", stop="\\n", model=lq.ScriptedModel("A list:\\n- Sun\\n")))
@@ -63,9 +63,9 @@ async def generate(prompt: str, *, stop: str | Sequence[str] = (), **options: Un
     """
     stops = [stop] if isinstance(stop, str) else list(stop)
     if not all(isinstance(each, str) and each for each in stops):
-        raise InputError(f"a stop is a text with a character at least, or a list of such; this is {stop!r}")
+        raise InputError(f"stop must be a text that is not empty, or a list of such texts; this is {stop!r}")
     if "n" in options:
-        raise InputError("generate gives one text and takes no n", hint="a query with n gives several results")
+        raise InputError("generate() returns one text and takes no n", hint="run a query with n for several results")
     inputs: dict[str, Any] = {"prompt": _literal(prompt)}
     if not stops:
         return str((await _own_query(GENERATE).run(inputs, **options))["TEXT"])
@@ -92,5 +92,5 @@ def _own_query(source: str) -> Query:
 
 def _literal(prompt: str) -> str:
     if not isinstance(prompt, str):
-        raise InputError(f"a prompt is a text; this is {prompt!r}")
+        raise InputError(f"a prompt must be a text; this is {prompt!r}")
     return prompt

@@ -1,4 +1,4 @@
-"""Redaction: texts and data for others to read, without keys."""
+"""Redaction: removes keys from texts and data that others may read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 HIDDEN = "[hidden]"
 LEAST_SECRET = 4
-"""Minimum length of a key that is searched for: shorter ones are placeholders, and parts of words."""
+"""Minimum length of a key to search for: shorter keys are placeholders, and occur inside words."""
 
 _SECRET = re.compile(
     r"(?:api|access|private|secret|subscription)[-_]?key|authorization|password|passwd|secret|credential", re.I
@@ -46,12 +46,12 @@ def is_secret(name: str) -> bool:
 
 
 def without(text: str, secret: str, shown: str = HIDDEN) -> str:
-    """The text without this very secret, in whatever form a server quotes it: plain, in JSON, in an address, in base64.
+    """The text without one secret, in every form in which a server may quote it: plain, JSON, URL, base64.
 
     >>> without("c2stMTIzNDU2Nzg5 is sk-123456789", "sk-123456789")
     '[hidden] is [hidden]'
     """
-    for form in sorted(_forms(secret), key=len, reverse=True):  # one may begin another
+    for form in sorted(_forms(secret), key=len, reverse=True):  # one form may begin another
         text = text.replace(form, shown)
     return text
 
@@ -66,7 +66,7 @@ def _forms(secret: str) -> Iterator[str]:
     yield quote(secret, safe="")
     if len(secret) < 2 * LEAST_SECRET:
         return
-    for shift in range(3):  # the place of the secret in what was encoded decides which characters are its own
+    for shift in range(3):  # base64 encodes 3 bytes at a time: the secret may begin at any of them
         for encode in (b64encode, urlsafe_b64encode):
             data = b"\0" * shift + secret.encode()
             spelled = encode(data).decode()
@@ -74,5 +74,5 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _hidden(value: Any) -> Any:
-    """Texts are hidden; a number or None under such a name is none."""
+    """The value of a secret name with its texts hidden; a number or None is not a secret."""
     return HIDDEN if isinstance(value, str | list | dict) and value else value

@@ -1,4 +1,4 @@
-"""Tokens: what a tokenizer offers, and the record of each one in a result."""
+"""Interface of a tokenizer, and the record of each token of a result."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Source = Literal["prompt", "cache", "model", "draft", "forced"]
 """Source of a token: the program's text, an entry from before this run, the model, an accepted draft, a constraint."""
 
 Role = Literal["system", "user", "assistant"]
-"""Whose turn it is in a chat."""
+"""Speaker of a turn in a chat."""
 
 Fate = Literal["kept", "cut", "removed", "rejected", "pruned"]
-"""Fate of a token. Only `kept` ones stand in the result's prompt."""
+"""Fate of a token. The result's prompt consists of the `kept` ones."""
 
 
 class Tokenizer(Protocol):
@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
 
     @property
     def bos(self) -> tuple[int, ...]:
-        """The ids that stand before every text; () where the model wants none."""
+        """The ids that begin every text; () if the model has none."""
         ...
 
     @property
@@ -35,10 +35,10 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: bytes) -> tuple[int, ...]:
-        """The canonical tokens of a text, and nothing else: no bos, no added space.
+        """The canonical tokens of a text, without bos or an added space.
 
-        Spellings of special tokens are ordinary characters here (S12). Any bytes are taken, also a text that begins
-        or ends inside a character; joining the tokens' bytes gives the text back.
+        Spellings of special tokens are ordinary characters here (S12). The text may be any bytes, and may begin or end
+        inside a character; the tokens' bytes joined are the text.
         """
         ...
 
@@ -47,9 +47,9 @@ class Tokenizer(Protocol):
 class Token:
     """One token of a finished run.
 
-    `hole` is the name of the hole it was chosen for, None for the program's own text. A token that begins in the text
-    before its hole is one of the hole's `TOKENS` as well (S15). `logprob` is the raw natural log-probability that the
-    model gave it, None where the model was not asked.
+    `hole` is the name of the hole that the token fills, None for the program's own text. A token that begins in the
+    text before its hole is one of the hole's `TOKENS` too (S15). `logprob` is the model's raw natural log-probability
+    of the token, None if no model was asked.
 
     >>> result = lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"))
     >>> [token.text for token in result.tokens if token.hole == "X" and token.fate == "kept"]
@@ -70,8 +70,8 @@ class Token:
 
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the common prefix, by bisection: comparing slices of one type is fast. Those of two types are
-    different."""
+    """Length of the common prefix, by bisection, because slices compare fast. Both sequences must have one type: a
+    tuple never equals a list."""
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high

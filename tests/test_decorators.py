@@ -258,7 +258,7 @@ def test_an_annotation_makes_the_value_what_it_says() -> None:
 
 
 def test_a_value_that_does_not_fit_is_an_error_at_its_return() -> None:
-    with pytest.raises(ConstraintError, match=r"typed_number\(\) has to return int, and 'x' is none: input") as caught:
+    with pytest.raises(ConstraintError, match=r"typed_number\(\) must return int, but returned 'x': input") as caught:
         typed_number("x")
     assert caught.value.span is not None and caught.value.span.source == "return value"
     with pytest.raises(ConstraintError, match=r"return Joke.* laughs: input should be a valid integer"):
@@ -333,7 +333,7 @@ def test_it_is_pickled_by_name() -> None:
 
 
 def test_what_is_no_function_is_refused_and_so_is_an_option_that_does_not_exist() -> None:
-    with pytest.raises(TypeError, match="stands above a function"):
+    with pytest.raises(TypeError, match="decorates a function"):
         lq.query("'a'")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="@query has no option called 'modle': did you mean model"):
         lq.query(modle="demo")  # type: ignore[call-overload]

@@ -249,10 +249,10 @@ def test_each_row_has_a_trace_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"concurrency": 0}, "concurrency is a whole number"),
-        ({"concurrency": True}, "concurrency is a whole number"),
-        ({"on_error": "kepe"}, "on_error is 'raise' or 'keep'"),
-        ({"columns": "all"}, "columns is 'carry' or 'strict'"),
+        ({"concurrency": 0}, "concurrency must be a whole number"),
+        ({"concurrency": True}, "concurrency must be a whole number"),
+        ({"on_error": "kepe"}, "on_error must be 'raise' or 'keep'"),
+        ({"columns": "all"}, "columns must be 'carry' or 'strict'"),
     ],
     ids=["none", "bool", "on_error", "columns"],
 )
@@ -263,5 +263,5 @@ def test_wrong_options_are_refused(options: Any, sentence: str) -> None:
 
 @pytest.mark.parametrize("rows", ["abc", {"word": "a"}, 3], ids=["text", "mapping", "number"])
 def test_what_is_no_series_of_rows_is_refused(rows: Any) -> None:
-    with pytest.raises(lq.InputError, match="rows are a list"):
+    with pytest.raises(lq.InputError, match="rows must be a list"):
         WORD.map_sync(rows)

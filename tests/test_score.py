@@ -103,7 +103,7 @@ def test_a_score_can_be_awaited_and_asked_for_inside_a_running_loop(session: lq.
         ("x", "yes", "the options are a list of texts"),
         ("x", ["a", "a"], "the option 'a' is repeated"),
         ("x", [""], "option 1 is empty"),
-        (None, ["a"], "a prompt is a text; this is None"),
+        (None, ["a"], "a prompt must be a text; this is None"),
     ],
 )
 def test_what_cannot_be_scored_is_wrong_usage(prompt: Any, options: Any, sentence: str) -> None:
@@ -113,7 +113,7 @@ def test_what_cannot_be_scored_is_wrong_usage(prompt: Any, options: Any, sentenc
 
 
 def test_an_option_that_does_not_fit_says_so(session: lq.Session) -> None:
-    with pytest.raises(lq.ModelError, match=r"the option 'x+.*' does not fit: with it the text has 4"):
+    with pytest.raises(lq.ModelError, match=r"the option 'x+.*' is too long: with it the text has 4"):
         lq.score_sync("It is", ["x" * 4100], model=noisy(), session=session)
 
 
@@ -198,5 +198,5 @@ def test_generate_takes_the_options_of_a_run(session: lq.Session) -> None:
 
 @pytest.mark.parametrize("stop", ["", ["a", ""], [3]])
 def test_a_stop_that_is_none_is_refused(stop: Any) -> None:
-    with pytest.raises(lq.InputError, match="a stop is a text"):
+    with pytest.raises(lq.InputError, match="stop must be a text"):
         lq.generate_sync("x", stop=stop)

@@ -1,8 +1,8 @@
-"""Byte tree: the token tree of a server's text. Nodes are bytes, so that an answer is found however a prompt cuts the
-same text into parts (S11). An entry of a node is the byte that came next.
+"""Byte tree: the token tree of a server's text. Nodes are bytes, so that an answer is found however a prompt divides
+the same text into parts (S11). An entry of a node is the next byte.
 
-Such an entry is a `TopK` whose first token is the byte that the server's token begins with. The id of that token and
-its alternatives follow, where the server reported them; walks by bytes never meet those.
+Such an entry is a `TopK` whose first token is the first byte of the server's token. The id of that token and its
+alternatives follow, if the server reported them; walks by bytes never reach those.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MEDIA = {"image": 260, "video": 261, "audio": 262}
 """Tokens of the beginning of an item; the bytes of its digest follow, counted from `DIGEST`."""
 DIGEST = 263
 VOCABULARY = 1 << 28
-"""Upper bound of all that an entry holds: bytes, marks, pieces of tokens, ids of tokens."""
+"""Upper bound of the numbers in an entry: bytes, marks, pieces of tokens, ids of tokens."""
 
 INSIDE = 1.0
-"""Mark in place of a log-probability: this byte belongs to the same token as the one before it."""
+"""Mark in place of a log-probability: this byte belongs to the same token as the byte before it."""
 UNREPORTED = -math.inf
 """Mark in place of a log-probability that the server did not report."""
 
 
 def media_tokens(item: Media) -> tuple[int, ...]:
-    """Tokens that stand for an item on a path."""
+    """Tokens that represent an item on a path."""
     return (MEDIA[item.modality], *(DIGEST + byte for byte in bytes.fromhex(item.digest)))
 
 
@@ -50,9 +50,9 @@ def media_tokens(item: Media) -> tuple[int, ...]:
 class CacheKey:
     """Identity of the question that a text answers (S1).
 
-    `question` is None for the most likely text under no condition. Such plain answers serve under any condition that
-    they meet. All others are greedy answers or, where `seed` is set, sampled answers of the server, which are repeated
-    under that seed only (S6).
+    `question` is None for the most likely text without a condition. Such plain answers count under any condition that
+    they meet. All others are greedy answers or, if `seed` is set, sampled answers of the server, which are repeated
+    only under that seed (S6).
     """
 
     question: bytes | None = None
@@ -68,7 +68,7 @@ class CacheKey:
 
     @staticmethod
     def of(condition: bytes, sampling: Sampling) -> CacheKey:
-        """Key of a question under a condition; b"" is no condition."""
+        """Key of a question under a condition; b"" stands for no condition."""
         options = b""
         if sampling.penalises:
             strengths = sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty
@@ -89,7 +89,7 @@ Alternatives = tuple[tuple[bytes, float], ...]
 NOTES_KEPT = 10_000
 
 _PIECE = 3
-"""Bytes of a token in one number, beside their count and a mark for more."""
+"""Bytes of a token per number, which also holds their count and a flag for more."""
 _SIZE, _MORE, _NUMBER = 24, 1 << 26, 1 << 27
 
 
@@ -97,9 +97,9 @@ _SIZE, _MORE, _NUMBER = 24, 1 << 26, 1 << 27
 class KnownToken:
     """Token of a server, or the rest of one: its bytes, b"" for end-of-text.
 
-    `logprob` is None if it was not reported; `run` is as in `ScoreEntry`. `inside`: these bytes are the end of a longer
-    token, and the server was never asked what comes at this place. `key` is the question that the token answers.
-    `behind` is the node to which it leads, where that was come by.
+    `logprob` is None if it was not reported; `run` is that of `ScoreEntry`. `inside`: the bytes are the end of a longer
+    token, and the server was never asked for a token at this place. `key` is the question that the token answers.
+    `behind` is the node after the token, if it is known.
     """
 
     data: bytes
@@ -110,7 +110,7 @@ class KnownToken:
     behind: Node | None = None
 
     def within(self, data: bytes) -> KnownToken:
-        """The part of it that these bytes are."""
+        """The part of the token with these bytes, which begin it."""
         return self if data == self.data else replace(self, data=data, behind=None)
 
     @property
@@ -119,7 +119,7 @@ class KnownToken:
 
 
 class TokenRecord(Protocol):
-    """Token as a server reports it, with its id there and its alternatives, raw and best first."""
+    """Token as reported by a server, with the server's id and the alternatives, raw and best first."""
 
     @property
     def data(self) -> bytes: ...
@@ -146,7 +146,7 @@ class ByteTree:
     def __init__(self, tree: TokenTree) -> None:
         self.tree = tree
         self._notes: OrderedDict[tuple[int, CacheKey], tuple[int | None, Alternatives]] = OrderedDict()
-        """Ids and alternatives of answers that are no scores, by the hash of the path, so that no node is kept."""
+        """Ids and alternatives of answers without scores, by the hash of the path, so that no node is kept."""
 
     def walk(self, node: Node, data: bytes) -> Node:
         """Node to which the bytes lead from `node`."""
@@ -207,7 +207,7 @@ class ByteTree:
                 self._notes.popitem(last=False)
 
     def read(self, node: Node, keys: Sequence[CacheKey]) -> KnownToken | None:
-        """Token after `node`, under the first of these keys that has one; None if none has."""
+        """Token after `node`, under the first of these keys that has one; None for a miss."""
         for key in keys:
             found = self._plain(node) if key.question is None else self._answered(node, key)
             if found is not None:
@@ -218,8 +218,7 @@ class ByteTree:
         return None
 
     def _plain(self, node: Node) -> tuple[list[int], float, int, Node | None] | None:
-        """Bytes of one token, or its end-of-text; its log-probability, the run that requested it, and the node behind
-        it."""
+        """Bytes of one token or end-of-text, its log-probability, the run that requested it, and the node after it."""
         found = self.tree.best_path(node, INSIDE)
         if found is None:
             return None
@@ -241,7 +240,7 @@ class ByteTree:
         return tokens, first.logprob, first.run, node
 
     def details(self, node: Node, known: KnownToken) -> tuple[int | None, Alternatives | None]:
-        """Id and alternatives of a token after `node`; None for what is not known, or not any more."""
+        """Id and alternatives of a token after `node`; each is None if it is not known, or no longer."""
         key = known.key
         if key.question is not None:
             token, others = self._notes.get((self.tree.path_hash(node), key), (None, None))
@@ -275,7 +274,7 @@ def _entry(byte: int, logprob: float, token: int | None = None, others: Alternat
         entries.append(_NUMBER | token)
         logprobs.append(logprob)
     for data, score in others:
-        if score > logprob:  # the server's best was not chosen, or its scores are not those that it chooses by
+        if score > logprob:  # the server did not choose its best token, or chooses by other scores
             continue
         pieces = _pieces(data)
         entries += pieces
@@ -296,7 +295,7 @@ def _details(entry: TopK) -> tuple[int | None, Alternatives]:
 
 @functools.lru_cache(1 << 16)
 def _pieces(data: bytes) -> tuple[int, ...]:
-    """Numbers that spell a token in an entry."""
+    """Numbers that encode the bytes of a token in an entry."""
     parts = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
     found = [len(part) << _SIZE | _MORE | int.from_bytes(part.ljust(_PIECE, b"\0")) for part in parts]
     return (*found[:-1], found[-1] ^ _MORE)
@@ -317,5 +316,5 @@ _INSIDE = [_entry(byte, INSIDE) for byte in range(256)]
 
 @functools.lru_cache(1 << 10)
 def _inside(byte: int, run: int) -> ScoreEntry:
-    """Entry of a byte inside a token, one object for all places of a run: most entries are of this kind."""
+    """Entry of a byte inside a token. Most entries are of this kind, so a run has one object for all places."""
     return ScoreEntry(_INSIDE[byte], run)

@@ -1,11 +1,11 @@
-"""Records as bytes: one payload for each, its columns cut into planes of bytes.
+"""Encoding of records as bytes: one payload per record, its columns divided into planes of bytes.
 
-A plane has one byte of every number. Bytes of one meaning deflate well when they stand together, a column of small
-numbers has few planes, and the planes of many columns make those of one long column when they are joined. Low bytes of
-columns that are noise are kept number by number.
+A plane has one byte of every number. Bytes of one meaning compress well together, a column of small numbers has few
+planes, and the planes of several columns join into those of one long column. Low bytes that are noise are kept number
+by number.
 
-Nothing executable is ever read (law 5): lengths, ranges and order are checked before an array is made, and whatever is
-wrong is a `FrameError`.
+Nothing executable is ever read (law 5). Lengths, ranges and order are checked before an array is made, and every
+violation is a `FrameError`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from lmql_lite.cache.columns import (
 )
 from lmql_lite.cache.framing import ADDRESS_BYTES, FrameError
 
-# counts, bytes of the packed planes, when it was written, whether it replaces, size of the vocabulary, bytes of the
-# fingerprint and of the name; then one width in bytes per whole-number column
+# counts, bytes of the packed planes, time of writing, `replaces`, size of the vocabulary, bytes of the fingerprint and
+# of the name; then one width in bytes per whole-number column
 _HEAD = struct.Struct("<9IQBIHH15s")
 _COLUMNS = (
-    (NODES, 0),  # distance to the place above, minus 1
+    (NODES, 0),  # distance to the parent's place, minus 1
     (NODES, 1),  # token
     (ANCHORS, 0),  # record
     (ANCHORS, 0),  # node of the record
@@ -62,13 +62,12 @@ _COLUMNS = (
     (SAMPLED, 1),  # token + 1
     (SAMPLED, 0),  # index
     (SAMPLED, 0),  # seed
-    (TOPKS, 3),  # rest, float32 as are the following
+    (TOPKS, 3),  # rest, float32 like the next ones
     (TOPK_TOKENS, 3),
     (GREEDY, 3),
     (SAMPLED, 3),
 )
-"""Of each column by what it is counted, and how many of its low bytes are noise: deflating these costs time for
-nothing."""
+"""For each column the count that is its length, and the number of low bytes that are noise and do not compress."""
 _FLOATS = 15
 
 
@@ -87,7 +86,7 @@ class _Shape:
             self.soft += [(counted, column, plane) for plane in range(low, width)]
 
     def sizes(self, counts: Sequence[int]) -> tuple[int, int]:
-        """Bytes of the part that is packed, when it is not, and of the rest."""
+        """Bytes of the packed part, when it is unpacked, and of the rest."""
         rest = QUESTION_BYTES * counts[QUESTIONS] + ADDRESS_BYTES * counts[PARENTS]
         return (
             sum([counts[counted] for counted, _, _ in self.soft]),
@@ -95,13 +94,13 @@ class _Shape:
         )
 
 
-@lru_cache(256)  # thousands of small records, and files of them, have the same layout
+@lru_cache(256)  # thousands of small records have the same layout
 def _shape(widths: bytes, has_greedy: bool, has_sampled: bool) -> _Shape:
     return _Shape((*widths, 4, 4, 4 * has_greedy, 4 * has_sampled))
 
 
 def encode(record: Record) -> bytes:
-    """The payload of a record. FrameError where its columns do not fit together or exceed their bounds."""
+    """The payload of a record. Raises FrameError if its columns do not fit together or exceed their bounds."""
     size, fingerprint, name = _of_model(record.model)
     check(record)
     topks, greedy, sampled = record.entries.topks, record.entries.greedy, record.entries.sampled
@@ -143,7 +142,7 @@ def encode(record: Record) -> bytes:
 
 
 def _distinct(questions: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The questions, each once, in the order in which they come; and which of them each one is."""
+    """The distinct questions in the order of their first use, and the index of each question among them."""
     numbers: dict[bytes, int] = {}
     data = questions.tobytes()
     asked = [
@@ -166,7 +165,7 @@ def _of_model(model: Model) -> tuple[int, bytes, bytes]:
 
 
 class Payload(NamedTuple):
-    """A payload that is cut apart, with its columns still in pieces of bytes."""
+    """A parsed payload, with its columns still in pieces of bytes."""
 
     model: Model
     parents: tuple[bytes, ...]
@@ -180,19 +179,19 @@ class Payload(NamedTuple):
 
 
 class Parser:
-    """Cuts payloads apart. Remembers models: thousands of small records have the same ones."""
+    """Parser of payloads. It remembers models, which thousands of small records share."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[int, int, bytes], Model] = {}
 
     def parse(self, payload: bytes) -> Payload:
-        """FrameError, and nothing else, for whatever bytes."""
+        """The parsed payload. Raises FrameError, and nothing else, for any invalid bytes."""
         try:
             *counts, packed_bytes, written, replaces, size, fingerprint_bytes, name_bytes, widths = _HEAD.unpack_from(
                 payload
             )
             if max(counts) > MAX_TOKENS or max(counts[:TOPK_TOKENS] + counts[GREEDY:]) > MAX_NODES:
-                raise FrameError("the record says that it holds more than a record may hold")
+                raise FrameError("the record claims to hold more than a record may hold")
             if max(widths) > 8 or replaces > 1 or written >= MAX_TIME:
                 raise FrameError("the head of the record is out of range")
             shape = _shape(widths, counts[GREEDY] > 0, counts[SAMPLED] > 0)
@@ -200,10 +199,10 @@ class Parser:
             soft_bytes, hard_bytes = shape.sizes(counts)
             end = begin + packed_bytes
             if len(payload) != end + hard_bytes:
-                raise FrameError("the record has another length than it says")
+                raise FrameError("the record's length does not match its header")
             soft = unpack(payload[begin:end], soft_bytes)
             if soft is None:
-                raise FrameError("the packed part of the record has another length than it says")
+                raise FrameError("the length of the record's packed part does not match its header")
             parents = len(payload) - ADDRESS_BYTES * counts[PARENTS]
             questions = parents - QUESTION_BYTES * counts[QUESTIONS]
             model_key = (size, fingerprint_bytes, payload[_HEAD.size : begin])
@@ -226,10 +225,10 @@ def _model(size: int, fingerprint_bytes: int, texts: bytes) -> Model:
 
 
 def join(payloads: Sequence[Payload]) -> tuple[Record, NDArray[np.int64]]:
-    """Records of one model, at least one, as if they were one: their columns behind one another, with all places
-    counted on; and what each of them has. When they were written, and whether they replace, is that of the first.
+    """One or more records of one model as one record, and the counts of each. Columns are concatenated, and places are
+    renumbered. The time of writing and `replaces` are those of the first record.
 
-    Thousands of small records are read as quickly as one large one. FrameError where one of them makes no sense.
+    Thousands of small records are read as fast as one large record. Raises FrameError if one of them is invalid.
     """
     pieces = _Pieces({payload.shape for payload in payloads})
     for payload in payloads:
@@ -253,7 +252,7 @@ def join(payloads: Sequence[Payload]) -> tuple[Record, NDArray[np.int64]]:
     def question(column: NDArray[Any], kind: int) -> NDArray[np.uint8]:
         numbers = _numbers(column)
         if (numbers >= np.repeat(counts[:, QUESTIONS], counts[:, kind])).any():
-            raise FrameError("the record has an answer to a question that is not there")
+            raise FrameError("the record has an answer to a missing question")
         return questions[numbers + np.repeat(asked, counts[:, kind])]
 
     own = np.arange(totals[NODES]) + np.repeat(np.cumsum(counts[:, ANCHORS]), counts[:, NODES])
@@ -295,11 +294,11 @@ def join(payloads: Sequence[Payload]) -> tuple[Record, NDArray[np.int64]]:
 
 
 Pieces = list[tuple[int, int, Callable[[bytes], None]]]
-"""Counted by what, bytes of each, and where they go."""
+"""For each piece its count, the bytes per number, and the function that takes them."""
 
 
 class _Pieces:
-    """Of the columns of many payloads, piece by piece: their low bytes, and their planes."""
+    """Low bytes and planes of the columns of many payloads, piece by piece."""
 
     def __init__(self, shapes: Iterable[_Shape]) -> None:
         self._widest = [max(widths) for widths in zip(*(shape.widths for shape in shapes), strict=True)]
@@ -322,7 +321,8 @@ class _Pieces:
             put(bytes(size * counts[counted]))
 
     def _goals_of(self, shape: _Shape) -> tuple[Pieces, Pieces, Pieces]:
-        """Places of the pieces of payloads of this shape; the third are zeros for what only others have."""
+        """Targets of the low bytes and planes of payloads of this shape, and of zeros for planes that only others
+        have."""
         soft: Pieces = [
             (counted, 1, self._planes[column][plane - _COLUMNS[column][1]].append)
             for counted, column, plane in shape.soft
@@ -359,23 +359,23 @@ def _below(column: NDArray[Any], bound: int) -> NDArray[Any]:
 
 
 _SMALL = 2**14
-"""Fewer bytes are packed with the fixed code of deflate, which is read twice as quickly where there is little."""
+"""Bytes below which the fixed code of deflate is used; it reads small data twice as fast."""
 
 
 def _width_of(column: NDArray[Any]) -> int:
-    """Bytes that the largest number of a column of numbers from 0 needs; 0 where all are 0."""
+    """Bytes needed by the largest number of a column of numbers from 0; 0 if all are 0."""
     return (int(column.max()).bit_length() + 7) // 8 if column.size else 0
 
 
 def _bytes_of(column: NDArray[Any]) -> NDArray[np.uint8]:
-    """Shape (numbers, 4 or 8): the bytes of numbers from 0, the lowest first."""
+    """Bytes of numbers from 0, lowest first, shape (numbers, 4 or 8)."""
     wide = np.ascontiguousarray(column, "<u4" if _width_of(column) <= 4 else "<u8")
     return wide.view(np.uint8).reshape(-1, wide.itemsize)
 
 
 def _column_of(low: bytes, noise: int, planes: Sequence[Sequence[bytes]], length: int) -> NDArray[Any]:
-    """The column of that length whose numbers have `noise` low bytes in `low`; `planes[i]` are the parts of the plane
-    of the byte after, i places on. uint32, or uint64 where there are more than four bytes."""
+    """A column of `length` numbers with `noise` low bytes in `low`; `planes[i]` are the parts of plane `noise + i`. Its
+    dtype is uint32, or uint64 for more than four bytes."""
     size = 4 if noise + len(planes) <= 4 else 8
     if not length:
         return np.zeros(0, f"=u{size}")
@@ -388,7 +388,7 @@ def _column_of(low: bytes, noise: int, planes: Sequence[Sequence[bytes]], length
 
 
 def pack(plain: bytes) -> bytes:
-    """Deflated where that is shorter, else as it is: its length tells."""
+    """The bytes deflated if that is shorter, else unchanged; the length distinguishes the two."""
     strategy = zlib.Z_FIXED if len(plain) < _SMALL else zlib.Z_DEFAULT_STRATEGY
     stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
     deflated = stream.compress(plain) + stream.flush()
@@ -396,9 +396,9 @@ def pack(plain: bytes) -> bytes:
 
 
 def unpack(packed: bytes, size: int) -> bytes | None:
-    """The `size` bytes that were packed; None where there are fewer or more. Never makes more than that.
+    """The `size` unpacked bytes; None if there are fewer or more. Never unpacks more than that.
 
-    Raises zlib.error for what is no stream.
+    Raises zlib.error for bytes that are not a zlib stream.
     """
     if len(packed) == size:
         return packed

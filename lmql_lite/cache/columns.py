@@ -1,6 +1,6 @@
-"""A record as columns: how its nodes hang together and what is known at each, checked (D19).
+"""Record as columns: its nodes, their parents and their entries, with checks (D19).
 
-Their bytes are made and read in `codec.py`.
+`codec.py` encodes and decodes the columns.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from lmql_lite.cache.framing import ADDRESS_BYTES, FrameError
 
 MAX_NODES = 2**20
-"""Nodes, anchors, top-k entries, answers, questions and parents of one record, each."""
+"""Maximum number of each of nodes, anchors, top-k entries, answers, questions and parents in one record."""
 MAX_TOKENS = 2**24
-"""Tokens in all top-k entries of one record together."""
+"""Maximum number of tokens in all top-k entries of one record together."""
 MAX_TIME = 2**40
 QUESTION_BYTES = 16
 AGE_SECONDS = 3600
-"""Entries of one record have one age, that of the oldest: they were written within so long."""
+"""Maximum time between the writing of the entries of one record, which all get the age of the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Model that the entries of a record come from; `vocabulary_size` is 0 where it is not known."""
+    """Model of the entries of a record; `vocabulary_size` is 0 if it is not known."""
 
     fingerprint: str
     name: str
@@ -79,7 +79,7 @@ class GreedyAnswers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledAnswers:
-    """Tokens that were sampled, d times, by question, seed and index (S1)."""
+    """Tokens of d draws, by question, seed and index (S1)."""
 
     nodes: NDArray[np.int64] = field(default_factory=_int64)
     questions: NDArray[np.uint8] = field(default_factory=_questions)
@@ -96,7 +96,7 @@ Columns = TypeVar("Columns", TopKs, GreedyAnswers, SampledAnswers)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Entries of all kinds; `nodes` are places of a record, or nodes of a tree."""
+    """Entries of all kinds. `nodes` are places in a record or nodes of a tree."""
 
     topks: TopKs = field(default_factory=TopKs)
     greedy: GreedyAnswers = field(default_factory=GreedyAnswers)
@@ -132,36 +132,36 @@ class Entries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """A forest of nodes of one model, and entries at them. Says by itself where it hangs, and of which model it is.
+    """A forest of nodes of one model, and their entries. It names its model, and the records that it hangs on.
 
-    Places count its a anchors first, which are nodes of other records, then its own n nodes. The first entry that
-    answers a question is the one that counts. But where a record `replaces`, all entries that were written before it
-    at the nodes of its own entries are superseded, scores and answers alike.
+    Places count its a anchors first, which are nodes of other records, and then its own n nodes. The first entry that
+    answers a question counts. But if a record `replaces`, it supersedes all earlier entries, scores and answers, at the
+    nodes of its own entries.
     """
 
     model: Model
     parents: tuple[bytes, ...] = ()
-    """Addresses of the records that it hangs on."""
+    """Addresses of the records that this one hangs on."""
     anchor_records: NDArray[np.int64] = field(default_factory=_int64)
     """Shape (a,): 0 for the root of the model's tree, i for the record at `parents[i - 1]`."""
     anchor_nodes: NDArray[np.int64] = field(default_factory=_int64)
-    """Shape (a,): which of that record's own nodes; 0 for the root."""
+    """Shape (a,): index among that record's own nodes; 0 for the root."""
     above: NDArray[np.int64] = field(default_factory=_int64)
-    """Shape (n,): the place each node hangs on, below its own."""
+    """Shape (n,): the place of each node's parent, lower than its own."""
     tokens: NDArray[np.int32] = field(default_factory=_int32)
     """Shape (n,)."""
     entries: Entries = field(default_factory=Entries)
     written: int = 0
-    """When, by the writer's clock: unix seconds, 0 where it is not known."""
+    """Time of writing by the writer's clock, in Unix seconds; 0 if it is not known."""
     replaces: bool = False
 
 
 ANCHORS, NODES, TOPKS, TOPK_TOKENS, GREEDY, SAMPLED, QUESTIONS, PARENTS = range(8)
-"""Columns of an array that counts what each of several records has, shape (records, 8)."""
+"""Columns of the array of counts of several records, shape (records, 8)."""
 
 
 def check(record: Record) -> None:
-    """FrameError unless lengths agree and are bounded, places point backwards, and rows are best first."""
+    """Raises FrameError unless lengths agree and are bounded, places point backwards, and rows are best first."""
     topks, greedy, sampled = record.entries.topks, record.entries.greedy, record.entries.sampled
     _lengths(MAX_NODES, record.above, record.tokens)
     _lengths(MAX_NODES, record.anchor_records, record.anchor_nodes)
@@ -172,7 +172,7 @@ def check(record: Record) -> None:
     if {greedy.questions.shape[1:], sampled.questions.shape[1:]} != {(QUESTION_BYTES,)}:
         raise FrameError(f"a question has {QUESTION_BYTES} bytes")
     if not 0 <= record.written < MAX_TIME:
-        raise FrameError(f"a record cannot have been written at {record.written}")
+        raise FrameError(f"the record's time of writing, {record.written}, is out of range")
     if any(len(address) != ADDRESS_BYTES for address in record.parents):
         raise FrameError(f"an address has {ADDRESS_BYTES} bytes")
     columns = (
@@ -189,30 +189,30 @@ def check(record: Record) -> None:
 
 
 def check_columns(record: Record, counts: NDArray[np.int64]) -> None:
-    """`check` of columns that are those of one record, or of several, with all places counted on."""
+    """`check` for the columns of one record, or of several joined ones."""
     topks, greedy, sampled = record.entries.topks, record.entries.greedy, record.entries.sampled
     places, nodes_of, parents = counts[:, ANCHORS] + counts[:, NODES], counts[:, NODES], counts[:, PARENTS]
     ends = np.cumsum(places)
     begins = ends - places
     _require(record.anchor_nodes >= 0, "an anchor below 0")
-    _within(record.anchor_records, np.zeros_like(parents), parents + 1, counts[:, ANCHORS], "an anchor that is nowhere")
+    _within(record.anchor_records, np.zeros_like(parents), parents + 1, counts[:, ANCHORS], "an anchor out of range")
     own = np.arange(len(record.tokens)) + np.repeat(np.cumsum(counts[:, ANCHORS]), nodes_of)
-    _require(record.above >= np.repeat(begins, nodes_of), "a node that hangs nowhere")
-    _require(record.above < own, "a node that hangs on a later one")
+    _require(record.above >= np.repeat(begins, nodes_of), "a node without a parent")
+    _require(record.above < own, "a node whose parent comes later")
     for nodes, kind in ((topks.nodes, TOPKS), (greedy.nodes, GREEDY), (sampled.nodes, SAMPLED)):
-        _within(nodes, begins, ends, counts[:, kind], "an entry at a node that is not there")
-    _require(record.tokens >= 0, "a token that is none")  # beyond the vocabulary are the marks of blocks
+        _within(nodes, begins, ends, counts[:, kind], "an entry at a missing node")
+    _require(record.tokens >= 0, "a token below 0")  # marks of blocks are above the vocabulary
     bound = record.model.vocabulary_size or 2**31
     for tokens, least in ((topks.ids, 0), (greedy.tokens, -1), (sampled.tokens, -1)):
         if tokens.size and (tokens.min() < least or tokens.max() >= bound):
-            raise FrameError("the record has a token that is none")
-    # a row without tokens would break the borders below, and says nothing
+            raise FrameError("the record has a token out of range")
+    # a row without tokens is useless, and would break the borders below
     _require(topks.sizes >= 1, "a top-k entry without tokens")
     borders = np.cumsum(topks.sizes)
     if not np.array_equal(np.append(0, borders)[np.cumsum(counts[:, TOPKS])], np.cumsum(counts[:, TOPK_TOKENS])):
         raise FrameError("the sizes of the top-k entries do not add up")
     _require(topks.rest >= 0, "a mass below 0")
-    descends = topks.logprobs[1:] <= topks.logprobs[:-1]  # false for what is no number, too
+    descends = topks.logprobs[1:] <= topks.logprobs[:-1]  # also false for NaN
     descends[borders[:-1] - 1] = True
     _require(descends, "a top-k entry that is not best first")
     for logprobs in (topks.logprobs, greedy.logprobs, sampled.logprobs):
@@ -223,7 +223,7 @@ def check_columns(record: Record, counts: NDArray[np.int64]) -> None:
 def _within(
     column: NDArray[np.int64], least: NDArray[np.int64], end: NDArray[np.int64], many: NDArray[np.int64], problem: str
 ) -> None:
-    """Each number lies between the bounds of its record."""
+    """Raises FrameError unless each number is within the bounds of its record."""
     if column.size:
         _require((column >= np.repeat(least, many)) & (column < np.repeat(end, many)), problem)
 
@@ -231,7 +231,7 @@ def _within(
 def _lengths(most: int, *columns: NDArray[Any]) -> None:
     lengths = {len(column) for column in columns}
     if len(lengths) != 1 or max(lengths) > most:
-        raise FrameError(f"columns of lengths {sorted(lengths)} do not go together, or exceed {most}")
+        raise FrameError(f"columns of lengths {sorted(lengths)} do not match, or exceed {most}")
 
 
 def _require(holds: NDArray[np.bool_], problem: str) -> None:

@@ -1,8 +1,8 @@
-"""Whole files written anew: compacted, cleared, or several merged into one. Entries are selected, and few large records
-keep what a log must: order, ages, and where something was superseded. Compacting again changes nothing.
+"""Rewriting of whole files: compacted, cleared, or several merged into one. The selected entries are written in few
+large records that keep order, ages, and superseded places. A second compaction changes nothing.
 
-A file is changed under its lock and by rename: no process loses what it appends meanwhile, and a crash leaves the old
-file.
+A file is changed under its lock and by rename. No process loses entries that it appends meanwhile, and a crash leaves
+the old file.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lmql_lite.errors import CacheError
 
 DAY_SECONDS = 24 * 3600
 STEPS = 10_000
-"""Amounts of entries, the oldest first, that may be dropped to make a file small."""
+"""Number of steps in the search for the oldest entries to drop."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSize:
-    """Bytes of a file, and what they hold."""
+    """Bytes of a file, and numbers of its contents."""
 
     bytes: int
     frames: int
@@ -43,7 +43,7 @@ class FileSize:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A file before and after. `was_damaged`: what could not be read was left out."""
+    """Sizes of a file before and after. `was_damaged`: unreadable parts were dropped."""
 
     before: FileSize
     after: FileSize
@@ -61,11 +61,11 @@ def compacted(
     max_bytes: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Rewritten:
-    """Few large frames, nothing twice, nothing damaged. The same file gives the same records, and those again the same.
+    """Compacts a file: few large frames, without duplicates or damage. The result depends only on the file's contents.
 
-    Entries that are older than so many days are dropped, then the oldest ones until the file fits into `max_bytes`;
-    with `model` (see `chosen`) only entries of that model are. Blocking. CacheError where the file cannot be used or
-    rewritten, or cannot be made that small.
+    Entries older than `older_than` days are dropped, then the oldest ones until the file fits into `max_bytes`. With
+    `model` (see `chosen`) only entries of that model are dropped. Blocks. Raises CacheError if the file cannot be used,
+    rewritten, or made that small.
     """
 
     def select(known: dict[str, ModelEntries]) -> Iterable[ModelEntries]:
@@ -80,7 +80,7 @@ def compacted(
 
 
 def cleared(path: str | os.PathLike[str], *, model: str | None = None) -> Rewritten:
-    """Without any entries, or without those of a model (see `chosen`). Blocking; errors as in `compacted`."""
+    """Removes all entries of a file, or those of a model (see `chosen`). Blocks; errors as in `compacted`."""
 
     def select(known: dict[str, ModelEntries]) -> Iterable[ModelEntries]:
         if model is None:
@@ -94,10 +94,10 @@ def cleared(path: str | os.PathLike[str], *, model: str | None = None) -> Rewrit
 def _fitting(
     known: dict[str, ModelEntries], mine: Sequence[str], max_bytes: int, path: str | os.PathLike[str]
 ) -> dict[str, ModelEntries]:
-    """Drops so many of the oldest entries of the models `mine` that the file fits."""
+    """Drops the oldest entries of the models `mine` until the file fits."""
     hours = [known[each].written // AGE_SECONDS for each in mine]
     order = np.argsort(np.concatenate([np.zeros(0, np.int64), *hours]), kind="stable")
-    # the oldest first; those of unknown age are the oldest
+    # oldest first; entries of unknown age count as the oldest
     ranks = np.split(np.argsort(order, kind="stable"), np.cumsum([len(each) for each in hours]))
 
     def without(oldest: int) -> dict[str, ModelEntries]:
@@ -111,8 +111,8 @@ def _fitting(
     oldest = steps[step] if step < len(steps) else len(order)
     if (least := size(oldest)) > max_bytes:
         raise CacheError(
-            f"{path} cannot be made smaller than {least:,} bytes: so much is known of other models",
-            hint="nothing was changed",
+            f"{path} cannot be made smaller than {least:,} bytes, the size of the other models' entries",
+            hint="nothing was changed; allow more bytes, or leave the model out",
         )
     return without(oldest)
 
@@ -120,12 +120,12 @@ def _fitting(
 def _rewritten(path: str | os.PathLike[str], select: Select, *, must_know_all: bool) -> Rewritten:
     if is_redis_url(path):
         raise CacheError(
-            f"{path} is a stream on a server, which is not rewritten",
-            hint="lq cache merge URL -o x.tokens makes a file of it",
+            f"{path} is a stream on a server, which cannot be rewritten",
+            hint="copy it to a file: lq cache merge URL -o x.tokens",
         )
-    if read_file(path).strange_frames and must_know_all:  # opening would make a file that is missing
+    if read_file(path).strange_frames and must_know_all:  # opening would create a missing file
         raise CacheError(
-            f"{path} holds frames of a newer lmql-lite, which would be lost", hint="update lmql-lite and try again"
+            f"{path} holds frames of a newer lmql-lite, which would be lost", hint="update lmql-lite, and try again"
         )
     file = LogFile(Path(path), durable=True)
     file.open()
@@ -157,7 +157,7 @@ def _rewritten(path: str | os.PathLike[str], select: Select, *, must_know_all: b
 
 
 def packed(known: Iterable[ModelEntries]) -> tuple[list[bytes], int]:
-    """Payloads for an empty log, and how many nodes they have. A model without entries is left out."""
+    """Payloads for an empty log, and their number of nodes. Models without entries are left out."""
     made: list[bytes] = []
     nodes = 0
     for one in known:
@@ -169,7 +169,7 @@ def packed(known: Iterable[ModelEntries]) -> tuple[list[bytes], int]:
 
 
 def file_bytes(written: Iterable[bytes]) -> int:
-    """Length of a file of these payloads."""
+    """Size of a file with these payloads, in bytes."""
     return sum(FRAME_BYTES + len(payload) for payload in written)
 
 
@@ -178,7 +178,7 @@ def file_bytes(written: Iterable[bytes]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Contents of several files together. `damaged` names those of which some cannot be read."""
+    """Joint contents of several files. `damaged` names the partly unreadable ones."""
 
     payloads: tuple[bytes, ...]
     models: int
@@ -188,10 +188,10 @@ class Merged:
 
 
 def merged(paths: Sequence[str | os.PathLike[str]], prefer: Literal["first", "last"] = "first") -> Merged:
-    """Reads all files, changes none. Where they answer the same question, the file named first (or last) counts.
-    Blocking. CacheError where one cannot be read."""
+    """Joint contents of several files, which stay unchanged. For equal questions, the file named first (or last)
+    counts. Blocks. Raises CacheError if a file cannot be read."""
     gathered = GatheredEntries()
-    order = paths if prefer == "first" else paths[::-1]  # what is read first counts
+    order = paths if prefer == "first" else paths[::-1]  # the first entry read counts
     damaged = [str(path) for path in order if not read_file(path, gathered).is_sound]
     kept = [entries.distinct() for entries in gathered.by_model().values()]
     payloads, nodes = packed(kept)
@@ -199,17 +199,17 @@ def merged(paths: Sequence[str | os.PathLike[str]], prefer: Literal["first", "la
 
 
 def write_new(path: str | os.PathLike[str], payloads: Sequence[bytes]) -> None:
-    """A new file, which appears under its name when it is complete. Blocking. CacheError where the name is taken."""
+    """Writes a new file, which gets its name when it is complete. Blocks. Raises CacheError if the name is taken."""
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))  # so that nobody else takes it
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))  # reserves the name
     except FileExistsError:
-        raise CacheError(f"{path} exists, and is never overwritten", hint="name another file, or remove it") from None
+        raise CacheError(f"{path} exists, and is not overwritten", hint="name another file, or remove it") from None
     except OSError as error:
-        raise CacheError(f"{path} cannot be made ({error.strerror})", hint="does its folder exist?") from None
+        raise CacheError(f"{path} cannot be created ({error.strerror})", hint="check that its folder exists") from None
     written, meanwhile = False, list[bytes]()
 
     def admit(frames: Sequence[LogFrame], is_other: bool) -> bool:
-        """Keeps what a process appended since the file got its name."""
+        """Keeps frames that another process appended since the file got its name."""
         meanwhile.extend(frame.payload for frame in frames if frame.payload is not None)
         return True
 
@@ -224,7 +224,7 @@ def write_new(path: str | os.PathLike[str], payloads: Sequence[bytes]) -> None:
         finally:
             file.close()
         if not written:
-            raise CacheError(f"{path} could not be written", hint="is the disk full? nothing was left behind")
+            raise CacheError(f"{path} could not be written", hint="check that the disk has room; no file was left")
     finally:
         if not written:
             os.unlink(path)

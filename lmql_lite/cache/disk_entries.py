@@ -1,4 +1,4 @@
-"""Entries of a tree that its file holds: they stay as the columns in which they were read, and are read one by one."""
+"""Entries of a tree's file. They stay in the columns in which they were read, and are decoded one by one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lmql_lite.cache.entry import Answer, Question, ScoreEntry
 from lmql_lite.cache.top_k import TopK
 
 KEY_BYTES = QUESTION_BYTES + 13
-"""Of an answer: its question, seed and index, and whether it was sampled."""
+"""Bytes of an answer's key: its question, seed and index, and a flag for a sampled one."""
 
 
 class DiskEntries:
-    """Entries by node. Where several answer the same question, the first one counts."""
+    """Entries by node. The first answer to a question counts."""
 
     def __init__(self) -> None:
         self._numbers = array("i")
-        """For each node the number of its top-k entry, all columns counted on; -1 where it has none."""
+        """Index of each node's top-k entry over all columns; -1 for none."""
         self._columns: list[_TopKColumns] = []
         self._begins: list[int] = []
         self._end = 0
@@ -31,16 +31,16 @@ class DiskEntries:
 
     @property
     def nbytes(self) -> int:
-        """Memory beside the top-k entries themselves."""
+        """Memory without the top-k entries themselves."""
         return self._numbers.__sizeof__() + self._answers.nbytes
 
     def add(self, entries: Entries, written: NDArray[np.int64], vocabulary_size: int, known: int) -> None:
-        """Entries at nodes of a tree that has `known` nodes; `written`, shape (entries,): when they were."""
+        """Adds entries at nodes of a tree with `known` nodes. `written`, shape (entries,): their times of writing."""
         topks, greedy, sampled = entries.topks, entries.greedy, entries.sampled
         first = len(topks.nodes)
         if first:
             numbers = _of_nodes(self._numbers, known)
-            places = np.flatnonzero(numbers[topks.nodes] < 0)[::-1]  # of two of one node the first comes last
+            places = np.flatnonzero(numbers[topks.nodes] < 0)[::-1]  # reversed, so that the first one wins
             numbers[topks.nodes[places]] = self._end + places
             self._columns.append(_TopKColumns(topks, vocabulary_size, written[:first]))
             self._begins.append(self._end)
@@ -63,7 +63,7 @@ class DiskEntries:
         )
 
     def scores(self, node: int) -> ScoreEntry | None:
-        if node >= len(self._numbers):  # every new node of a run comes here
+        if node >= len(self._numbers):  # a node that the run has just added
             return None
         place = self._place(node)
         return None if place is None else ScoreEntry(place[0].top_k(place[1]), 0)
@@ -72,12 +72,12 @@ class DiskEntries:
         return self._answers.find(node, question)
 
     def written(self, node: int) -> int | None:
-        """When the scores of a node were written, else when its latest answer was; None where there is neither."""
+        """Time of writing of a node's scores, or else of its latest answer; None without either."""
         place = self._place(node)
         return self._answers.written(node) if place is None else place[0].written(place[1])
 
     def drop(self, nodes: NDArray[np.int32]) -> None:
-        """Forgets the entries of these nodes, which are superseded."""
+        """Removes the entries of these nodes, which are superseded."""
         _of_nodes(self._numbers, 0)[nodes[nodes < len(self._numbers)]] = -1
         self._answers.drop(nodes)
 
@@ -93,16 +93,16 @@ class DiskEntries:
 
 
 class _TopKColumns:
-    """Top-k entries as they were read, made when they are asked for.
+    """Top-k entries in columns, made into objects on request.
 
-    An entry of 8 tokens takes 56 bytes, 72 where a token has a number above 65,535; in a file it takes some 40.
+    An entry of 8 tokens takes 56 bytes, or 72 with a token id above 65,535; in a file it takes about 40.
     """
 
     def __init__(self, topks: TopKs, vocabulary_size: int, written: NDArray[np.int64]) -> None:
         self._ends = _narrow(np.cumsum(topks.sizes))
         self._ids, self._logprobs, self._rest = _narrow(topks.ids), topks.logprobs, topks.rest
         self._vocabulary_size = vocabulary_size
-        # those of one record have one time
+        # entries of one record have one time
         self._begins = np.flatnonzero(np.append(np.ones(min(len(written), 1), np.bool_), written[1:] != written[:-1]))
         self._times = written[self._begins]
 
@@ -116,15 +116,15 @@ class _TopKColumns:
 
 
 class _Answers:
-    """Answers by node and key, in the order in which they came: 53 bytes each."""
+    """Answers by node and key, in the order of their arrival: 53 bytes each."""
 
     def __init__(self) -> None:
         self._keys = bytearray()
         self._tokens, self._logprobs, self._written = array("i"), array("f"), array("q")
         self._last = array("i")
-        """For each node its last row, -1 where it has none."""
+        """Last row of each node; -1 for none."""
         self._before = array("i")
-        """For each row the one before it of the same node."""
+        """For each row the previous row of the same node."""
 
     @property
     def nbytes(self) -> int:
@@ -148,7 +148,7 @@ class _Answers:
         is_first = np.concatenate(([True], at[1:] != at[:-1]))
         before = np.concatenate((numbers[:1], numbers[:-1]))
         before[is_first] = last[at[is_first]]
-        last[at] = numbers  # of several of one node the last stays
+        last[at] = numbers  # of several rows of one node the last is kept
         column = np.empty_like(before)
         column[order] = before
         self._keys += keys.tobytes()
@@ -158,8 +158,8 @@ class _Answers:
         self._before.frombytes(column.tobytes())
 
     def find(self, node: int, question: Question) -> Answer | None:
-        """The first answer that was given."""
-        if node >= len(self._last):  # most nodes have none, and every token asks
+        """The first answer to a question; None for a miss."""
+        if node >= len(self._last):  # the common case: most nodes have no answers, and every token asks
             return None
         key, found = _key(question), -1
         for row in self._rows(node):
@@ -168,7 +168,7 @@ class _Answers:
         return None if found < 0 else Answer(self._tokens[found], self._logprobs[found], 0)
 
     def written(self, node: int) -> int | None:
-        """When the latest of those that count was."""
+        """Time of writing of the latest answer that counts."""
         times = {bytes(self._key(row)): self._written[row] for row in self._rows(node)}
         return max(times.values(), default=None)
 
@@ -176,7 +176,7 @@ class _Answers:
         _of_nodes(self._last, 0)[nodes[nodes < len(self._last)]] = -1
 
     def _rows(self, node: int) -> Iterator[int]:
-        """Those of a node, the last one first."""
+        """Rows of a node, last first."""
         row = self._last[node] if node < len(self._last) else -1
         while row >= 0:
             yield row
@@ -194,12 +194,12 @@ def _key(question: Question) -> bytes:
 
 
 def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Numbers from 0 in as few bytes as the highest of them takes."""
+    """Numbers from 0, in the fewest bytes that hold the highest one."""
     return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 
 
 def _of_nodes(column: array[int], known: int) -> NDArray[np.int32]:
-    """A column of one number per node, as numpy sees it, -1 for nodes that are new. Not to be kept: an array that is
-    looked at so cannot grow."""
+    """numpy view of a column with one number per node, -1 for new nodes. The view must not be kept, because a viewed
+    array cannot grow."""
     column.frombytes(b"\xff" * 4 * (known - len(column)))
     return np.frombuffer(column, dtype=np.int32)

@@ -1,8 +1,8 @@
-"""Encoder cache: what a vision or audio encoder made of a picture, a video or a clip, kept under a hash of it.
+"""Encoder cache: outputs of vision and audio encoders, by a hash of the picture, video or clip.
 
-The encoder of a known item does not run again. An entry holds named tensors, ordinarily one of shape
-`[num_tokens, hidden_dim]`, and facts such as grids: enough to build the prompt without decoding the item. The cache
-knows no encoder. It has tiers of its own, so that attention KV evicts none of its entries, nor the reverse.
+The encoder does not run again for a known item. An entry holds named tensors, usually one of shape
+`[num_tokens, hidden_dim]`, and facts such as grids, so that the prompt is built without decoding the item. The cache
+does not depend on an encoder. It has its own tiers, so that encoder entries and attention KV do not evict each other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class EncoderReport:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the items asked for that were found; 0.0 where none were asked for."""
+        """Share of requested items that were found; 0.0 before the first request."""
         return self.hits / (self.hits + self.misses) if self.hits else 0.0
 
     def __str__(self) -> str:
@@ -67,8 +67,8 @@ class EncoderReport:
 def mm_hash(item: str, modality: str, processor: str, weights: str, sampling: Mapping[str, Any] | None = None) -> str:
     """Hash of an item for `EncoderCache`: 64 hexadecimal digits.
 
-    `item` is the SHA-256 of its raw bytes, so that a known item need not be decoded; `processor` and `weights` identify
-    the configuration of the processor and the parameters of the encoder; `sampling` are options such as `num_frames`.
+    `item` is the SHA-256 of the raw bytes, so that a known item is not decoded. `processor` and `weights` identify the
+    configuration of the processor and the parameters of the encoder; `sampling` are options such as `num_frames`.
     """
     parts = [item, modality, processor, weights, sorted((sampling or {}).items())]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
@@ -87,10 +87,10 @@ def model_of(key: str) -> tuple[str, str] | None:
 
 
 class EncoderCache:
-    """Outputs of the encoder of one model, by the hash of the item. Threads may share a cache, processes its tiers.
+    """Outputs of the encoder of one model, by the hash of the item. Threads may share a cache, and processes its tiers.
 
-    `model_name` and `dtype`, the dtype of the encoder's output, stand in each key; the dtype of attention KV does not.
-    All ranks of a tensor-parallel deployment have the same entries, so keys name rank 0 of 1. Every failure is a miss.
+    Each key contains `model_name` and `dtype`, which is the dtype of the encoder's output, not of attention KV. All
+    ranks of a tensor-parallel deployment have the same entries, so keys name rank 0 of 1. Every failure is a miss.
 
         cache = EncoderCache(KVCacheConfig.load(layer="ec"), "my/model", "bfloat16")
         cache.put(key, embeddings)          # [num_tokens, hidden_dim]
@@ -118,8 +118,8 @@ class EncoderCache:
         return self.role != "ec_producer"
 
     def key(self, item_hash: str) -> str:
-        """Key of an item: `model@1@0@hash@dtype`, as in LMCache; the hash is the first 8 bytes of the SHA-256 of
-        `item_hash`, which itself stands in the entry and is compared."""
+        """Key of an item: `model@1@0@hash@dtype`, as in LMCache. The hash is the first 8 bytes of the SHA-256 of
+        `item_hash`. The entry holds the full `item_hash`, which is compared."""
         short = hashlib.sha256(item_hash.encode()).digest()[:8]
         return f"{quote(self.model_name, safe='')}@1@0@{int.from_bytes(short):x}@{LMCACHE_DTYPES[self.dtype]}"
 
@@ -133,7 +133,7 @@ class EncoderCache:
         tensors: torch.Tensor | Mapping[str, torch.Tensor],
         facts: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Stores the encoder's output, unless it is there. False where no tier takes it, and in a consumer.
+        """Stores the encoder's output, unless it is stored. Returns False if no tier takes it, and for a consumer.
 
         Raises KVError for a tensor whose dtype cannot be stored.
         """
@@ -161,7 +161,7 @@ class EncoderCache:
         return stored
 
     def entry(self, item_hash: str, device: object = "cpu") -> EncoderEntry | None:
-        """Everything that is known of an item, on `device`, or None. Its tensors belong to the caller."""
+        """Entry of an item, on `device`, or None. Its tensors belong to the caller."""
         entry = self._read(item_hash, device)
         with self._lock:
             self._hits += entry is not None
@@ -173,9 +173,9 @@ class EncoderCache:
         return entry
 
     def get(self, item_hash: str, device: object = "cpu") -> torch.Tensor | None:
-        """The one tensor of an item, on `device`, or None. It belongs to the caller.
+        """The only tensor of an item, on `device`, or None. It belongs to the caller.
 
-        Raises KVError for an item that was stored with several tensors; `entry` gives them.
+        Raises KVError for an item with several tensors; `entry` returns them.
         """
         entry = self.entry(item_hash, device)
         if entry is not None and len(entry.tensors) != 1:
@@ -188,11 +188,11 @@ class EncoderCache:
         encode: Callable[[list[int]], Sequence[EncoderEntry]],
         device: object = "cpu",
     ) -> list[EncoderEntry]:
-        """Entry of each item of a batch, in order. `encode` is called once, with the places of the unseen items, or not
-        at all; of equal items it gets the first. Threads that ask for the same items encode them once."""
+        """Entry of each item of a batch, in order. `encode` is called at most once, with the indices of the unknown
+        items; of equal items it gets the first. Threads that ask for the same items encode them once."""
         found = {one: self.entry(one, device) for one in dict.fromkeys(item_hashes)}
         if None in found.values():
-            with self._encoding:  # what another thread has encoded meanwhile is there now
+            with self._encoding:  # another thread may have encoded them meanwhile
                 found = {one: entry or self._read(one, device) for one, entry in found.items()}
                 unseen = [one for one, entry in found.items() if entry is None]
                 made = encode([item_hashes.index(one) for one in unseen]) if unseen else ()
@@ -219,7 +219,7 @@ class EncoderCache:
         return None if found is None else self._decoded(item_hash, found, device)
 
     def _decoded(self, item_hash: str, data: Buffer, device: object) -> EncoderEntry | None:
-        """Entry from its bytes, copied; None, with a notice, where they are not those of the item."""
+        """Entry from its bytes, copied; None and a notice if they belong to another item."""
         import torch
 
         try:

@@ -1,4 +1,4 @@
-"""Nodes of a token tree, the entries that stand at them, and those entries that no file holds yet."""
+"""Nodes of a token tree, their entries, and the entries that no file holds yet."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lmql_lite.cache.top_k import TopK
 class Node(int):
     """A place in a token tree: the path of tokens from the root. Never part of a key, a seed or a file.
 
-    The node stays in the tree as long as this object, or a copy of it. Arithmetic gives a plain `int`, which keeps
-    nothing and which no method of the tree accepts.
+    The node stays in the tree as long as this object or a copy of it lives. Arithmetic gives a plain `int`, which does
+    not keep the node and which no method of the tree accepts.
     """
 
     __slots__ = ()
@@ -30,9 +30,9 @@ class Node(int):
 
 
 class ScoreEntry(NamedTuple):
-    """Scores that a model gave, whole or their top k, and the run that asked for them first.
+    """Scores of a model, whole or their top k, and the run that asked for them first.
 
-    Runs count from 1; 0 stands for entries that were read from a file.
+    Runs count from 1; 0 stands for an entry from a file.
     """
 
     scores: Scores | TopK
@@ -40,9 +40,9 @@ class ScoreEntry(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A token that answers a question which a top-k entry does not decide, greedy or sampled (S1).
+    """Token that answers a question which a top-k entry does not decide, greedy or sampled (S1).
 
-    `logprob` is the raw natural log-probability that the model gave it; `run` as in `ScoreEntry`.
+    `logprob` is the model's raw natural log-probability of the token; `run` is that of `ScoreEntry`.
     """
 
     token: int
@@ -51,14 +51,14 @@ class Answer(NamedTuple):
 
 
 Question = bytes | tuple[bytes, int, int]
-"""Of a greedy answer its digest of 16 bytes, of a sampled one (digest, seed, index)."""
+"""Key of an answer: for a greedy one a digest of 16 bytes, for a sampled one (digest, seed, index)."""
 
 
 @dataclass(slots=True)
 class DirtyEntries:
-    """Entries that were added to a tree and that no file holds yet, each kind in the order in which they came.
+    """Entries that were added to a tree and that no file holds yet, each kind in the order of arrival.
 
-    At the `replaced` nodes these entries supersede all others. The nodes stay in the tree as long as this does.
+    At the `replaced` nodes these entries supersede all others. The nodes stay in the tree while this object lives.
     """
 
     scores: dict[Node, ScoreEntry] = field(default_factory=dict)
@@ -74,6 +74,6 @@ class DirtyEntries:
         return [*self.scores, *(node for node, _ in self.answers)]
 
     def drop(self, nodes: Set[int]) -> None:
-        """Forgets the entries of these nodes, which are superseded."""
+        """Removes the entries of these nodes, which are superseded."""
         self.scores = {node: entry for node, entry in self.scores.items() if node not in nodes}
         self.answers = {asked: answer for asked, answer in self.answers.items() if asked[0] not in nodes}

@@ -1,7 +1,7 @@
 """Contents of whole `.tokens` files as columns, for the tools that work on files.
 
-A `TokenTree` is for runs: bounded in bytes, and read one place at a time. Here nothing is left out: a million entries
-are a few numpy arrays.
+A `TokenTree` serves runs: it is bounded in bytes, and read one place at a time. Here all entries of a file are in a few
+numpy arrays.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ NO_FRAME = "no frame begins here"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelEntries:
-    """Entries of one model, at nodes of `tree`: each kind in the order in which they were written."""
+    """Entries of one model, at nodes of `tree`, each kind in the order of writing."""
 
     model: Model
     tree: NodeTable
     entries: Entries
     written: NDArray[np.int64]
-    """Shape (entries,): unix seconds; 0 where it is not known."""
+    """Shape (entries,): times of writing in Unix seconds, 0 if not known."""
     replaced: NDArray[np.bool_]
-    """Shape (nodes,): where a record superseded what was known before. A reader may know that still."""
+    """Shape (nodes,): True where a record superseded earlier entries, which readers may still have in memory."""
 
     def __len__(self) -> int:
         return len(self.written)
 
     def where(self, keep: NDArray[np.bool_]) -> ModelEntries:
-        """Some of the entries; `keep`, shape (entries,), says which."""
+        """The entries for which `keep`, shape (entries,), is True."""
         return replace(self, entries=self.entries.pick(np.flatnonzero(keep)), written=self.written[keep])
 
     def distinct(self) -> ModelEntries:
-        """Without entries that readers never see, since an earlier one answers the same."""
+        """The entries that readers see: the first of those that answer the same question."""
         topks, greedy, sampled = self.entries.topks, self.entries.greedy, self.entries.sampled
         keys = (
             topks.nodes,
@@ -60,7 +60,7 @@ class ModelEntries:
 
 
 def _keys(nodes: NDArray[np.int64], *columns: NDArray[np.generic]) -> NDArray[np.void]:
-    """One value per row that is equal where the rows are."""
+    """One value per row, equal for equal rows."""
     parts = [
         np.ascontiguousarray(column).view(np.uint8).reshape(len(nodes), -1)
         for column in (nodes, *columns)
@@ -71,7 +71,7 @@ def _keys(nodes: NDArray[np.int64], *columns: NDArray[np.generic]) -> NDArray[np
 
 
 def _is_first(keys: NDArray[np.generic]) -> NDArray[np.bool_]:
-    """True where no earlier key is equal."""
+    """True for keys that differ from all earlier ones."""
     is_first = np.zeros(len(keys), np.bool_)
     is_first[np.unique(keys, return_index=True)[1]] = True
     return is_first
@@ -82,7 +82,7 @@ def _is_first(keys: NDArray[np.generic]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes `start` to `end` of the file cannot be used."""
+    """Unusable bytes of a file, from `start` to `end`."""
 
     start: int
     end: int
@@ -91,20 +91,20 @@ class Damage:
 
 @dataclass(frozen=True, eq=False)
 class FileContents:
-    """Readable contents of a file, and places of damage. `frames` counts those that can be read."""
+    """Readable contents of a file, and places of damage. `frames` counts the readable frames."""
 
     bytes: int
     frames: int
     damage: tuple[Damage, ...]
     torn_bytes: int
-    """The beginning of a frame at the end: a write that is going on, or was cut short. The next writer mends it."""
+    """Bytes of an incomplete frame at the end: a write in progress, or one cut short. The next writer repairs it."""
     strange_frames: int
-    """Whole, but of a kind that this version does not know; they count as damage."""
+    """Number of whole frames of a kind that this version does not know; they count as damage."""
     gathered: GatheredEntries
 
     @cached_property
     def by_model(self) -> dict[str, ModelEntries]:
-        """By fingerprint. Entries that answer the same are all there (see `distinct`), but none that is superseded."""
+        """Entries by fingerprint, without superseded ones. Duplicate answers are included (see `distinct`)."""
         return self.gathered.by_model()
 
     @property
@@ -117,7 +117,7 @@ class FileContents:
 
     @property
     def nodes(self) -> int:
-        """Nodes beside the roots."""
+        """Number of nodes without the roots."""
         return sum(len(one.tree) - 1 for one in self.by_model.values())
 
     @property
@@ -134,8 +134,8 @@ class FileContents:
 
 
 def read_file(path: str | os.PathLike[str], gathered: GatheredEntries | None = None) -> FileContents:
-    """Reads and checks a whole file, or the stream of a `redis://` URL, without a lock and without changing it; several
-    into one `gathered`. Blocking. CacheError where it cannot be read or is not a `.tokens` file."""
+    """Contents of a whole file or of the stream of a `redis://` URL, checked, read without a lock or a change. Several
+    files may share one `gathered`. Blocks. Raises CacheError if the file cannot be read or is not a `.tokens` file."""
     gathered = GatheredEntries() if gathered is None else gathered
     data = _stream_of(str(path)) if is_redis_url(path) else _bytes_of(Path(path))
     check_format(io.BytesIO(data), path)
@@ -157,13 +157,13 @@ def read_file(path: str | os.PathLike[str], gathered: GatheredEntries | None = N
 
 
 class GatheredEntries:
-    """Entries of logs, read one after the other. Of several logs the first one counts."""
+    """Entries of several logs, read in order. For equal questions the first log counts."""
 
     def __init__(self) -> None:
         self._models: dict[str, _Gathered] = {}
 
     def read(self, frames: Sequence[LogFrame]) -> list[Lost]:
-        """All frames of one log. Returns those that cannot be used."""
+        """Reads all frames of one log. Returns the unusable ones."""
         lost: list[Lost] = []
         new: dict[str, list[Added]] = {}
         for added in RecordReader(lambda model: self._of(model).tree.extend_many).read(frames):
@@ -176,7 +176,7 @@ class GatheredEntries:
         return lost
 
     def by_model(self) -> dict[str, ModelEntries]:
-        """By fingerprint, in the order in which models came."""
+        """Entries by fingerprint, in the order of the models' first records."""
         return {fingerprint: gathered.all() for fingerprint, gathered in self._models.items()}
 
     def _of(self, model: Model) -> _Gathered:
@@ -195,10 +195,10 @@ class _Gathered:
     written: list[NDArray[np.int64]] = field(default_factory=lambda: [np.zeros(0, np.int64)])
     """Shape (entries,) for each part."""
     replaced: list[NDArray[np.int64]] = field(default_factory=list)
-    """Nodes where a record superseded what was known before."""
+    """Nodes where a record superseded earlier entries."""
 
     def add(self, parts: Sequence[Added]) -> None:
-        """Entries of one log, but none that a later record of it superseded."""
+        """Adds the entries of one log, without those that a later record of the log superseded."""
         latest = np.zeros(len(self.tree), np.int64)
         for number, part in enumerate(parts):
             if part.replaces:
@@ -227,7 +227,7 @@ class _Gathered:
         return ModelEntries(self._model(entries), self.tree, entries, written, replaced)
 
     def _model(self, entries: Entries) -> Model:
-        """As the first record declares it. The size of its vocabulary is not known where it cannot be right."""
+        """The model as its first record declares it. An impossible vocabulary size becomes unknown."""
         size = max(model.vocabulary_size for model in self.models)
         _, tokens = self.tree.columns(np.arange(len(self.tree), dtype=np.int32))
         fits = max(int(tokens.max()), int(entries.topks.ids.max(initial=-1))) < size
@@ -251,9 +251,9 @@ def _bytes_of(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise CacheError(
-            f"there is no file {path}", hint=f"lq run QUERY --cache {path} makes it; is the name right?"
+            f"there is no file {path}", hint=f"check the name, or create the file: lq run QUERY --cache {path}"
         ) from None
-    except (OSError, ValueError) as error:  # ValueError: the name itself cannot be one
+    except (OSError, ValueError) as error:  # ValueError: the name is not a possible file name
         raise CacheError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
@@ -261,7 +261,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def exported(known: ModelEntries) -> Iterator[dict[str, Any]]:
-    """Entries as plain values that JSON can hold, made one by one. None for minus infinity, no token, and no time."""
+    """Entries as JSON data, made one by one. None stands for minus infinity, no token, and no time."""
     model = {"model": known.model.name, "fingerprint": known.model.fingerprint}
     path = _NodePaths(known.tree).of
     topks, greedy, sampled = known.entries.topks, known.entries.greedy, known.entries.sampled
@@ -297,7 +297,7 @@ def exported(known: ModelEntries) -> Iterator[dict[str, Any]]:
 
 
 class _NodePaths:
-    """Token ids from the root to nodes, quickly where one node is the child of the last one."""
+    """Token ids from the root to nodes, fast if each node is the child of the one before."""
 
     def __init__(self, tree: NodeTable) -> None:
         self._tree = tree
@@ -319,21 +319,21 @@ def _finite(number: float) -> float | None:
 
 
 def fingerprint_shown(fingerprint: str) -> str:
-    """Enough of it to tell models apart: `demo:2c075f5c`."""
+    """A short form of a fingerprint that distinguishes models: `demo:2c075f5c`."""
     kind, colon, digest = fingerprint.rpartition(":")
     return visible(kind + colon + digest[:8])
 
 
 def model_shown(model: Model) -> str:
-    """Its name, which a file may have from anywhere, and fingerprint."""
+    """Name and fingerprint of a model. The name is escaped, because a file may come from anywhere."""
     return f"{visible(model.name)} ({fingerprint_shown(model.fingerprint)})"
 
 
 def chosen(models: Sequence[Model], wanted: str | None) -> tuple[Model, ...]:
-    """The models that a user means by a name, or by the beginning of a fingerprint; None means all.
+    """The models with this name, or with a fingerprint that begins so; None means all.
 
-    A name may belong to several: a model that has changed keeps its name. CacheError where there is none, and where
-    the beginning of a fingerprint is that of several.
+    A name may belong to several models, because a changed model keeps its name. Raises CacheError if there is no such
+    model, or if several fingerprints begin so.
     """
     if wanted is None:
         return tuple(models)
@@ -347,7 +347,7 @@ def chosen(models: Sequence[Model], wanted: str | None) -> tuple[Model, ...]:
     )
     if len(fitting) > 1:
         several = ", ".join(fingerprint_shown(model.fingerprint) for model in fitting)
-        raise CacheError(f"{wanted!r} is the beginning of several fingerprints: {several}", hint="write more of it")
+        raise CacheError(f"{wanted!r} begins several fingerprints: {several}", hint="write more of the fingerprint")
     if not fitting:
         known = ", ".join(model_shown(model) for model in models)
         raise CacheError(

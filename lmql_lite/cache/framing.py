@@ -1,7 +1,7 @@
-"""Bytes around records in a file. A `.tokens` file is a sequence of frames, each with one record, and nothing else.
+"""Framing of records. A `.tokens` file is a sequence of frames with one record each, and nothing else.
 
-Frames do not depend on their place, so files are joined by writing one after the other. A payload never holds the mark
-that begins and ends a frame: after damage, the next mark with a right checksum goes on.
+Frames do not depend on their place, so files can be concatenated. A payload never contains the mark that begins and
+ends a frame: after damage, reading goes on at the next mark with a valid checksum.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ VERSION = 2
 MAX_PAYLOAD_BYTES = 2**28
 ADDRESS_BYTES = 16
 RECORD = 1
-"""Kind of the frames that hold a record. Other kinds belong to later versions and are stepped over."""
+"""Kind of the frames that hold a record. Frames of other kinds are from later versions and are skipped."""
 
-_MAGIC = b"\x93tokens"  # no text begins so
+_MAGIC = b"\x93tokens"  # no text begins with these bytes
 MARK = _MAGIC + bytes([VERSION])
 _VERSION_1 = _MAGIC + b"\n"
 _HEAD = struct.Struct("<8sBI16s")  # mark, kind, payload bytes, address
 _CHECKSUM = struct.Struct("<I")
 HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 FRAME_BYTES = HEAD_BYTES + len(MARK)
-"""Bytes of a frame beside its payload: a file whose beginning is lost still ends with the mark."""
+"""Bytes of a frame without its payload. The mark at the end identifies a file whose beginning is lost."""
 _CHUNK = 2**20
 
 
 class FrameError(CacheError):
-    """The bytes or the columns of a record are not what they should be."""
+    """The bytes or the columns of a record are invalid."""
 
 
 class LogFrame(NamedTuple):
-    """A record's address and bytes; `payload` is None where the bytes are damaged."""
+    """A record's address and bytes; `payload` is None if the bytes are damaged."""
 
     address: bytes
     payload: bytes | None
@@ -44,12 +44,12 @@ class LogFrame(NamedTuple):
 
 
 def address_of(payload: bytes) -> bytes:
-    """Address of a record, by which others hang on it: a digest of its bytes."""
+    """Address by which other records refer to a record: a digest of its bytes."""
     return hashlib.sha256(payload).digest()[:ADDRESS_BYTES]
 
 
 def frame_bytes(payload: bytes, kind: int = RECORD) -> bytes:
-    """The frame of a payload. FrameError where no frame can hold it."""
+    """The frame of a payload. Raises FrameError if no frame can hold it."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise FrameError("the record is too long")
     if MARK in payload:
@@ -59,7 +59,7 @@ def frame_bytes(payload: bytes, kind: int = RECORD) -> bytes:
 
 
 class FrameSpan(NamedTuple):
-    """A frame and the bytes it takes in the file, `start` to `end`."""
+    """A frame and its bytes in the file, from `start` to `end`."""
 
     start: int
     end: int
@@ -68,13 +68,13 @@ class FrameSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Frames in a stretch of the file, damaged bytes between them, and where the tail begins."""
+    """Frames in a part of the file, damaged bytes between them, and the beginning of the tail."""
 
     places: tuple[FrameSpan, ...]
     gaps: tuple[tuple[int, int], ...]
     end: int
     torn: bool
-    """The tail is the beginning of a frame: a write that still goes on or was cut short. Else it is empty or damage."""
+    """True if the tail is an incomplete frame: a write in progress, or one cut short. Else it is empty or damage."""
 
 
 def scan(data: bytes, base: int) -> Scan:
@@ -121,9 +121,9 @@ def _next_frame(data: bytes, at: int, base: int) -> int | None:
 
 
 def check_format(file: IO[bytes], name: object) -> None:
-    """CacheError unless the open file is empty, or recognisable as a `.tokens` file of this version.
+    """Raises CacheError unless the open file is empty or a `.tokens` file of this version.
 
-    A file is recognised by a mark anywhere in it: where its beginning is damaged, the rest is still read.
+    A mark anywhere identifies a file, so that the rest of a file with a damaged beginning is still read.
     """
     file.seek(0)
     beginning = data = file.read(_CHUNK) or b""
@@ -142,6 +142,6 @@ def check_format(file: IO[bytes], name: object) -> None:
     if beginning.startswith(_MAGIC):
         raise CacheError(f"{name} was written by a newer lmql-lite", hint="update lmql-lite, or name another file")
     raise CacheError(
-        f"{name} is not a .tokens file, or nothing in it can be recognised",
-        hint="it was left as it is; name another file for the cache, or remove this one to begin anew",
+        f"{name} is not a .tokens file, or is damaged beyond recognition",
+        hint="it was not changed; name another file for the cache, or remove this one",
     )

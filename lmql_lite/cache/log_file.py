@@ -1,8 +1,8 @@
-"""One `.tokens` file, blocking: who may open it, how it is read, locked, appended to and replaced (D19).
+"""Log file: opens, reads, locks, appends to and replaces one `.tokens` file, blocking (D19).
 
-Knows frames, not what they say. Three rules keep it safe at every byte. Only the holder of the lock writes, at the
-end, with one write a frame. What was whole once is never cut: only the torn beginning of a frame is, and other damage
-is left where it is and stepped over. And before a reader goes on it looks whether the file still is the one it read.
+It handles frames, not their contents. Three rules keep the file safe. Only the holder of the lock writes, at the end,
+with one write per frame. Complete frames are never cut: only an incomplete frame at the end is, and other damage is
+skipped and left in place. Before it reads on, a reader checks that the file is still the one that it read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lmql_lite.store.atomic_file import sync_folder
 from lmql_lite.store.file_lock import try_lock, unlock
 
 Admit = Callable[[Sequence[LogFrame], bool], bool]
-"""Takes frames that others appended, and whether they are the beginning of another file than was read before. True
-where all of them can be used."""
+"""Function that takes frames which others appended, and a flag that they begin another file. Returns True if all frames
+are usable."""
 Payloads = Callable[[], Generator[bytes, None, None]]
-"""Payloads to write: the next one is asked for when the one before is written."""
+"""Payloads to write; each is requested after the one before is written."""
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 LOCK_SECONDS = 30.0
@@ -35,18 +35,18 @@ LOCK_SECONDS = 30.0
 
 
 class LogFile:
-    """A reader's and writer's place in the file. Safe for threads: one call at a time, the others wait.
+    """Reader and writer of the file, with its position. Safe for threads: one call at a time, the others wait.
 
-    Refused with a CacheError, and left as they are: what is not a `.tokens` file, or one of a newer format; a
-    directory, device, pipe or socket; a link that leads nowhere; a path whose folder is missing; a file that may not be
-    read. A link to a file is followed. An empty file becomes a `.tokens` file with the first append.
+    These raise a CacheError and are not changed: a file that is not a `.tokens` file or has a newer format; a
+    directory, device, pipe or socket; a link that leads nowhere; a path whose folder is missing; a file without read
+    permission. A link to a file is followed. An empty file becomes a `.tokens` file at the first append.
 
-    With a notice and without keeping anything: a file or folder that may not be written (what is there is read), a full
-    disk, a file system without locks, a lock that another process holds for `LOCK_SECONDS`, a file that was replaced by
-    something else while it was open. With a notice and without what cannot be read: damage of any kind. A file that was
-    removed is made anew by the next append; one that was replaced is opened anew.
+    These give a notice, and new entries are not kept: a file or folder without write permission (existing entries are
+    read), a full disk, a file system without locks, a lock that another process holds for `LOCK_SECONDS`, an open file
+    that is replaced by something else. Damage of any kind gives a notice, and damaged entries are misses. A removed
+    file is created again by the next append; a replaced file is opened again.
 
-    With `durable` each write is synced before it counts, so that all outlives a power cut (S34).
+    With `durable` each write is synced before it counts, so that it survives a power failure (S34).
     """
 
     def __init__(self, path: Path, *, durable: bool) -> None:
@@ -59,15 +59,15 @@ class LogFile:
         self._closed = False
         self._unseen: list[LogFrame] = []
         self._is_other = False
-        """The unseen frames are those of another file than was read before."""
+        """True if the unseen frames belong to another file than the one read before."""
         self._position = self._end = 0
-        """Bytes that were read, and the offset at which the holder of the lock may write."""
+        """Number of bytes read, which is also the offset at which the holder of the lock may write."""
         self._last_head: tuple[int, bytes] = (0, b"")
 
     def open(self) -> None:
-        """Opens or makes the file. Does nothing where it was closed before that.
+        """Opens or creates the file. Does nothing if it was closed before.
 
-        CacheError where the file is not ours to use.
+        Raises CacheError if the file cannot be used.
         """
         with self._guard:
             if self._closed:
@@ -84,17 +84,18 @@ class LogFile:
                 raise
 
     def follow(self, admit: Admit) -> None:
-        """Reads what others appended; nothing, and a notice, where it cannot be read."""
+        """Reads frames that others appended. If that fails, adds a notice and reads nothing."""
         with self._guard:
             try:
                 if self._is_current(create=False):
                     self._look()
             except (OSError, CacheError) as error:
-                self._note(f"cannot be read any more ({reason(error)})")
+                self._note(f"can no longer be read ({reason(error)})")
             self._show(admit)
 
     def append(self, admit: Admit, payloads: Payloads) -> bool:
-        """Reads what others appended, then writes frames behind it, one write each. False where one is not kept."""
+        """Reads frames that others appended, then writes frames after them, one write each. False if one is not
+        kept."""
         with self._guard, self._locked() as held:
             if not held:
                 return False
@@ -103,9 +104,9 @@ class LogFile:
                 return self._write(generated)
 
     def rewrite(self, admit: Admit, payloads: Payloads) -> bool:
-        """Like `append`, but the frames take the place of all others, and are asked for before any is written.
+        """Like `append`, but the frames replace all others, and all are requested before any is written.
 
-        A crash leaves the old file whole, and a hidden file that the next one removes.
+        A crash leaves the old file complete, and a hidden file that the next rewrite removes.
         """
         with self._guard, self._locked() as held:
             if not held:
@@ -134,14 +135,15 @@ class LogFile:
     # -- opening
 
     def _opened(self) -> FileIO | None:
-        """The file, read-only if need be (`writable` then says so); None where it is missing and cannot be made."""
+        """The file, opened read-only if necessary; None if it is missing and cannot be created."""
         file, self.writable = open_file(self._path, self._given)
         if not self.writable:
-            self._note(f"may not be {'made' if file is None else 'written'}: nothing new will be kept")
+            self._note(f"cannot be {'created' if file is None else 'written'}: new entries are not kept")
         return file
 
     def _is_current(self, *, create: bool) -> bool:
-        """True where there is a file to read. Opens anew where another one took its place, or where `create` asks."""
+        """True if there is a file to read. Opens it again if another file replaced it, or with `create` if it is
+        missing."""
         if self._closed:
             raise ValueError("the tokens file is closed")
         try:
@@ -173,7 +175,7 @@ class LogFile:
     # -- reading
 
     def _look(self) -> int:
-        """Reads what is new into `_unseen`. Returns the file's size, or less: what follows is a torn frame."""
+        """Reads new frames into `_unseen`. Returns the file's size without an incomplete frame at the end."""
         size = self._size()
         start, head = self._last_head
         if size < self._position or self._bytes(start, len(head)) != head:  # overwritten in place
@@ -193,7 +195,7 @@ class LogFile:
         return found.end if found.torn else size
 
     def _note_damage(self) -> None:
-        self._note("is damaged; what cannot be read is asked for again (lq cache verify says where)")
+        self._note("is damaged; unreadable entries are asked for again (lq cache verify lists the places)")
 
     def _size(self) -> int:
         return os.fstat(self._open_file.fileno()).st_size
@@ -218,13 +220,13 @@ class LogFile:
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Holds the lock with everything read and the end in order. False, with a notice, where that cannot be."""
+        """Holds the lock with everything read and the end repaired. Yields False, with a notice, if that fails."""
         file = None
         try:
             file = self._lock()
             held = file is not None and self._mend()
         except (OSError, CacheError) as error:
-            self._note(f"cannot be used any more, nothing new will be kept ({reason(error)})")
+            self._note(f"can no longer be used, new entries are not kept ({reason(error)})")
             held = False
         try:
             yield held
@@ -245,14 +247,14 @@ class LogFile:
                 if not file.closed:
                     unlock(file)
             elif time.monotonic() > deadline:
-                self._note("another process keeps it locked: nothing new was kept")
+                self._note("is locked by another process: new entries were not kept")
                 return None
             else:
                 time.sleep(random.uniform(0.0002, 0.002))
         return None
 
     def _mend(self) -> bool:
-        """Reads all that is new; cuts a torn frame; steps over any other damage."""
+        """Reads new frames, cuts an incomplete frame at the end, and skips other damage."""
         end, size = self._look(), self._size()
         if end < size:
             self._open_file.truncate(end)
@@ -262,7 +264,7 @@ class LogFile:
         return True
 
     def _put(self, data: bytes, position: int) -> None:
-        """Writes all or nothing, as far as that can be said without a crash. OSError where the disk is full."""
+        """Writes everything or nothing, unless the process crashes. Raises OSError if the disk is full."""
         file = self._open_file
         file.seek(position)
         rest = memoryview(data)
@@ -286,10 +288,10 @@ class LogFile:
                 self._last_head = (self._end, frame[:HEAD_BYTES])
                 self._position = self._end = self._end + len(frame)
         except FrameError as error:
-            self._note(f"cannot hold what was learned last, which is not kept ({error.message})")
+            self._note(f"cannot hold the latest entries, which are not kept ({error.message})")
             return False
         except OSError as error:
-            self._note(f"cannot be written, nothing new will be kept ({reason(error)})")
+            self._note(f"cannot be written, new entries are not kept ({reason(error)})")
             return False
         return True
 
@@ -299,7 +301,7 @@ class LogFile:
         beside = self._path.with_name(f".{self._path.name}.rewrite")
         fresh, is_there, why = LogFile(beside, durable=True), False, ""
         try:
-            beside.unlink(missing_ok=True)  # left by a crash: whoever makes one holds the lock
+            beside.unlink(missing_ok=True)  # left by a crash, since its writer would hold the lock
             fresh.open()
             if fresh.append(lambda *_: True, lambda: (payload for payload in made)):
                 os.chmod(beside, stat.S_IMODE(os.fstat(self._open_file.fileno()).st_mode))
@@ -313,38 +315,40 @@ class LogFile:
                 with suppress(OSError):
                     beside.unlink(missing_ok=True)
         if not is_there:
-            self._note(f"could not be rewritten beside itself{why}, and stays as it is")
+            self._note(f"could not be rewritten{why}, and is unchanged")
             return False
         sync_folder(self._path.parent)
         return True
 
     def _take_place_of(self, fresh: LogFile, beside: Path) -> None:
-        """Renames `beside` to the path. Continues in it, or opens the path anew where Windows had both closed first.
+        """Renames `beside` to the path, and continues in it. Windows must close both files first, and opens the path
+        again.
 
-        Raises OSError where it cannot be renamed: on Windows also while another process has the file open.
+        Raises OSError if the rename fails, on Windows also while another process has the file open.
         """
         try:
             os.replace(beside, self._path)
-        except PermissionError:  # Windows renames no open file, and replaces none
+        except PermissionError:  # Windows neither renames nor replaces open files
             fresh.close()
             self._open_file.close()
             self._file = None
             self._start_over()
             os.replace(beside, self._path)
         else:
-            self._open_file.close()  # and so unlocked: whoever waits for it sees that the path names another one
+            self._open_file.close()  # this unlocks it; a waiting process then sees that the path names another file
             self._file, self._position, self._end, self._last_head = (
                 fresh._file, fresh._position, fresh._end, fresh._last_head
             )  # fmt: skip
 
 
 def open_file(path: Path, given: Path) -> tuple[FileIO | None, bool]:
-    """The file, made where it is missing, and whether it may be written; None where it is missing and cannot be made.
+    """The file, created if it is missing, and True if it is writable; None if it is missing and cannot be created.
 
-    `given` is how its user calls it. CacheError for what is no file, and where it may not even be read.
+    `given` is the user's name of the file. Raises CacheError for a path that is not a file, and for one without read
+    permission.
     """
     if not path.parent.is_dir():
-        raise CacheError(f"{given}: its folder does not exist", hint=f"make it: mkdir -p {path.parent}")
+        raise CacheError(f"{given}: its folder does not exist", hint=f"create it: mkdir -p {path.parent}")
     if given.is_symlink() and not path.exists():
         raise CacheError(f"{given} is a link that leads nowhere", hint="remove it, or name another file")
     exists = path.exists()
@@ -374,7 +378,7 @@ def _regular(descriptor: int, mode: str, given: Path) -> FileIO:
 
 
 def reason(error: Exception) -> str:
-    """As the end of a sentence."""
+    """The reason of an error, as the end of a sentence."""
     if isinstance(error, CacheError):
         return error.message
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,6 +1,5 @@
-"""Entries of a tree in memory, bounded in bytes: those of the node that was used longest ago go first (S9); and its
-last long paths, so that texts with one beginning walk only what is new of them; and the count of nodes that are at
-hand."""
+"""Entries of a tree in memory, bounded in bytes and evicted by least recent use of their nodes (S9). Also recent long
+paths, so that texts with a common beginning walk only their new part, and reference counts of nodes."""
 
 from __future__ import annotations
 
@@ -16,36 +15,36 @@ from lmql_lite.cache.top_k import TopK
 from lmql_lite.tokens import common_length
 
 SCORES_BYTES, ANSWER_BYTES = 600, 650
-"""Memory of Python's objects: of scores beside the numbers themselves, and of an answer."""
+"""Memory of Python's objects: of scores without their numbers, and of an answer."""
 NODE_BYTES = 48
-"""Memory of a node at most, with its places in the tables."""
+"""Maximum memory of a node with its places in the tables."""
 
 
 class MemoryEntries:
-    """Entries by node. `shortened` is called where only the top k is left of scores.
+    """Entries by node. `shortened` is called when scores are reduced to their top k.
 
-    A whole row becomes its top-k entry first, and goes round once more; next time all entries of that node go. Nodes on
-    the way to a pin are passed over; where there are no others, rows above the pinned nodes become top-k entries, and
-    no more than that. What was written last always stays.
+    Eviction first reduces a whole row to its top-k entry and moves the node to the end of the queue; the next time it
+    drops all entries of that node. Nodes on the path to a pin are skipped. If there are no others, rows above pinned
+    nodes are reduced to top-k entries, but not dropped. The latest entries always stay.
     """
 
     def __init__(self, nodes: NodeTable, max_bytes: int, shortened: Callable[[int, ScoreEntry], None]) -> None:
         self.scores: dict[int, ScoreEntry] = {}
         self.answers: dict[int, dict[Question, Answer]] = {}
         self._nbytes = 0
-        """Of the entries."""
+        """Memory of the entries."""
         self.max_bytes = max_bytes
         self._nodes = nodes
         self._shortened = shortened
-        self._spare: OrderedDict[int, None] = OrderedDict()  # whose entries may go, the longest unused first
+        self._spare: OrderedDict[int, None] = OrderedDict()  # evictable nodes, least recently used first
         self._whole = 0
-        """Whole rows among the scores: only they can become less."""
+        """Whole rows among the scores, which can be reduced to their top k."""
         self._pins: dict[int, int] = {}
-        self._pinned: dict[int, int] = {}  # on the way to a pin: pins here, and children that are in this table
+        self._pinned: dict[int, int] = {}  # nodes on the path to a pin: pins here, and children in this table
 
     @property
     def nbytes(self) -> int:
-        """Of the entries, and of the nodes that no file holds."""
+        """Memory of the entries, and of the nodes that no file holds."""
         return self._nbytes + NODE_BYTES * self._nodes.loose
 
     def use(self, node: int) -> None:
@@ -53,7 +52,7 @@ class MemoryEntries:
             self._spare.move_to_end(node)
 
     def add_scores(self, node: int, entry: ScoreEntry) -> None:
-        node = int(node)  # a key that keeps no node
+        node = int(node)  # a plain int does not keep the node
         before = self.scores.get(node)
         if before is not None:
             self._count(before, -1)
@@ -62,7 +61,7 @@ class MemoryEntries:
         self._keep(node)
 
     def add_above_pin(self, entries: Iterable[tuple[int, ScoreEntry]]) -> None:
-        """Scores at nodes that lead to a pin, and of which nothing is known: none of them goes for the rest of them."""
+        """Adds scores at nodes on the path to a pin that have no entries. None of them is evicted for the others."""
         for node, entry in entries:
             self.scores[node] = entry
             self._count(entry, 1)
@@ -75,7 +74,7 @@ class MemoryEntries:
         self._keep(node)
 
     def drop(self, nodes: Iterable[int]) -> None:
-        """Forgets all entries of these nodes."""
+        """Removes all entries of these nodes."""
         for node in nodes:
             self._spare.pop(node, None)
             self._drop(node)
@@ -90,7 +89,7 @@ class MemoryEntries:
     # pins
 
     def is_pinned(self, node: int) -> bool:
-        """True for a node on the way to a pin."""
+        """True for a node on the path to a pin."""
         return node in self._pinned
 
     def pin(self, node: int) -> None:
@@ -99,13 +98,13 @@ class MemoryEntries:
         while node >= ROOT:
             count = self._pinned.get(node, 0)
             self._pinned[node] = count + 1
-            if count:  # so is all above: a run that moves on pins one node
+            if count:  # all nodes above are pinned too, so a run that moves on pins one node
                 return
             self._spare.pop(node, None)
             node = self._nodes.parent(node)
 
     def unpin(self, node: int) -> None:
-        """Raises ValueError where there is no pin."""
+        """Removes one pin. Raises ValueError if there is none."""
         if node not in self._pins:
             raise ValueError(f"node {node} is not pinned")
         node = int(node)
@@ -126,7 +125,7 @@ class MemoryEntries:
     # room
 
     def drop_spare(self) -> None:
-        """Drops the entries of spare nodes for which there is no room."""
+        """Evicts entries of unpinned nodes until the rest fits."""
         most = self.max_bytes - NODE_BYTES * self._nodes.loose
         while self._nbytes > most and self._spare:
             node = next(iter(self._spare))
@@ -139,16 +138,16 @@ class MemoryEntries:
     def make_room(self, newest: int | None = None) -> None:
         self.drop_spare()
         if self._whole and self._nbytes > self.max_bytes - NODE_BYTES * self._nodes.loose:
-            self.shorten_rows(newest)  # all at once, so that this is not done for every row
+            self.shorten_rows(newest)  # all rows at once, to avoid this for every new row
 
     def shorten_rows(self, newest: int | None = None) -> None:
-        """Makes all rows their top-k entries, but the newest and those that a run asks for."""
+        """Reduces all rows to their top-k entries, except the newest and those that a run asks for."""
         for node in self.scores:
             if node not in self._pins and node != newest:
                 self._shorten(node)
 
     def _keep(self, node: int) -> None:
-        """Keeps what was written here, whatever has to go for it."""
+        """Keeps the entry just written here, and evicts others for it."""
         spare = self._spare
         if self._nbytes > self.max_bytes - NODE_BYTES * self._nodes.loose:
             spare.pop(node, None)
@@ -167,7 +166,7 @@ class MemoryEntries:
             self._nbytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
 
     def _shorten(self, node: int) -> bool:
-        """Makes whole scores their top-k entry; False where there are none."""
+        """Reduces whole scores to their top-k entry. Returns False if there are none."""
         entry = self.scores.get(node)
         if entry is None or isinstance(entry.scores, TopK):
             return False
@@ -185,14 +184,14 @@ class MemoryEntries:
 
 
 WAITING = 1000
-"""Nodes that were let go of, and are counted at once."""
+"""Number of released references that are applied at once."""
 
 
 class NodeReferences:
-    """Counts the `Node` objects of one tree: the number of a node with such an object is not reused.
+    """Reference counts of the `Node` objects of one tree. The number of a node with a living object is not reused.
 
-    A run has its nodes in many places (steps of its path, requests in flight, drafts). All of them keep the object that
-    the tree gave, so that no code has to say when a node is not needed any more. One thread at a time may be here.
+    A run holds nodes in many places (steps of its path, requests in flight, drafts). All of them keep the tree's
+    object, so that no code has to release a node explicitly. Only one thread at a time may use this.
     """
 
     def __init__(self) -> None:
@@ -201,7 +200,7 @@ class NodeReferences:
         self._class = _counted(self._gone)
 
     def new(self, node: int) -> Node:
-        """An object for this number; while it lives, the node stays."""
+        """A `Node` for this number. While it lives, the node stays."""
         counts = self._counts
         counts[node] = counts.get(node, 0) + 1
         if len(self._gone) > WAITING:
@@ -224,25 +223,25 @@ class NodeReferences:
 
 
 def _counted(gone: deque[int]) -> type[Node]:
-    """A class for each tree, so that an object is a number and nothing else: every token of every run is one."""
+    """`Node` class of one tree. Objects hold only a number, because every token of every run is one."""
 
     class CountedNode(Node):
         __slots__ = ()
 
         def __del__(self) -> None:
-            gone.append(int(self))  # on any thread and at any moment, so that no lock may be waited for
+            gone.append(int(self))  # runs on any thread at any moment, so it must not wait for a lock
 
     return CountedNode
 
 
 PATHS = 4
 LEAST, MOST = 256, 65_536
-"""Tokens of a path that is kept: walking fewer is quick, and more would keep too many nodes."""
+"""Bounds on the tokens of a kept path: shorter ones are fast to walk, longer ones would keep too many nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecentPath:
-    """Nodes to which each of the tokens leads, from `start` on."""
+    """The nodes of a path: each token's node, from `start` on."""
 
     start: int
     tokens: Sequence[int]
@@ -250,15 +249,15 @@ class RecentPath:
 
 
 class RecentPaths:
-    """Extends a tree by many tokens. A path that is kept is pinned, so that its nodes stay, and so that a run that
-    stands below it pins only what lies between."""
+    """Extends a tree by many tokens at once. A kept path is pinned, so that its nodes stay, and so that a run below it
+    pins only the nodes between."""
 
     def __init__(self, nodes: NodeTable, entries: MemoryEntries) -> None:
         self._nodes, self._entries = nodes, entries
         self._paths: list[RecentPath] = []
 
     def extend(self, node: int, tokens: Sequence[int]) -> int:
-        """The node after the last token; nodes are added where they are missing."""
+        """The node after the last token. Missing nodes are added."""
         extend = self._nodes.extend
         if not LEAST <= len(tokens) <= MOST:
             for token in tokens:

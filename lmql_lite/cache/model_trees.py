@@ -1,5 +1,5 @@
-"""A token tree for each model, in memory or joined to a file: entries of the file are read into them, new ones are
-written to it."""
+"""Token trees of models, in memory or joined to a file: entries of the file are read into the trees, and new ones are
+written to the file."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from lmql_lite.cache.top_k import TopK
 
 
 def open_log(path: str | os.PathLike[str], *, durable: bool) -> LogFile | RedisLog:
-    """Log that a path or a URL names, not opened yet."""
+    """The log at a path or URL, not opened yet."""
     if is_redis_url(path):
         return RedisLog(str(path), durable=durable)
     return LogFile(Path(path), durable=durable)
 
 
 class ModelTrees:
-    """A token tree for each model. Runs of several threads and event loops may share them.
+    """Token trees, one per model. Runs of several threads and event loops may share them.
 
-    Without a file only memory holds them. `max_bytes` bounds what each tree has that the file does not hold: entries,
-    and nodes on the way to none of its entries. With `reads_only` nothing is saved. `runs` numbers the runs on these
-    trees (S31); `clock` gives the time at which entries are written.
+    Without a file they are only in memory. `max_bytes` bounds the part of each tree that the file does not hold: its
+    entries, and nodes that lead to none of the file's entries. With `reads_only` nothing is saved. `runs` numbers the
+    runs on these trees (S31); `clock` returns the time at which entries are written.
 
-    Reading and writing a file is one trip to a thread: what must happen under its lock happens even if the caller is
-    cancelled, and neither reading nor decoding holds up the event loop. One thread at a time does it for all callers.
+    Reading and writing the file is one job on a thread. It completes under the file's lock even if the caller is
+    cancelled, and does not block the event loop. One thread at a time works for all callers.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ModelTrees:
         self.max_bytes = max_bytes
         self.has_file = file is not None
         self.notices: Sequence[str] = () if file is None else file.notices
-        """Notices of the file so far: sentences for the user."""
+        """Notices of the file so far, as sentences for the user."""
         self.runs = itertools.count(1)
         self._file = file
         self._records = file is not None and not reads_only
@@ -72,22 +72,22 @@ class ModelTrees:
         durable: bool = False,
         reads_only: bool = False,
     ) -> ModelTrees:
-        """The trees of a file, which is made where it is missing; `follow` reads it. With `durable` all that is saved
-        outlives a power cut. CacheError where the file is not ours to use (see `LogFile`)."""
+        """The trees of a file, which is created if it is missing; `follow` reads it. With `durable` saved entries
+        survive a power failure. Raises CacheError if the file cannot be used (see `LogFile`)."""
         file = open_log(path, durable=durable)
         try:
             await wrap(file.open)()
-        except asyncio.CancelledError:  # it may be at work in its thread: there it is closed, by whichever comes second
+        except asyncio.CancelledError:  # the thread may still be opening it, and then closes it
             asyncio.get_running_loop().run_in_executor(None, file.close)
             raise
         trees = ModelTrees(max_bytes, file, clock, reads_only=reads_only)
-        finalize(trees, file.close)  # for an owner that goes away without an event loop
+        finalize(trees, file.close)  # for an owner that is freed without an event loop
         return trees
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> ModelTrees:
-        """The trees of a file as it is now, read at once and for good: nothing is followed or saved. CacheError as in
-        `open`."""
+        """The trees of a file in its present state. They neither follow the file nor save to it. Raises CacheError as
+        in `open`."""
         file = LogFile(Path(path), durable=False)
         trees = ModelTrees(MAX_BYTES, file, reads_only=True)
         file.open()
@@ -106,17 +106,17 @@ class ModelTrees:
         return tree
 
     async def follow(self) -> None:
-        """Reads what other processes wrote since the last look."""
+        """Reads entries that other processes wrote since the last call."""
         if self._file is not None:
             await wrap(self._file.follow)(self._admit)
 
     async def save(self, fingerprint: str, name: str, vocabulary_size: int) -> bool:
-        """Writes the dirty entries of a model's tree. True once the file holds them (S34); entries that cannot be
-        written now are never written."""
+        """Writes the dirty entries of a model's tree. Returns True once the file holds them (S34). Entries that cannot
+        be written now are never written."""
         if self._file is None:
             return True
         tree = self.tree(fingerprint)
-        if not (tree.is_dirty or self._is_writing):  # else another run writes them: wait for it
+        if not (tree.is_dirty or self._is_writing):  # otherwise another run is writing them, and this one waits for it
             return True
         model = Model(fingerprint, name, vocabulary_size)
         kept: bool = await wrap(self._file.append)(self._admit, partial(self._payloads, model, tree))
@@ -145,10 +145,10 @@ class ModelTrees:
         return is_whole
 
     def _payloads(self, model: Model, tree: TokenTree) -> Generator[bytes, None, None]:
-        """Records of the dirty entries. They are read from the file from now on where memory has no room for them."""
+        """Payloads of the dirty entries, which are read from the file once memory evicts them."""
         self._is_writing = True
         try:
-            dirty = tree.take_dirty()  # only now: entries that the file has just superseded are not written
+            dirty = tree.take_dirty()  # taken late, so that entries which the file has just superseded are not written
             index, everything = self._reader.index(model.fingerprint), _columns(dirty)
             written = np.full(len(everything), int(self._clock()))
             for place, time_then in enumerate(tree.stale_times(everything.nodes)):

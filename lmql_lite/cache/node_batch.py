@@ -1,6 +1,6 @@
-"""Entries of nodes to be added at once: what hangs on what, which of them are equal, in what order they are added.
+"""Batches of nodes to add at once: their parents, their duplicates, and the order in which they are added.
 
-`above[i]` is a node, or `~j` for the node of entry `j`, which stands before.
+`above[i]` is a node, or `~j` for the node of an earlier entry `j`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _WIDE = 48
-"""Levels with fewer entries are quicker one by one: a vectorised level costs about 60 us, an entry alone 1.3 us."""
+"""Minimum entries of a vectorised level: a level costs about 60 us, a single entry 1.3 us."""
 _ROUNDS = 4
-"""Rounds in which equal entries are looked for all at once: each time, those below the ones found before."""
+"""Vectorised rounds in the search for equal entries; each finds those below the ones found before."""
 
 
 def checked(parents: ArrayLike, tokens: ArrayLike, known: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -21,7 +21,7 @@ def checked(parents: ArrayLike, tokens: ArrayLike, known: int) -> tuple[NDArray[
     if above.ndim != 1 or above.shape != ids.shape:
         raise ValueError(f"parents of shape {above.shape} and tokens of shape {ids.shape} are not a list of entries")
     if not all(numbers.size == 0 or np.issubdtype(numbers.dtype, np.integer) for numbers in (above, ids)):
-        raise ValueError("parents and tokens are integers")
+        raise ValueError("parents and tokens must be integers")
     above, ids = np.ascontiguousarray(above, dtype=np.int64), np.ascontiguousarray(ids, dtype=np.int64)
     wrong = np.flatnonzero((above >= known) | (~above >= np.arange(len(above))))
     if wrong.size:
@@ -33,8 +33,8 @@ def checked(parents: ArrayLike, tokens: ArrayLike, known: int) -> tuple[NDArray[
 
 
 def levels(above: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Number of entries of the same call above each entry. Chains, each entry below the last one, are followed in steps
-    that double."""
+    """Number of entries of the batch above each entry. Chains, in which each entry is below the last, are followed in
+    doubling steps."""
     places = np.arange(len(above))
     begins = above != -places  # ~(place - 1)
     begins[:1] = True
@@ -53,9 +53,10 @@ def levels(above: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def stretches(levels_of: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.intp], bool]]:
-    """Entries from above, and whether they are one wide level; narrow levels wait for the next wide one."""
+    """Entries in order of their levels, with True for one wide level; narrow levels are collected up to the next wide
+    one."""
     widths = np.bincount(levels_of).tolist()
-    # numpy sorts short integers by radix, ten times as quickly
+    # numpy sorts short integers by radix, ten times as fast
     order = np.argsort(levels_of.astype(np.uint16) if len(widths) <= 2**16 else levels_of, kind="stable")
     begin = end = 0
     for width in widths:
@@ -71,9 +72,9 @@ def stretches(levels_of: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.intp], 
 
 
 def merged(above: NDArray[np.int64], ids: NDArray[np.int64], known: int) -> NDArray[np.intp] | None:
-    """The first equal entry of each entry, which may be itself. None where finding them would take long.
+    """The first equal entry of each entry, which may be itself. None if the search would take long.
 
-    Equal entries have the same parent: most entries are alone below theirs, and are not looked at twice.
+    Equal entries have the same parent. Most entries are the only ones below their parent, and are not compared.
     """
     entries = np.arange(len(above))
     stands_for = entries.copy()
@@ -91,6 +92,6 @@ def merged(above: NDArray[np.int64], ids: NDArray[np.int64], known: int) -> NDAr
         if len(firsts) == len(some):
             return stands_for
         stands_for[some] = some[firsts[which.reshape(-1)]]
-        stands_for = stands_for[stands_for]  # who stood for others may stand behind an earlier one now
+        stands_for = stands_for[stands_for]  # a representative may now have an earlier one itself
         left = stands_for == entries
     return None

@@ -1,4 +1,4 @@
-"""The structure of a token tree: nodes as columns, children found through one table. Knows no entries and no locks."""
+"""Structure of a token tree: nodes as columns, with one hash table of children. It has no entries and no locks."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from lmql_lite.cache.sampling import mix
 
 ROOT: int = 0
 
-# Where the table begins to look for a child: what is left of the high bits of this sum. Both factors stay below 2**30,
-# so that the sum of two products is below 2**62 and the same in Python's integers and in int64.
+# The search for a child begins at a slot from the high bits of this sum. Both factors are below 2**30, so that the sum
+# of two products is below 2**62, and equal in Python's integers and in int64.
 _PARENT_FACTOR = 668_265_263
 _TOKEN_FACTOR = 374_761_393
 _LOW_BITS = 13
 _ROOM = 1.55
-"""Places of the table for a node at least; and it grows by a quarter, so that there are seldom many more."""
+"""Minimum slots of the table per node. The table grows by a quarter, so that there are seldom many more."""
 
 _AT_ONCE = 65_536
-"""Nodes that are entered into a grown table together."""
+"""Number of nodes entered into a grown table at once."""
 
 _USED, _LOGGED = 1, 2
 
 _MANY = 1000
-"""Fewer entries are not worth a look whether all of them are new."""
+"""Minimum entries of a batch that is checked for containing only new nodes."""
 
 
 class NodeTable:
-    """Parent, token, first child, next and previous sibling (int32) and marks of each node: 21 bytes, and up to 2 that
-    are reserved for the next nodes; another 8 for the hash of its path (uint64) once it is asked for.
+    """Columns of nodes: parent, token, first child, next and previous sibling (int32) and marks take 21 bytes per node,
+    and up to 2 are reserved for new nodes. The hash of the path (uint64) takes 8 more once it is asked for.
 
-    The table adds 6 to 8: an open-addressed hash table of node numbers (linear probing, at most 2 in 3 places taken, 0
-    is free since the root is not a child), which finds the child by a token in about two looks however many siblings
-    it has, and many children in a few numpy steps. The chains list children.
+    The hash table of node numbers adds 6 to 8 bytes. It has open addressing with linear probing, is at most two thirds
+    full, and marks free slots with 0, since the root is not a child. It finds the child by a token in about two probes,
+    whatever the number of siblings, and many children in a few numpy steps. The sibling chains list children.
 
-    The number of a node that was removed is given to another one. One thread at a time finds, adds and removes, which
-    the owner sees to; the path of a node that stays may be read meanwhile.
+    The number of a removed node is reused. The owner ensures that one thread at a time finds, adds and removes; the
+    path of an existing node may be read meanwhile.
     """
 
     def __init__(self) -> None:
@@ -54,21 +54,21 @@ class NodeTable:
         self._table = array("i", bytes(4 * 61))
         self._free = array("i")
         self.loose = 0
-        """Nodes that no file holds."""
+        """Number of nodes that no file holds."""
         self.reused = 0
-        """Nodes that took the number of one that was removed."""
+        """Nodes that reuse the number of a removed one."""
 
     def __len__(self) -> int:
         return self.end - len(self._free)
 
     @property
     def end(self) -> int:
-        """All numbers are below."""
+        """Upper bound of the numbers of nodes."""
         return len(self._next)
 
     @property
     def nbytes(self) -> int:
-        """Memory of columns and table, what is reserved for the next nodes included."""
+        """Memory of columns and table, including reserved space."""
         columns: tuple[Any, ...] = (
             self._tokens, self._parents, self._hashes, self._first, self._next, self._previous, self._marks,
             self._table, self._free,
@@ -76,7 +76,7 @@ class NodeTable:
         return sum(column.__sizeof__() for column in columns)
 
     def find(self, node: int, token: int) -> int:
-        """The child of `node` by `token`; 0, which is no child, where there is none."""
+        """The child of `node` by `token`; 0 if there is none, since the root is not a child."""
         if not self._first[node]:
             return 0
         parents, tokens, table = self._parents, self._tokens, self._table
@@ -88,8 +88,8 @@ class NodeTable:
         return 0
 
     def walk(self, node: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """From `node` by `tokens` as far as nodes exist: the last one, and how many tokens lead there."""
-        # `find`, once per token, without the calls: a walk is the reading of a warm run
+        """The last existing node on the way from `node` by `tokens`, and the number of tokens that lead there."""
+        # `find` inlined, since a warm run consists of walks
         parents, column, table = self._parents, self._tokens, self._table
         size = len(table)
         for many, token in enumerate(tokens):
@@ -112,10 +112,10 @@ class NodeTable:
         return tuple(reversed(ids))
 
     def path_hash(self, node: int) -> int:
-        """Made when it is asked for, with those above it that are not known yet; 0 stands for these."""
+        """Hash of the path to a node, computed on request, with missing ones above; 0 stands for a missing hash."""
         hashes, way = self._hashes, []
         missing = self.end - len(hashes)
-        if missing > 0:  # for all, since a node that took a number may stand below a newer one
+        if missing > 0:  # for all nodes, since a node with a reused number may be below a newer one
             hashes.frombytes(bytes(hashes.itemsize * missing))
         while node > ROOT and not hashes[node]:
             way.append(node)
@@ -126,7 +126,7 @@ class NodeTable:
         return path_hash
 
     def parent(self, node: int) -> int:
-        """-1 for the root."""
+        """The parent of a node; -1 for the root."""
         return self._parents[node]
 
     def token(self, node: int) -> int:
@@ -153,23 +153,23 @@ class NodeTable:
         return _numbers(self._parents)[nodes], _numbers(self._tokens)[nodes]
 
     def is_there(self, node: int) -> bool:
-        """True where a number below `end` is that of a node beside the root, and not free."""
+        """True if a number below `end` belongs to a node other than the root, and is not free."""
         return self._parents[node] >= ROOT
 
     def use(self, node: int) -> None:
-        """Marks a node as used, as new ones are."""
+        """Marks a node as used. New nodes are marked already."""
         self._marks[node] |= _USED
 
     def tire(self, node: int) -> bool:
-        """Takes that mark away. Returns True where it was there."""
+        """Removes the mark of `use`. Returns True if the node had it."""
         mark = self._marks[node]
         self._marks[node] = mark & ~_USED
         return mark & _USED > 0
 
     def log(self, nodes: NDArray[np.int32]) -> None:
-        """Marks nodes as those that the file holds."""
+        """Marks nodes as held by the file."""
         marks = np.frombuffer(self._marks, np.uint8)
-        new = np.sort(nodes[marks[nodes] & _LOGGED == 0])  # some may be there twice
+        new = np.sort(nodes[marks[nodes] & _LOGGED == 0])  # may contain duplicates
         marks[new] |= _LOGGED
         self.loose -= int(np.count_nonzero(np.diff(new))) + (len(new) > 0)
 
@@ -181,8 +181,8 @@ class NodeTable:
         return not self._marks[node] and not self._first[node]
 
     def extend(self, node: int, token: int) -> int:
-        """The child of `node` by `token`, used by that; made where it is missing. Raises OverflowError if the token is
-        no int32."""
+        """The child of `node` by `token`, added if it is missing, and marked as used. Raises OverflowError if the token
+        does not fit into int32."""
         parents, tokens, table = self._parents, self._tokens, self._table
         slot = (node * _PARENT_FACTOR + token * _TOKEN_FACTOR >> _LOW_BITS) % len(table)
         while child := table[slot]:
@@ -193,7 +193,7 @@ class NodeTable:
         elder = self._first[node]
         if self._free:
             child = self._free[-1]
-            self._tokens[child] = token  # the only one that can fail
+            self._tokens[child] = token  # the only assignment that can fail
             self._free.pop()
             self.reused += 1
             parents[child], self._marks[child] = node, _USED
@@ -217,7 +217,7 @@ class NodeTable:
         return child
 
     def remove(self, leaf: int) -> None:
-        """Takes away a node that has no children; its number may be given to another one."""
+        """Removes a node without children. Its number may be reused."""
         parent, before, after = self._parents[leaf], self._previous[leaf], self._next[leaf]
         if before:
             self._next[before] = after
@@ -246,15 +246,15 @@ class NodeTable:
         table[gap] = 0
 
     def _slot(self, node: int) -> int:
-        """Place of the table at which the search for a node begins."""
+        """Slot at which the search for a node begins."""
         word = self._parents[node] * _PARENT_FACTOR + self._tokens[node] * _TOKEN_FACTOR
         return (word >> _LOW_BITS) % len(self._table)
 
     def extend_many(self, parents: ArrayLike, tokens: ArrayLike) -> NDArray[np.int32]:
-        """The node of each entry, made where it is missing; equal entries get the same node.
+        """The node of each entry, added if it is missing; equal entries get the same node.
 
-        `parents[i]` is a node, or `~j` (that is `-1 - j`) for the node of entry `j` of this very call, with `j < i`.
-        Both are integers of shape (entries,). Raises ValueError, before anything is added, where they are not.
+        `parents[i]` is a node, or `~j` (that is `-1 - j`) for the node of entry `j < i` of the same call. Both
+        arguments are integers of shape (entries,); otherwise raises ValueError before anything is added.
         """
         above, ids = checked(parents, tokens, self.end)
         if len(above) >= _MANY and (added := self._add_new(above, ids)) is not None:
@@ -269,9 +269,9 @@ class NodeTable:
         return nodes
 
     def _add_new(self, above: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int32] | None:
-        """The nodes of entries none of which is known, all added at once, as a file is that is read into an empty tree.
+        """The nodes of entries that are all new, added at once, as for a file that is read into an empty tree.
 
-        None, and nothing is added, where some are known, or where too many are equal.
+        Adds nothing and returns None if some entries are known or too many are equal.
         """
         outer = np.flatnonzero(above >= 0)
         if self._find_many(above[outer], ids[outer]).any():
@@ -291,7 +291,7 @@ class NodeTable:
         youngest = eldest.copy()
         youngest[parents] = numbers
         siblings = eldest[parents]
-        others = np.flatnonzero(youngest[parents] != numbers)  # they come after the youngest, in any order
+        others = np.flatnonzero(youngest[parents] != numbers)  # they follow the youngest, in any order
         if others.size:
             others = others[np.argsort(parents[others], kind="stable")]
             over, begins = np.unique(parents[others], return_index=True)
@@ -309,7 +309,7 @@ class NodeTable:
     def _one_by_one(
         self, entries: NDArray[np.intp], above: NDArray[np.int64], ids: NDArray[np.int64], nodes: NDArray[np.int32]
     ) -> None:
-        # memoryviews give and take Python's integers, three times as quickly as numpy does
+        # memoryviews read and write Python's integers three times as fast as numpy
         over, token_of, node_of = above.data, ids.data, nodes.data
         for entry in entries.tolist():
             node, token = over[entry], token_of[entry]
@@ -318,7 +318,7 @@ class NodeTable:
             node_of[entry] = self.extend(node, token)
 
     def _level(self, parents: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Nodes of entries none of which is the parent of another."""
+        """The nodes of entries of which none is the parent of another."""
         nodes = self._find_many(parents, tokens)
         missing = np.flatnonzero(nodes == 0)
         if missing.size:
@@ -332,18 +332,18 @@ class NodeTable:
         column, above, table = _numbers(self._tokens), _numbers(self._parents), _numbers(self._table)
         nodes = np.zeros(len(parents), dtype=np.int32)
         slots = _slots(parents, tokens, len(table))
-        left = np.flatnonzero(_numbers(self._first)[parents])  # a node without children has none to be found
+        left = np.flatnonzero(_numbers(self._first)[parents])  # nodes without children need no search
         slots = slots[left]
         while left.size:
             seen = table[slots]
-            hit = (above[seen] == parents[left]) & (column[seen] == tokens[left])  # the root is no one's child
+            hit = (above[seen] == parents[left]) & (column[seen] == tokens[left])  # the root is not a child
             nodes[left[hit]] = seen[hit]
             on = (seen != 0) & ~hit
             left, slots = left[on], slots[on] - 1
         return nodes
 
     def _add_many(self, parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
-        """New children, none of them twice, sorted by parent."""
+        """Adds new children without duplicates, sorted by parent."""
         new = np.arange(self.end, self.end + len(parents), dtype=np.int32)
         eldest = np.concatenate(([True], parents[1:] != parents[:-1]))
         youngest = np.concatenate((eldest[1:], [True]))
@@ -357,7 +357,7 @@ class NodeTable:
         self._enter(new, parents, tokens)
 
     def _chain(self, new: NDArray[np.int32], siblings: NDArray[np.int32]) -> None:
-        """Nodes at the end get their next siblings, 0 for none."""
+        """Sets the next siblings of new nodes, 0 for none."""
         self._next.frombytes(siblings.tobytes())
         self._previous.frombytes(bytes(new.nbytes))
         self.loose += len(new)
@@ -384,7 +384,7 @@ class NodeTable:
 
 
 def _numbers(column: array[int]) -> NDArray[np.int32]:
-    """A column as numpy sees it. Not to be kept: an array that is looked at so cannot grow."""
+    """numpy view of a column. The view must not be kept, because a viewed array cannot grow."""
     return np.frombuffer(column, dtype=np.int32)
 
 
@@ -394,7 +394,7 @@ def _slots(parents: NDArray[Any], tokens: NDArray[Any], size: int) -> NDArray[np
 
 
 def _enter(table: NDArray[np.int32], new: NDArray[np.int32], parents: NDArray[Any], tokens: NDArray[Any]) -> None:
-    """Puts nodes into the table: all at once; those that find their slot taken, also by one another, go one on."""
+    """Puts nodes into the table, all at once. Nodes whose slot is taken, possibly by one another, try the next slot."""
     slots = _slots(parents, tokens, len(table))
     while new.size:
         free = table[slots] == 0

@@ -1,7 +1,7 @@
-"""Records of a log: read into trees, made of entries at nodes of trees, and how the two hang together.
+"""Reading of a log's records into trees, and making of records from entries of trees.
 
-Records hang on one another by address (D19). The numbers of nodes here are a reader's own: no writer and no
-other reader has to agree on them.
+Records refer to one another by address (D19). Each reader numbers nodes for itself, so that readers and writers need
+not agree on numbers.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from lmql_lite.cache.framing import RECORD, FrameError, LogFrame, address_of
 from lmql_lite.cache.node_table import ROOT
 
 RUN_BYTES = 2**26
-"""Payloads whose nodes are added together: a tree grows once then."""
+"""Bytes of payloads whose nodes are added together, so that a tree grows only once."""
 CHUNK_BYTES = 2**22
-"""Columns that are put together at once."""
+"""Bytes of columns that are joined at once."""
 ENTRIES_PER_RECORD = 100_000
 _ROOT_ADDRESS = b""
-"""In the place of an address: the root, a record of one node that stands in no file."""
+"""Address of the root, which counts as a record of one node that is in no file."""
 
 
 class NodeIndex:
-    """Nodes of the records of one model, numbered in the order in which they were read or written."""
+    """Nodes of the records of one model, numbered in the order of reading or writing."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._nodes = array("i", [root])
-        """Of each number its node."""
+        """Node of each number."""
         self._numbers = array("i", [0])
-        """Of each node its last number, 0 where it has none; the root's is 0. A node is written again by
-        a process that could not read it where it stood first, as others cannot."""
+        """Last number of each node; 0 for the root, and for a node without one. A process writes a node again if it
+        cannot read the first record of it."""
         self._addresses = [_ROOT_ADDRESS]
         self._begins = [0]
-        """Of each record the number of its first node."""
+        """Number of the first node of each record."""
         self._range_of = {_ROOT_ADDRESS: (0, 1)}
-        """By address, the numbers of a record's nodes: from, to."""
+        """First and last number of a record's nodes, by address."""
 
     @property
     def end(self) -> int:
-        """All numbers are below."""
+        """Upper bound of the numbers."""
         return len(self._nodes)
 
     def has(self, node: int) -> bool:
-        """True where a record may hang on this node."""
+        """True if a record may hang on this node."""
         return node == self._root or (node < len(self._numbers) and self._numbers[node] > 0)
 
     def knows_all(self, records: Iterable[tuple[bytes, Sequence[bytes]]]) -> bool:
-        """True where records, given by address and parents, hang on known ones and on one another."""
+        """True if records, given by address and parents, hang only on known records and on one another."""
         new: set[bytes] = set()
         for address, parents in records:
             if any(each not in self._range_of and each not in new for each in parents):
@@ -76,11 +76,11 @@ class NodeIndex:
         return True
 
     def add(self, addresses: Sequence[bytes], many: NDArray[np.int64], nodes: NDArray[np.int32]) -> None:
-        """Records that were read or written, in order, and their nodes: of each as `many` says."""
+        """Adds records that were read or written, in order, and their nodes; `many` are the numbers of nodes."""
         ends = len(self._nodes) + np.cumsum(many)
         for address, begin, end in zip(addresses, (ends - many).tolist(), ends.tolist(), strict=True):
             self._range_of[address] = begin, end
-            if begin < end:  # on others nothing can hang
+            if begin < end:  # nothing can hang on a record without nodes
                 self._addresses.append(address)
                 self._begins.append(begin)
         missing = int(nodes.max(initial=-1)) + 1 - len(self._numbers)
@@ -91,11 +91,11 @@ class NodeIndex:
         self._nodes.frombytes(nodes.tobytes())
 
     def nodes_from(self, begin: int) -> NDArray[np.int32]:
-        """The nodes with numbers from `begin` on."""
+        """Nodes with numbers from `begin` on."""
         return np.array(self._nodes[begin:], np.int32)
 
     def anchors(self, nodes: Sequence[int]) -> tuple[tuple[bytes, ...], NDArray[np.int64], NDArray[np.int64]]:
-        """Places of the nodes that a record hangs on: its `parents`, `anchor_records` and `anchor_nodes`."""
+        """`parents`, `anchor_records` and `anchor_nodes` of a record that hangs on these nodes."""
         numbers = np.array([self._numbers[node] if node != self._root else 0 for node in nodes], np.int64)
         records = np.searchsorted(self._begins, numbers, side="right") - 1
         offsets = numbers - np.array(self._begins, np.int64)[records]
@@ -104,9 +104,9 @@ class NodeIndex:
         return parents, which.reshape(-1)[1:].astype(np.int64), offsets
 
     def resolved(self, whole: Record, counts: NDArray[np.int64], addresses: Sequence[bytes]) -> NDArray[np.int64]:
-        """Meaning of each place of these records: a node, or `~i` for the i-th of all their own nodes.
+        """The node at each place of these records, or `~i` for the i-th of all their own nodes.
 
-        `addresses` are theirs; they may hang on one another. FrameError where an anchor is not there.
+        `addresses` are those of the records, which may hang on one another. Raises FrameError if an anchor is missing.
         """
         first = self.end
         ends = first + np.cumsum(counts[:, NODES])
@@ -124,7 +124,7 @@ class NodeIndex:
         hangs_on = bounds[np.repeat(tables, counts[:, ANCHORS]) + whole.anchor_records]
         numbers = hangs_on[:, 0] + whole.anchor_nodes
         if (numbers >= hangs_on[:, 1]).any():
-            raise FrameError("the record hangs on a node that is not there")
+            raise FrameError("the record hangs on a missing node")
         known = np.frombuffer(self._nodes, np.int32)
         places = np.zeros(len(whole.anchor_records) + len(whole.tokens), np.int64)
         starts = np.cumsum(counts[:, ANCHORS] + counts[:, NODES]) - counts[:, ANCHORS] - counts[:, NODES]
@@ -140,13 +140,13 @@ class NodeIndex:
 
 
 ExtendMany = Callable[[ArrayLike, ArrayLike], NDArray[np.int32]]
-"""Adds nodes to a tree whose root is `ROOT`: see `NodeTable.extend_many`."""
+"""Function that adds nodes to a tree whose root is `ROOT`: see `NodeTable.extend_many`."""
 
 
 class Added(NamedTuple):
-    """Entries of records of one model, at nodes of its tree; `written`, shape (entries,), is when, in unix seconds.
+    """Entries of records of one model, at nodes of its tree. `written`, shape (entries,), are times in Unix seconds.
 
-    What was known at the nodes before is superseded where they replace it."""
+    If they replace, earlier entries at their nodes are superseded."""
 
     model: Model
     entries: Entries
@@ -155,7 +155,7 @@ class Added(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A frame that cannot be used, by its place among those that were read, and why."""
+    """An unusable frame: its index among the frames read, and the reason."""
 
     frame: int
     why: str
@@ -172,7 +172,8 @@ class _Run:
 
 
 class RecordReader:
-    """A reader's place in a log: for each model, where its nodes stand. `extending` a model's tree adds nodes to it."""
+    """Reader of a log, with the index of each model's nodes. `extending` returns the function that adds nodes to a
+    model's tree."""
 
     def __init__(self, extending: Callable[[Model], ExtendMany]) -> None:
         self._extending = extending
@@ -180,15 +181,15 @@ class RecordReader:
         self._indexes: dict[str, NodeIndex] = {}
 
     def index(self, fingerprint: str) -> NodeIndex:
-        """Places of the nodes of a model in the log."""
+        """Index of the nodes of a model in the log."""
         return self._indexes.setdefault(fingerprint, NodeIndex(ROOT))
 
     def start_over(self) -> None:
-        """The log is another one now."""
+        """Forgets all records, because the log is another one now."""
         self._indexes.clear()
 
     def read(self, frames: Sequence[LogFrame]) -> Iterator[Added | Lost]:
-        """Entries of the frames, in the order of the log for each model. Frames of unknown kinds are lost."""
+        """Entries of the frames, for each model in the order of the log. Frames of unknown kinds are lost."""
         runs: dict[str, _Run] = {}
         for place, frame in enumerate(frames):
             if frame.payload is None or frame.kind != RECORD:
@@ -202,7 +203,7 @@ class RecordReader:
             run = runs.get(payload.model.fingerprint)
             if run is None:
                 run = runs[payload.model.fingerprint] = _Run()
-                self._extending(payload.model)  # trees come in the order in which their models do
+                self._extending(payload.model)  # creates trees in the order of their models
             if run.payloads and (
                 run.size > RUN_BYTES
                 or payload.model != run.payloads[0].model
@@ -219,7 +220,7 @@ class RecordReader:
             yield from self._admit(run)
 
     def _admit(self, run: _Run) -> Iterator[Added | Lost]:
-        """Records one behind the other; where one of them is wrong, all are looked at singly."""
+        """Entries of the records of a run, decoded together, or one by one if any of them is invalid."""
         model = run.payloads[0].model
         index = self.index(model.fingerprint)
         if index.knows_all(zip(run.addresses, (payload.parents for payload in run.payloads), strict=True)):
@@ -231,13 +232,13 @@ class RecordReader:
                     yield Lost(run.places[0], error.message)
                     return
         elif len(run.payloads) == 1:
-            yield Lost(run.places[0], "what it hangs on cannot be read")
+            yield Lost(run.places[0], "it hangs on a record that cannot be read")
             return
         for place, address, payload in zip(run.places, run.addresses, run.payloads, strict=True):
             yield from self._admit(_Run([place], [address], [payload]))
 
     def _added(self, model: Model, run: _Run, index: NodeIndex) -> list[Added]:
-        """Adds the nodes of all records at once. Entries stay in chunks, which a processor's cache holds."""
+        """Adds the nodes of all records at once. Entries stay in chunks that fit into a processor's cache."""
         size, chunks = 0, list[list[Payload]]()
         for payload in run.payloads:
             if not chunks or size > CHUNK_BYTES:
@@ -278,11 +279,11 @@ class RecordReader:
 def record_groups(
     entries: Entries, written: NDArray[np.int64], replaced: NDArray[np.bool_]
 ) -> Iterator[tuple[Entries, int, bool]]:
-    """Entries that one record can hold, when they were written, and whether it replaces; the oldest first.
+    """Groups of entries that fit into one record, each with its time of writing and `replaces`, oldest first.
 
-    `written` and `replaced` have shape (entries,): when each was written, and whether what is known at its node so far
-    is superseded. Two groups for every hour: the first one replaces, the second one does not. Of a node where something
-    is superseded, the first entry of all is in one that does: all others come later, and none of them is superseded.
+    `written` and `replaced` have shape (entries,): the time of each entry, and True if earlier entries at its node are
+    superseded. Every hour has two groups, of which the first replaces and the second does not. If entries of a node are
+    superseded, its first entry is in a group that replaces. All others come later, so that none of them is superseded.
     """
     groups = 2 * (written // AGE_SECONDS) + 1
     if replaced.any():
@@ -292,7 +293,7 @@ def record_groups(
         groups[first[replaced[first]]] -= 1
     order = np.argsort(groups, kind="stable")
     groups = groups[order]
-    within = np.arange(len(order)) - np.searchsorted(groups, groups)  # place among the entries of the group
+    within = np.arange(len(order)) - np.searchsorted(groups, groups)  # index among the entries of the group
     most = min(ENTRIES_PER_RECORD, MAX_TOKENS // int(entries.topks.sizes.max(initial=1)))
     begins = np.flatnonzero(within % most == 0).tolist()
     for begin, end in zip(begins, [*begins[1:], len(order)], strict=False):
@@ -301,7 +302,7 @@ def record_groups(
 
 
 class PathTree(Protocol):
-    """The tree in which the entries stand."""
+    """Tree with the entries."""
 
     def parent(self, node: int) -> int: ...
 
@@ -311,9 +312,9 @@ class PathTree(Protocol):
 def payloads(
     index: NodeIndex, tree: PathTree, model: Model, entries: Entries, *, written: int, replaces: bool
 ) -> Iterator[bytes]:
-    """Payload of a record with these entries, after as many as the nodes on the way to them need.
+    """Payload of a record with these entries, after those of records with the nodes on the paths to them, if needed.
 
-    Each is added to the index when the next one is asked for, since it is written then.
+    Each record is added to the index when the next is requested, because it is written by then.
     """
     while True:
         anchors: dict[int, int] = {}
@@ -333,7 +334,8 @@ def payloads(
 
 
 def _find(index: NodeIndex, tree: PathTree, entries: Entries, anchors: dict[int, int], new: list[int]) -> None:
-    """Fills in the nodes that stand in the log, with their places, and the others from above, each once."""
+    """Collects the nodes on the paths to the entries: those in the log into `anchors`, the others into `new`, parents
+    first and without duplicates."""
     seen: set[int] = set()
     for node in entries.nodes.tolist():
         way: list[int] = []

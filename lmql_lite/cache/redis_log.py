@@ -1,10 +1,11 @@
 """Log of token trees in a stream on a Redis or Valkey server: `cache="redis://host:port/name"`, shared by machines.
 
-The stream has the frames of a `.tokens` file, one an entry. Records name each other by content, so that writers need no
-lock: what two of them learned at once is there twice. Each entry names the one before it, and a generation names the
-stream: a server that comes back without its latest entries, or with another stream, is noticed and read from the start.
+The stream has the frames of a `.tokens` file, one per stream entry. Records refer to each other by content, so that
+writers need no lock: facts that two of them learn at once are stored twice. Each stream entry names the one before it,
+and a generation names the stream. A server that returns without its latest entries, or with another stream, is thus
+detected and read from the start.
 
-A server that fails costs time, never a run: what is learned meanwhile waits here and is appended once it answers.
+A failing server costs time, never a run: new entries wait here, and are appended once it answers.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ _URL = re.compile(r"((?:redis|rediss|valkey|valkeys)://(?:[^/@]*@)?[^/@:]+(?::\d
 _TIMEOUT_SECONDS = 0.5
 _BATCH = 1000
 _MOST_WAITING_BYTES = 64 << 20
-"""Frames that wait for the server; beyond it the oldest are dropped."""
+"""Maximum bytes of frames that wait for the server; beyond it the oldest are dropped."""
 MOST_STREAM_BYTES = 1 << 30
-"""Frames of a stream: the first writer to find more starts it over. Records hang on older ones, so that none can be
-dropped by itself."""
+"""Maximum bytes of frames in a stream; the first writer that finds more starts it over. Records hang on older ones, so
+none can be dropped alone."""
 _NOTHING = b"0-0"
-# KEYS: stream, generation, bytes. ARGV: id of the last entry that was read, most entries.
+# KEYS: stream, generation, bytes. ARGV: id of the last entry read, maximum number of entries.
 _READ = """
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
 local size = tonumber(redis.call('GET', KEYS[3]) or '0')
 return {#last > 0 and redis.call('GET', KEYS[2]) or '', #last > 0 and last[1][1] or '0-0', found, size}
 """
-# KEYS: the same. ARGV: generation that is to go.
+# KEYS: the same. ARGV: generation to remove.
 _START_OVER = "if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', unpack(KEYS)) end return 1"
-# KEYS: the same. ARGV: generation that the writer knows, one for a new stream, frames.
+# KEYS: the same. ARGV: generation known to the writer, generation for a new stream, frames.
 _APPEND = """
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local before, generation = #last == 0 and '0-0' or last[1][1], redis.call('GET', KEYS[2]) or ''
@@ -67,12 +68,12 @@ def is_redis_url(path: object) -> bool:
 
 
 class RedisLog:
-    """A reader's and writer's place in a stream, with the methods of `LogFile`. Safe for threads.
+    """Reader and writer of a stream, with the methods of `LogFile`. Safe for threads.
 
-    Raises CacheError for a URL without a name of the stream, for `durable`, which a server's memory cannot promise,
-    and where the redis package is missing.
+    Raises CacheError for a URL without a name of the stream, for `durable`, which a server cannot guarantee, and if the
+    redis package is missing.
 
-    A stream that has more than `most_bytes` starts over, with what runs still use: a notice says so.
+    A stream of more than `most_bytes` starts over, with a notice and the entries that runs still use.
     """
 
     def __init__(self, url: str, *, durable: bool, most_bytes: int = MOST_STREAM_BYTES) -> None:
@@ -80,7 +81,7 @@ class RedisLog:
         if found is None:
             raise CacheError(f"{url} names no stream on a server", hint="such as redis://localhost:6379/name")
         if durable:
-            raise CacheError(f"{url} cannot be durable: a server may lose what it acknowledged", hint="name a file")
+            raise CacheError(f"{url} cannot be durable: a server may lose acknowledged data", hint="name a file")
         self._connection = RedisConnection(found[1], _TIMEOUT_SECONDS)
         self.notices: list[str] = self._connection.notices
         name = f"lmql_lite:{{{found[2]}}}:"
@@ -89,20 +90,20 @@ class RedisLog:
         self._guard = Lock()
         self._last, self._generation = _NOTHING, b""
         self._own: set[bytes] = set()
-        """Ids behind `_last` of entries that this object wrote."""
+        """Ids after `_last` of entries that this object wrote."""
         self._waiting: deque[bytes] = deque()
 
     def open(self) -> None:
-        """Nothing has to be opened before the first question."""
+        """Does nothing: the first command opens the connection."""
 
     def follow(self, admit: Admit) -> None:
-        """Reads what others appended, and appends what waits; a notice where the server does not answer."""
+        """Reads frames that others appended, and appends waiting ones. Adds a notice if the server does not answer."""
         with self._guard:
             if self._look(admit):
                 self._send()
 
     def append(self, admit: Admit, payloads: Payloads) -> bool:
-        """Reads what others appended, then appends frames. False where they wait for the server, or are lost."""
+        """Reads frames that others appended, then appends frames. False if they wait for the server or are lost."""
         with self._guard:
             answers = self._look(admit)
             if answers and self._size > self._most:
@@ -121,37 +122,37 @@ class RedisLog:
                 self._waiting.popleft()
             if not answers or self._send():
                 return answers
-            # the stream began, or was replaced, after it was read: what waits stays unless it hangs on what is gone
+            # the stream began or was replaced after the read: waiting frames stay unless they hang on lost records
             return self._look(admit) and bool(self._waiting) and self._send()
 
     def read_all(self) -> bytes:
-        """Frames of the whole stream, as they would stand in a file. Raises CacheError where the server does not answer
-        or has no such stream."""
+        """Frames of the whole stream, as in a file. Raises CacheError if the server does not answer or has no such
+        stream."""
         frames, last = list[bytes](), b"-"
         while True:
             (found,) = self._connection.asked(partial(self._batch, last), [None])
             if found is None:
-                raise CacheError(f"{self._connection.url} does not answer", hint="is the server running?")
+                raise CacheError(f"{self._connection.url} does not answer", hint="check that the server is running")
             frames += [fields.get(b"frame", b"") for _, fields in found]
             if len(found) < _BATCH:
                 break
             last = b"(" + found[-1][0]
         if not frames:
             name = self._keys[0].split("{")[1].split("}")[0]
-            raise CacheError(f"{self._connection.url} has no stream {name!r}", hint="a run with this cache makes it")
+            raise CacheError(f"{self._connection.url} has no stream {name!r}", hint="a run with this cache creates it")
         return b"".join(frames)
 
     def _batch(self, begin: bytes, pipeline: Any) -> None:
         pipeline.xrange(self._keys[0], begin, count=_BATCH)
 
     def close(self) -> None:
-        """Appends what waits, if the server answers, and closes the connection."""
+        """Appends waiting frames, if the server answers, and closes the connection."""
         with self._guard:
             self._send()
             self._connection.close()
 
     def _look(self, admit: Admit) -> bool:
-        """Shows all new entries to `admit`. False where the server does not answer."""
+        """Passes all new entries to `admit`. False if the server does not answer."""
         while True:
             (answer,) = self._connection.asked(
                 lambda pipeline: pipeline.eval(_READ, 3, *self._keys, self._last, _BATCH), [None]
@@ -165,7 +166,7 @@ class RedisLog:
             if is_known and (generation != self._generation or not follows):
                 self._last, self._generation = _NOTHING, b""
                 self._own.clear()
-                self._waiting.clear()  # they hang on records that are gone; what a run uses of them it writes again
+                self._waiting.clear()  # they hang on lost records; runs write again what they use
                 admit([], True)
                 continue
             self._generation = generation
@@ -185,7 +186,8 @@ class RedisLog:
         return [place.frame for place in found.places]
 
     def _send(self) -> bool:
-        """Appends what waits. False where the server did not take it; it waits on, or is of another stream."""
+        """Appends waiting frames. False if the server did not take them: they still wait, or belong to another
+        stream."""
         if not self._waiting:
             return True
         frames, fresh = list(self._waiting), secrets.token_hex(8).encode()

@@ -1,7 +1,6 @@
-"""Sampling of a token: penalties for tokens that occurred before, which of the best survive truncation, and the noise
-that decides among them (S2, S3).
+"""Sampling of a token: penalties for earlier tokens, truncation, and the noise of the draw (S2, S3).
 
-Stored scores stay raw: a penalty is applied while reading, and is part of the question that an answer answers.
+Stored scores stay raw. A penalty is applied on reading, and is part of the question of an answer.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ Mask = NDArray[np.bool_]
 """True for allowed tokens, shape (vocabulary,)."""
 
 REST = 2**40
-"""Stands for "some token outside the top k" in a draw; no token id is that high."""
+"""Id that stands for all tokens outside the top k in a draw, above every token id."""
 
 COLDEST = 1e-30
-"""Below this temperature float32 cannot hold a score divided by it, and a draw is an argmax long before."""
+"""Minimum temperature of a draw. Below it a divided score exceeds float32, and the draw is an argmax anyway."""
 
 
 def is_greedy(sampling: Sampling) -> bool:
@@ -30,7 +29,7 @@ def is_greedy(sampling: Sampling) -> bool:
 
 
 def survivors(below: NDArray[np.float64], sampling: Sampling) -> slice:
-    """Place in the order, best first, of the tokens that survive truncation (S2), if these are all that compete.
+    """Slice, in the order of best first, of the tokens that survive truncation (S2), if no others compete.
 
     `below`: tempered log-probabilities minus the best one, shape (n,).
     """
@@ -39,10 +38,10 @@ def survivors(below: NDArray[np.float64], sampling: Sampling) -> slice:
 
 
 def typical(below: NDArray[np.float64], share: float) -> slice:
-    """Place of the tokens whose surprise is nearest to the entropy and which hold `share` (Meister et al. 2022).
+    """Slice of the tokens with the surprise nearest to the entropy that hold `share` (Meister et al. 2022).
 
-    Surprise is minus the log-probability among these tokens. Tokens as near as the last one needed stay as well. They
-    are neighbours, since surprise grows along the order. At least one.
+    Surprise is minus the log-probability among these tokens, and grows along the order, so the slice is contiguous.
+    Ties with the last token needed are kept. The slice has at least one token.
     """
     held = below[below > -np.inf]
     surprise = np.log(np.exp(held).sum()) - held
@@ -55,10 +54,10 @@ def typical(below: NDArray[np.float64], share: float) -> slice:
 
 
 def beginning(below: NDArray[np.float64], sampling: Sampling, total: float | None = None) -> int:
-    """Number of the best that top_k, top_p and min_p keep: each keeps a beginning of the order.
+    """Number of best tokens that top_k, top_p and min_p keep, at least 1. Each keeps a beginning of the order.
 
-    `below`: tempered log-probabilities minus the best one, shape (n,), best first. `total`: the sum of their
-    exponentials, where more tokens than these compete; without it, that of those which top_k keeps. At least 1.
+    `below`: tempered log-probabilities minus the best one, shape (n,), best first. `total`: the sum of exponentials if
+    more tokens than these compete; by default that of the tokens which top_k keeps.
     """
     count = below.size if sampling.top_k is None else min(below.size, max(sampling.top_k, 1))
     if sampling.top_p < 1:
@@ -99,7 +98,7 @@ def _scramble(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def mix(first: int, second: int) -> int:
-    """One 64-bit word that depends on both: for the hash of a path, `mix(hash of the parent, token)`."""
+    """A 64-bit word that depends on both arguments; for the hash of a path, `mix(hash of the parent, token)`."""
     word = (first * 0x9E3779B97F4A7C15 + second + 0x632BE59BD9B4E019) & _WORD
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -107,9 +106,9 @@ def mix(first: int, second: int) -> int:
 
 
 def seeds(seed: int, count: int) -> tuple[int, ...]:
-    """The seeds of so many samples of one run: the run's own, and others made from it, all different.
+    """Distinct seeds of `count` samples of one run: the run's own seed, and others derived from it.
 
-    A run with one of them alone gives the same result. They have 53 bits, so that JSON keeps them.
+    A run with one of these seeds repeats that sample. Seeds have 53 bits, so that JSON keeps them.
     """
     found = {seed: None}
     number = 0
@@ -121,12 +120,12 @@ def seeds(seed: int, count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Penalties:
-    """At one place of a path: the score of a token is `logprob * factor - loss`, in float32; all others keep theirs.
+    """Penalties at one place of a path. The score of a token in `ids` is `logprob * factor - loss`, in float32.
 
-    `ids`: int32[n], ascending. `factors`, above 0, and `losses`: float32[n]. A score grows with its log-probability
-    whatever they are, so that a bound on log-probabilities gives one on scores.
+    `ids`: int32[n], ascending. `factors`, above 0, and `losses`: float32[n]. Scores increase with log-probabilities, so
+    that a bound on log-probabilities gives a bound on scores.
 
-    On log-probabilities, since logits mean the same with any constant added to them.
+    Penalties apply to log-probabilities, because logits are defined only up to a constant.
     """
 
     ids: NDArray[np.int32]
@@ -140,7 +139,7 @@ class Penalties:
     def of(
         sampling: Sampling, ids: NDArray[np.int32], in_text: NDArray[np.int32], said: NDArray[np.int32]
     ) -> Penalties:
-        """`in_text`: how often each of `ids` stands in the text so far; `said`: how often it was said in holes."""
+        """The penalties for counts of `ids`: `in_text` in the whole text so far, `said` in generated text of holes."""
         factors = np.where(in_text > 0, np.float32(sampling.repetition_penalty), np.float32(1))
         frequency, presence = np.float32(sampling.frequency_penalty), np.float32(sampling.presence_penalty)
         losses = said.astype(np.float32) * frequency + np.where(said > 0, presence, np.float32(0))
@@ -149,7 +148,7 @@ class Penalties:
         return Penalties(ids[places], factors[places], losses[places])
 
     def row(self, logprobs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The scores of a whole row; the row itself where there is no penalty."""
+        """The scores of a whole row; the row itself if there is no penalty."""
         if not self:
             return logprobs
         scores = logprobs.copy()
@@ -162,25 +161,25 @@ class Penalties:
         return np.where(met, logprobs * self.factors[places] - self.losses[places], logprobs)
 
     def among(self, mask: Mask) -> Penalties:
-        """Penalties of allowed tokens: all that a question sees of them."""
+        """Penalties of allowed tokens, the only ones that are part of a question."""
         allowed = mask[self.ids]
         return Penalties(self.ids[allowed], self.factors[allowed], self.losses[allowed])
 
     def without(self, ids: NDArray[np.int32]) -> Penalties:
-        """The penalties of all other tokens."""
+        """Penalties of all tokens except `ids`."""
         places, met = self._places(ids)
         others = np.ones(self.ids.size, np.bool_)
         others[places[met]] = False
         return Penalties(self.ids[others], self.factors[others], self.losses[others])
 
     def _places(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Place of each of these tokens among those with a penalty, and whether it is one of them."""
+        """Index of each of these tokens among those with a penalty, and True for those that have one."""
         places = np.minimum(np.searchsorted(self.ids, ids), self.ids.size - 1)
         return places, self.ids[places] == ids
 
     @property
     def data(self) -> bytes:
-        """The same bytes for the same penalties, in every process; 12 a token."""
+        """Penalties as bytes, equal in every process; 12 bytes per token."""
         return b"".join(
             column.astype(kind).tobytes()
             for column, kind in ((self.ids, "<i4"), (self.factors, "<f4"), (self.losses, "<f4"))

@@ -1,7 +1,7 @@
-"""Scores of one place in the tree, and the reading of them: argmax and a repeatable draw.
+"""Scores of one place in the tree, and how a token is read from them: argmax and a repeatable draw.
 
-Scores are stored raw; penalties, mask, temperature and the rest are applied here, while reading (law 2). Nothing here
-depends on what else is cached: the same scores, penalties, mask, sampling and path give the same token (law 1).
+Scores are stored raw; penalties, mask, temperature and the rest are applied here, on reading (law 2). Nothing here
+depends on other cached entries: equal scores, penalties, mask, sampling and path give the same token (law 1).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmql_lite.options import Sampling
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Raw natural log-probabilities, float32, shape (vocabulary,), as the model's side normalised them (S2)."""
+    """Raw natural log-probabilities, float32, shape (vocabulary,), normalised by the model (S2)."""
 
     logprobs: NDArray[np.float32]
 
@@ -33,7 +33,7 @@ class Scores:
         return float(self.logprobs[token])
 
     def top_k(self) -> TopK:
-        """The part of these scores that is kept when they are cold. Made once: 150 µs for 128k tokens, 40 µs for 4k."""
+        """The part of these scores kept after eviction. Made once: 150 µs for 128k tokens, 40 µs for 4k."""
         return self._top_k
 
     @cached_property
@@ -41,21 +41,21 @@ class Scores:
         return top_k_of(self.logprobs)
 
     def best(self, mask: Mask, penalties: Penalties = NO_PENALTIES) -> int | None:
-        """The allowed token with the highest score, ties to the lowest id (S2). None where nothing is allowed."""
+        """The allowed token with the highest score, ties to the lowest id (S2). None if no token is allowed."""
         scores = self.logprobs if penalties is NO_PENALTIES else penalties.row(self.logprobs)
         first = int(scores.argmax())
-        if mask[first]:  # the usual case, without touching the whole vocabulary twice
+        if mask[first]:  # the usual case, which reads the whole vocabulary only once
             return first
         masked = np.where(mask, scores, -np.inf)
         token = int(masked.argmax())
         return token if mask[token] else _first_allowed(mask)
 
     def sample(self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties = NO_PENALTIES) -> int | None:
-        """A token drawn from the allowed ones under `sampling` (S3). None where nothing is allowed.
+        """A token drawn from the allowed ones under `sampling` (S3). None if no token is allowed.
 
-        Gumbel noise over the top k and one bucket for the rest, then, where the bucket wins, inside it. The noise is a
-        pure function of (seed, index, path, token), so that a draw repeats, and is the same for an entry of which
-        only the top k is known: mostly it decides alone, and the whole row is not looked at.
+        Gumbel noise decides among the top k and one bucket for the rest, and if the bucket wins, inside it. The noise
+        is a pure function of (seed, index, path, token), so that a draw is repeatable. Mostly the top k decides alone,
+        with the same result, and the whole row is not read.
         """
         token = self.top_k().sample(mask, sampling, path_hash, penalties)
         return self.sample_from_all(mask, sampling, path_hash, penalties) if token is MISS else token
@@ -63,14 +63,14 @@ class Scores:
     def sample_from_all(
         self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties = NO_PENALTIES
     ) -> int | None:
-        """The token of `sample`, decided by the whole row in every case: the reference for tests of `TopK.sample`."""
+        """The token of `sample`, always decided by the whole row: the reference for tests of `TopK.sample`."""
         if is_greedy(sampling):
             return self.best(mask, penalties)
         drawn = self._drawn_from_all(mask, sampling, path_hash, penalties)
         return None if drawn is None else drawn.token
 
     def is_close(self, epsilon: float, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties) -> bool:
-        """True if another token may be chosen where scores differ by `epsilon` (S5)."""
+        """True if scores that differ by `epsilon` might choose another token (S5)."""
         if not self.top_k().is_close(epsilon, mask, sampling, path_hash, penalties):
             return False
         if not is_greedy(sampling):
@@ -117,6 +117,6 @@ def _lead(values: NDArray[np.float32]) -> float:
 
 
 def _first_allowed(mask: Mask) -> int | None:
-    """Every allowed token has score minus infinity: the lowest id is as good as any."""
+    """The lowest allowed id, for when every allowed token scores minus infinity; None if no token is allowed."""
     allowed = np.flatnonzero(mask)
     return int(allowed[0]) if allowed.size else None

@@ -1,4 +1,4 @@
-"""Drafts from the tree itself: tokens that followed the same last tokens elsewhere. A draft only saves time: it is
+"""Drafts from the tree: tokens that followed the same last tokens elsewhere. A draft only saves time, since it is
 checked against the model's own scores.
 """
 
@@ -10,24 +10,24 @@ from numpy.typing import NDArray
 from lmql_lite.cache.node_table import ROOT, NodeTable
 
 LENGTH = 3
-"""Tokens that have to be equal."""
+"""Number of last tokens that must be equal."""
 SKIPPED = 4
-"""Tokens after them that may differ, before the text goes on as it did there."""
+"""Maximum number of later tokens that may differ before the text continues as elsewhere."""
 
 _WAYS = 4
-"""Places of the table where a suffix may stand. One that finds all of them taken is not found again: no harm."""
+"""Number of slots in which a suffix may be stored. If all are taken, it is not found again, which only costs drafts."""
 _FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
 _LOW_BITS = 11
 _FEW = 48
-"""Fewer new nodes are entered one by one, which is quicker then."""
+"""Number of new nodes below which they are entered one by one, which is faster then."""
 
 
 class Suffixes:
-    """For the last `LENGTH` tokens of any path the first node that they led to: 4 to 5 bytes per node.
+    """Index from the last `LENGTH` tokens of a path to the first node with them: 4 to 5 bytes per node.
 
-    The first and not the newest, so that a draft is text that a run went on with, and not a draft that was not taken.
-    Nodes that took the numbers of others are entered when there are many of them; one whose suffix has changed is not
-    found. One thread at a time may be here.
+    The first node is used, not the newest, so that a draft is text of a run and not a rejected draft. Nodes with reused
+    numbers are entered once there are many of them; a node whose suffix has changed is not found. Only one thread at a
+    time may use this.
     """
 
     def __init__(self, nodes: NodeTable) -> None:
@@ -41,10 +41,10 @@ class Suffixes:
         return self._table.nbytes
 
     def draft(self, node: int, most: int, skip: bool) -> tuple[int, ...]:
-        """At most `most` tokens that may follow `node`; () where its last tokens stood nowhere else.
+        """At most `most` tokens that may follow `node`; () if its last tokens occurred nowhere else.
 
-        With `skip` also where only tokens a little further up did: a text that differs in one place and then goes on
-        as the other did.
+        With `skip`, earlier tokens that occurred elsewhere count too, for text that differs in one place and then
+        continues alike.
         """
         self._follow()
         above = node
@@ -60,7 +60,7 @@ class Suffixes:
         return ()
 
     def _after(self, node: int, most: int) -> tuple[int, ...]:
-        """The way down along the youngest children."""
+        """Tokens of the path down along the youngest children."""
         tokens: list[int] = []
         while len(tokens) < most:
             token, node = next(self._nodes.children(node), (0, ROOT))
@@ -81,7 +81,7 @@ class Suffixes:
     # Entering ----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Enters the nodes that are new."""
+        """Enters new nodes."""
         end = self._nodes.end
         size = len(self._table)
         while end > size:
@@ -115,7 +115,7 @@ class Suffixes:
         slots = (slots >> _LOW_BITS) % len(self._table)
         for _ in range(_WAYS):
             free = self._table[slots] == 0
-            # of several that want one place the first is written last
+            # the first of several nodes for one slot is written last
             self._table[slots[free][::-1]] = new[free][::-1]
             there = self._suffixes(self._table[slots])
             left = np.zeros(len(new), dtype=np.bool_)

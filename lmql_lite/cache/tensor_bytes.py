@@ -1,4 +1,4 @@
-"""Named tensors as the bytes of a safetensors file, written with one copy and read without any."""
+"""Named tensors as the bytes of a safetensors file, written with one copy and read without a copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lmql_lite.store.contract import Buffer
 
 Bits: TypeAlias = NDArray[Any]
-"""Tensor as unsigned integers of its items' size: numpy has no bfloat16, and a cache only moves bits."""
+"""Tensor as unsigned integers of the same item size, since numpy has no bfloat16 and a cache only moves bits."""
 
 SAFETENSORS_DTYPES = {
     "float16": "F16",
@@ -26,7 +26,7 @@ SAFETENSORS_DTYPES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
-"""Names in safetensors files, by torch's names."""
+"""Names of dtypes in safetensors files, by torch's names."""
 _TORCH_DTYPES = {name: torch_name for torch_name, name in SAFETENSORS_DTYPES.items()}
 _ITEM_BYTES = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8}
 _ALIGNMENT = 64
@@ -42,7 +42,7 @@ class TensorBits:
 
 
 def encode_tensors(tensors: Sequence[TensorBits], metadata: Mapping[str, str]) -> bytearray:
-    """Bytes of a file. The arrays are copied once, however they lie in memory. Raises KeyError for other dtypes."""
+    """Bytes of a file. The arrays are copied once, whatever their memory layout. Raises KeyError for other dtypes."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for one in tensors:
@@ -65,7 +65,7 @@ def encode_tensors(tensors: Sequence[TensorBits], metadata: Mapping[str, str]) -
 
 
 def decode_tensors(data: Buffer) -> tuple[list[TensorBits], Mapping[str, str]]:
-    """Tensors of a file, whose arrays lie where the bytes lie, and its metadata. Raises ValueError for other bytes."""
+    """Tensors of a file, as views of its bytes, and its metadata. Raises ValueError for invalid bytes."""
     try:
         header, body = read_header(data)
         metadata = header.pop("__metadata__", {})
@@ -74,19 +74,20 @@ def decode_tensors(data: Buffer) -> tuple[list[TensorBits], Mapping[str, str]]:
             begin, stop = tensor["data_offsets"]
             shape, size = [int(side) for side in tensor["shape"]], _ITEM_BYTES[tensor["dtype"]]
             if begin != end or stop - begin != size * int(np.prod(shape)) or min(shape, default=0) < 0:
-                raise ValueError(f"the tensor {name} does not have the size that its shape says")
+                raise ValueError(f"the size of the tensor {name} does not match its shape")
             array = np.frombuffer(data, f"u{size}", (stop - begin) // size, body + begin).reshape(shape)
             tensors.append(TensorBits(name, _TORCH_DTYPES[tensor["dtype"]], array))
             end = stop
         if body + end != len(data):
-            raise ValueError("it is not complete")
+            raise ValueError("it is incomplete")
         return tensors, metadata
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it cannot be read ({error})") from error
 
 
 def read_header(beginning: Buffer) -> tuple[dict[str, Any], int]:
-    """Header of a file, from its first bytes, and the offset of its tensors. Raises ValueError where it is cut off."""
+    """Header of a file, from its first bytes, and the offset of its tensors. Raises ValueError for a truncated
+    header."""
     length = int.from_bytes(beginning[:8], "little")
     if length > len(beginning) - 8:
         raise ValueError("its header is longer than the page")

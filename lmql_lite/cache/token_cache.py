@@ -1,4 +1,4 @@
-"""The option `cache=` beside True and False: a file, or memory of one's own, and how much of it."""
+"""`TokenCache`: a value of the option `cache=` for a file, or for a separate cache in memory, with its limits."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lmql_lite.errors import InputError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenCache:
-    """Place where runs keep what models reported: `lq.run(query, cache=lq.TokenCache("x.tokens", max_bytes=2**30))`.
+    """Cache of models' answers: `lq.run(query, cache=lq.TokenCache("x.tokens", max_bytes=2**30))`.
 
-    With a `path` in that file, which any number of processes may use at once; `cache="x.tokens"` is short for it.
-    Without one in memory, shared by all runs that are given this very object, of whatever session.
+    With a `path` the cache is that file, which any number of processes may use at once; `cache="x.tokens"` is short for
+    it. Without a path it is in memory, and shared by the runs that get this object, in any session.
 
-    `max_bytes` bounds the memory of what each model said and no file holds, and of the texts that lead there (256 MB
-    unless told): what was used longest ago goes first, and is asked for again when somebody comes by. Beside it stands
-    what the runs under way hold themselves: the texts that they stand on or may go back to, what was known on the way
-    there, and what they have still to write. What a file holds stays in memory as long as it is open, so that it
-    answers whatever it ever answered, a replay too: a file that is too large is made smaller by `lq cache compact`.
+    `max_bytes` (256 MB by default) bounds each model's entries that no file holds, and the paths to them, in memory.
+    The least recently used entries are evicted, and asked for again when they are needed. The limit does not count what
+    active runs hold: the texts that they continue or may return to, entries on the way there, and unsaved entries.
+    Entries of a file stay in memory while it is open, so that it always answers what it has answered, also in a replay.
+    `lq cache compact` makes a file smaller.
 
-    With `durable` a run returns only after the disk itself has what it learned, so that a power cut takes nothing.
+    With `durable` a run returns only after the disk has its entries, so that a power failure loses nothing.
 
-    Raises InputError for a path that is no name of a file, a bound below 1, and `durable` without a file.
+    Raises InputError for a path that is not the name of a file, a bound below 1, and `durable` without a file.
 
     >>> lq.TokenCache("x.tokens", max_bytes=2**20).max_bytes
     1048576
@@ -43,11 +43,11 @@ class TokenCache:
             _check_name(self.path)
         if isinstance(self.max_bytes, bool) or not isinstance(self.max_bytes, int) or self.max_bytes < 1:
             raise InputError(
-                f"max_bytes is a whole number of bytes, at least 1; this is {self.max_bytes!r}",
-                hint="cache=False keeps nothing at all",
+                f"max_bytes must be a whole number of bytes, at least 1; this is {self.max_bytes!r}",
+                hint="write cache=False to keep nothing",
             )
         if not isinstance(self.durable, bool):
-            raise InputError(f"durable is True or False; this is {self.durable!r}")
+            raise InputError(f"durable must be True or False; this is {self.durable!r}")
         if self.durable and self.path is None:
             raise InputError(
                 "durable=True needs a file, and none is named", hint='name one: TokenCache("x.tokens", durable=True)'
@@ -56,7 +56,7 @@ class TokenCache:
 
 
 AnyCache = bool | str | os.PathLike[str] | TokenCache
-"""The values of the option: True shares one tree among all runs, False asks the model every time."""
+"""Values of the option. True shares one tree among all runs; False asks the model every time."""
 
 
 def _check_name(path: object) -> None:
@@ -67,4 +67,4 @@ def _check_name(path: object) -> None:
             hint='cache="x.tokens", or TokenCache() for one in memory',
         )
     if not name or "\0" in name:
-        raise InputError(f"{name!r} names no file", hint='for example cache="x.tokens"')
+        raise InputError(f"{name!r} is not the name of a file", hint='for example cache="x.tokens"')

@@ -1,5 +1,5 @@
-"""Tokens as a person reads them: text in quotes, every special character visible; or ids, where text is not known. And
-the first difference between a path and what is stored, which explains a miss."""
+"""Tokens for people: quoted text with special characters made visible, or ids if the text is not known. Also the first
+difference between a path and the stored entries, which explains a miss."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from lmql_lite.cache.byte_tree import END, MEDIA, TURNS, VOCABULARY
 from lmql_lite.cache.node_table import ROOT
 
 Vocabulary = Sequence[bytes | None]
-"""The bytes of every token id; None for those that have no text."""
+"""The bytes of every token id; None for ids without text."""
 
 BYTES: Vocabulary = (*(bytes([byte]) for byte in range(256)), None, *[None] * len(TURNS))
-"""Of the tree of a server that speaks text."""
+"""Vocabulary of the byte tree of a server."""
 
 _MARKS = {END: "end", **{mark: name for name, mark in (TURNS | MEDIA).items()}}
-"""Marks that stand in that tree beside the bytes."""
+"""Names of the marks in a byte tree."""
 _NAMED = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def size_shown(vocabulary_size: int) -> str:
-    """`1,536 tokens`; `bytes` of the tree of a server."""
+    """Size of a vocabulary, such as `1,536 tokens`; `bytes` for a server."""
     return "bytes" if vocabulary_size == VOCABULARY else f"{vocabulary_size:,} tokens"
 
 
 def visible(text: str | bytes) -> str:
-    """Without any character that a terminal would act upon or not show: `\\n`, `\\x1b`, a byte of no character."""
+    """The text with escapes for control characters, invisible characters and bytes outside characters: `\\n`,
+    `\\x1b`."""
     text = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
     if text.isprintable() and "\\" not in text:
         return text
@@ -34,7 +35,7 @@ def visible(text: str | bytes) -> str:
 
 
 def quoted(text: str | bytes) -> str:
-    """In double quotes, or in single ones where it holds double ones only."""
+    """The text in double quotes, or in single quotes if it contains only double ones."""
     shown = visible(text)
     if '"' not in shown:
         return f'"{shown}"'
@@ -46,13 +47,14 @@ def quoted(text: str | bytes) -> str:
 
 def _escaped(character: str) -> str:
     number = ord(character)
-    if 0xDC80 <= number <= 0xDCFF:  # a byte that is no part of a character
+    if 0xDC80 <= number <= 0xDCFF:  # a byte outside any character
         return f"\\x{number - 0xDC00:02x}"
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def spelled(tokens: Sequence[int], vocabulary: Vocabulary | None) -> str:
-    """`"text"`; `<0>` is a token without text, `<user>` the turn of a chat. Without a vocabulary `[0 17 4]`."""
+    """Tokens as `"text"`, with `<0>` for a token without text and `<user>` for a turn of a chat; without a vocabulary
+    as `[0 17 4]`."""
     if vocabulary is None:
         return f"[{' '.join(map(str, tokens))}]"
     parts: list[str] = []
@@ -69,14 +71,14 @@ def spelled(tokens: Sequence[int], vocabulary: Vocabulary | None) -> str:
 
 
 def after_beginning(tokens: Sequence[int], vocabulary: Vocabulary | None) -> Sequence[int]:
-    """The tokens without the one that a model's tokenizer sets before every text."""
+    """The tokens without the model's bos."""
     if not tokens or vocabulary is None or vocabulary is BYTES or vocabulary[tokens[0]] is not None:
         return tokens
     return tokens[1:]
 
 
 def shortened(text: str, width: int) -> str:
-    """Beginning and end of a long text."""
+    """The text, shortened in the middle if it is long."""
     if len(text) <= width:
         return text
     end = (width - 3) * 2 // 5
@@ -86,20 +88,21 @@ def shortened(text: str, width: int) -> str:
 # the first difference
 
 NAMED = 3
-"""Stored continuations that are named, at most."""
+"""Maximum number of stored continuations that are named."""
 SHOWN = 60
-"""Characters of a text that are shown."""
+"""Maximum number of characters shown of a text."""
 
 
 Children = Callable[[int], Iterable[tuple[int, int]]]
-"""Token and node of each child that is stored."""
+"""Function that returns token and node of each stored child."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`before`: the tokens of the path that are stored. `asked`: the one that follows, None where all of it is stored.
+    """First difference between a path and stored entries. `before` are the stored tokens of the path; `asked` is the
+    next one, None if the whole path is stored.
 
-    `stored`: the tokens by which what is stored goes on from there, by the numbers of their nodes.
+    `stored` are the tokens of the stored continuations, by the numbers of their nodes.
     """
 
     before: tuple[int, ...]
@@ -110,7 +113,7 @@ class Difference:
         return self.describe(None)
 
     def describe(self, vocabulary: Vocabulary | None, unit: str = "token") -> str:
-        """One clause: `at token 37, after "Q: Why did": stored " the", asked " a"`. In a tree of text the unit is a
+        """One clause: `at token 37, after "Q: Why did": stored " the", asked " a"`. The unit of a byte tree is a
         byte."""
         place = self.place(vocabulary, unit)
         named = ", ".join(spelled([token], vocabulary) for token in self.stored[:NAMED])
@@ -120,11 +123,11 @@ class Difference:
         if self.asked is not None:
             return f"{place}: stored {named or 'nothing'}, asked {spelled([self.asked], vocabulary)}"
         if named:
-            return f"{place}: the text that is stored went on with {named}; no scores are stored"
+            return f"{place}: the stored text continues with {named}; no scores are stored"
         return f"{place}: nothing is stored"
 
     def place(self, vocabulary: Vocabulary | None, unit: str = "token") -> str:
-        """`at token 37, after "Q: Why did"`."""
+        """The place, such as `at token 37, after "Q: Why did"`."""
         before = after_beginning(self.before, vocabulary)
         text = spelled(before, vocabulary)
         if len(text) > SHOWN:
@@ -133,7 +136,7 @@ class Difference:
 
 
 def difference(stored: Children, path: Sequence[int]) -> Difference:
-    """The first difference between a path of tokens and what is stored."""
+    """The first difference between a path of tokens and the stored entries."""
     node = ROOT
     for depth, token in enumerate(path):
         children = dict(stored(node))

@@ -1,4 +1,4 @@
-"""The token tree in memory: nodes and entries, bounded in bytes, and those that are not saved yet."""
+"""Token tree in memory: nodes and entries, bounded in bytes, and entries that are not saved yet."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from lmql_lite.cache.suffixes import Suffixes
 from lmql_lite.cache.top_k import TopK
 
 MAX_BYTES = 256 * 2**20
-"""A row of scores is 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a top-k entry about 1 kB with its objects."""
+"""Default memory limit. A row of scores takes 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a top-k entry takes
+about 1 kB."""
 
 LOOKS = 16
-"""Nodes that are looked at for one that is added when there are too many: at least every other one of those that were
-looked at twice can go, where it is not needed. Among n that a file holds, n/16 too many may wait for the hand."""
+"""Nodes inspected for each node that is added when there are too many. At least every other unneeded node that was
+inspected twice can be evicted. Among n nodes that a file holds, up to n/16 nodes too many may wait for the hand."""
 
 
 class TokenTree:
-    """Reports of one model (one fingerprint), by token path. Models add entries, decoders read them (S35).
+    """Token tree of one model (one fingerprint). Models add entries at token paths, and decoders read them (S35).
 
-    Append-only to its users, and safe for threads (S28): one lock guards entries and nodes.
+    For its users the tree is append-only. It is safe for threads (S28): one lock guards entries and nodes.
 
-    `max_bytes` bounds entries and nodes that no file holds, nodes to half of it. Entries are evicted as `MemoryEntries`
-    says, nodes from their leaves on: a hand goes round over all of them, and takes those that were not used since it
-    came by the last time. It passes over nodes that are at hand (see `Node`), that lead to a pin, to an unsaved
-    entry, or to what a file holds: that stays as long as the tree. A node that was evicted is made anew when it is
+    `max_bytes` bounds entries and nodes that no file holds, with at most half of it for nodes. `MemoryEntries` evicts
+    entries. Nodes are evicted by the clock algorithm, leaves first: a hand goes round, and removes those that were not
+    used since its last visit. It skips nodes that are referenced (see `Node`), and nodes that lead to a pin, to an
+    unsaved entry, or to a node of a file, which stays as long as the tree. An evicted node is added again when it is
     needed, and its entries are asked of the model again.
     """
 
@@ -46,8 +47,8 @@ class TokenTree:
         self._recent = RecentPaths(self._nodes, self._memory)
         self._disk = DiskEntries()
         self._stale: DiskEntries | None = None
-        """Entries of the file that was read before this one, which took its place. They are still read; each is then
-        marked dirty, so that it is written to the new file."""
+        """Entries of an earlier file, which another file replaced. Each is marked dirty when it is next read, so that
+        it is written to the new file."""
         self._dirty: DirtyEntries | None = None
         self._suffixes = Suffixes(self._nodes)
         self._hand: int = ROOT
@@ -63,29 +64,29 @@ class TokenTree:
 
     @property
     def structure_nbytes(self) -> int:
-        """Memory of all nodes, with the table of suffixes, stored answers, and what leads to stored top-k entries."""
+        """Memory of all nodes, with the table of suffixes, stored answers, and the index of stored top-k entries."""
         return self._nodes.nbytes + self._suffixes.nbytes + self._disk.nbytes
 
     # nodes
 
     def extend(self, node: Node, token: int) -> Node:
-        """The child of `node` by `token`; added where it is missing."""
+        """The child of `node` by `token`, added if it is missing."""
         nodes = self._nodes
         with self._lock:
             before = nodes.loose
-            child = self._references.new(nodes.extend(node, token))  # before others go
+            child = self._references.new(nodes.extend(node, token))  # before others are evicted
             if nodes.loose > before:
                 self._give_way(1)
             return child
 
     def extend_path(self, node: Node, tokens: Sequence[int]) -> Node:
-        """`extend`, by one token after the other. Returns the last node; those on the way are not kept."""
+        """Extends by one token after another. Returns the last node; the reference keeps only that one."""
         with self._lock:
             return self._extend_path(node, tokens)
 
     def extend_many(self, parents: ArrayLike, tokens: ArrayLike, *, logged: bool = False) -> NDArray[np.int32]:
-        """Numbers of the nodes of all entries: see `NodeTable.extend_many`. With `logged` a file holds them, and they
-        stay; else nothing keeps them."""
+        """Numbers of the nodes of all entries: see `NodeTable.extend_many`. With `logged` a file holds the nodes, and
+        they stay; otherwise nothing keeps them."""
         with self._lock:
             before = len(self._nodes)
             nodes = self._nodes.extend_many(parents, tokens)
@@ -95,7 +96,7 @@ class TokenTree:
             return nodes
 
     def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
-        """From `node` by `tokens` as far as nodes exist: the last one, and how many tokens lead there. Adds none."""
+        """The last existing node on the way from `node` by `tokens`, and the number of tokens that lead there."""
         with self._lock:
             last, many = self._nodes.walk(node, tokens)
             self._nodes.use(last)
@@ -106,11 +107,11 @@ class TokenTree:
         return self._nodes.path(node)
 
     def path_hash(self, node: Node) -> int:
-        """64 bits that depend on the token ids of the path alone, so that they are equal in every process (S3)."""
+        """Hash of 64 bits that depends only on the token ids of the path, and is equal in every process (S3)."""
         return self._nodes.path_hash(node)
 
     def parent(self, node: int) -> int:
-        """-1 for the root."""
+        """The parent of a node; -1 for the root."""
         return self._nodes.parent(node)
 
     def token(self, node: int) -> int:
@@ -119,24 +120,24 @@ class TokenTree:
 
     @property
     def outlives_file(self) -> bool:
-        """True if another file took the place of the one that was read: what is read is written to that one."""
+        """True if another file replaced the one read before, so that entries of it are written to the new one."""
         return self._stale is not None
 
     def nodes_to(self, node: Node) -> Iterator[int]:
-        """The nodes from `node` up to the root, without that."""
+        """The nodes from `node` up to the root, without the root."""
         above: int = node
         while above > ROOT:
             yield above
             above = self._nodes.parent(above)
 
     def stored_children(self, node: int) -> list[tuple[int, int]]:
-        """Token and node of the children that stand in the file of this tree, in no particular order."""
+        """Token and node of the children in the file of this tree, in no particular order."""
         with self._lock:
             return [(token, child) for token, child in self._nodes.children(node) if self._nodes.is_logged(child)]
 
     def draft(self, node: Node, most: int, *, skip: bool) -> tuple[int, ...]:
-        """At most `most` tokens that may follow `node`, since they followed the same last tokens elsewhere; with `skip`
-        also where these differ a little. A draft is worth scoring, and no more."""
+        """Draft of at most `most` tokens after `node`, which followed the same last tokens elsewhere. With `skip` these
+        may differ a little."""
         with self._lock:
             return self._suffixes.draft(node, most, skip)
 
@@ -149,14 +150,14 @@ class TokenTree:
         return last
 
     def _give_way(self, added: int) -> None:
-        """Evicts others, where there is no room for so many nodes that were added."""
+        """Evicts nodes if there is no room for the `added` ones."""
         if 2 * self._memory.nbytes > self._memory.max_bytes:
             if 2 * self._nodes.loose * NODE_BYTES > self._memory.max_bytes:
                 self._thin_out(LOOKS * added)
             self._memory.drop_spare()
 
     def _thin_out(self, looks: int) -> None:
-        """Looks at so many nodes, and evicts branches that were not used since the hand came by."""
+        """Inspects `looks` nodes, and evicts branches that were not used since the hand's last visit."""
         nodes = self._nodes
         for _ in range(looks):
             self._hand = node = (self._hand + 1) % nodes.end
@@ -179,22 +180,22 @@ class TokenTree:
     # scores
 
     def scores(self, node: Node) -> ScoreEntry | None:
-        """The scores of what may follow `node`; None where they are not known, or evicted."""
+        """Scores of the tokens after `node`; None if they are unknown or evicted."""
         with self._lock:
             self._nodes.use(node)
             self._memory.use(node)
             return self._scores(node)
 
     def add_scores(self, node: Node, scores: Scores | TopK, run: int) -> ScoreEntry:
-        """Adds an entry, and returns the one that counts: the first, unless that has only the top k of these scores."""
+        """Adds an entry. Returns the one that counts: the first, unless it has only the top k of these scores."""
         with self._lock:
             return self._add_scores(node, ScoreEntry(scores, run))
 
     def add_path(self, node: Node, tokens: Sequence[int], entries: Sequence[ScoreEntry]) -> list[Node]:
-        """Adds a path of tokens below `node`, with the entry before each token where none is known.
+        """Adds a path of tokens below `node`, with the entry before each token unless one is known.
 
-        Returns the nodes that the tokens lead to. The last one keeps all of them, and is pinned for the caller; none of
-        these entries is evicted to make room for the others.
+        Returns the nodes of the tokens. The last one keeps all of them, and is pinned for the caller. None of these
+        entries is evicted to make room for the others.
         """
         with self._lock:
             tip = self._extend_path(node, tokens)
@@ -213,8 +214,8 @@ class TokenTree:
             return way[-2::-1]
 
     def best_path(self, node: Node, goes_on: float) -> tuple[ScoreEntry, list[int], Node | None] | None:
-        """The top-k entry at `node`, its best token and those that are best below it as long as they have the
-        log-probability `goes_on`, and the node behind them. None without a top-k entry; whole scores are none."""
+        """The top-k entry at `node`, its best token followed by best tokens with the log-probability `goes_on`, and the
+        node after them. None without a top-k entry; whole scores do not count as one."""
         with self._lock:
             place: int = node
             first = entry = self._scores(place)
@@ -234,7 +235,7 @@ class TokenTree:
             return (first, tokens, behind) if first is not None and tokens else None
 
     def drop_scores(self) -> None:
-        """Drops all scores; nodes and answers stay."""
+        """Removes all scores; nodes and answers stay."""
         with self._lock:
             self._disk.drop_scores()
             self._memory.drop_scores()
@@ -243,7 +244,7 @@ class TokenTree:
         first = self._scores(node)
         if first is not None and not (isinstance(first.scores, TopK) and isinstance(entry.scores, Scores)):
             return first
-        if first is None and self._dirty is not None:  # a file has no more than the top k
+        if first is None and self._dirty is not None:  # a file stores only the top k
             self._dirty.scores[self._references.new(node)] = entry
         self._memory.add_scores(node, entry)
         return entry
@@ -258,7 +259,7 @@ class TokenTree:
         return entry
 
     def _shortened(self, node: int, entry: ScoreEntry) -> None:
-        """Only this is left of scores: they are not to be kept alive for being dirty."""
+        """Replaces dirty scores by their top-k entry, so that they do not stay in memory."""
         if self._dirty is not None and node in self._dirty.scores:
             self._dirty.scores[self._references.new(node)] = entry
 
@@ -269,16 +270,16 @@ class TokenTree:
         return self._known_answer(node, question)
 
     def add_greedy_answer(self, node: Node, question: bytes, answer: Answer) -> Answer:
-        """Adds an answer, and returns the one that counts: the first."""
+        """Adds an answer. Returns the one that counts: the first."""
         with self._lock:
             return self._add_answer(node, question, answer)
 
     def sampled_answer(self, node: Node, question: bytes, seed: int, index: int) -> Answer | None:
-        """The token that was sampled for a question under a seed (S1). The question includes the sampling policy."""
+        """The token sampled for a question under a seed (S1). The question includes the sampling policy."""
         return self._known_answer(node, (question, seed, index))
 
     def add_sampled_answer(self, node: Node, question: bytes, seed: int, index: int, answer: Answer) -> Answer:
-        """Adds an answer, and returns the one that counts: the first."""
+        """Adds an answer. Returns the one that counts: the first."""
         with self._lock:
             return self._add_answer(node, (question, seed, index), answer)
 
@@ -306,38 +307,38 @@ class TokenTree:
             self._dirty.answers[self._references.new(node), question] = answer
         return answer
 
-    # the file that holds entries of this tree: they are read where memory has none, and take nothing of `max_bytes`
+    # entries of this tree's file: they are read if memory has none, and do not count for `max_bytes`
 
     def attach(self, entries: Entries, written: NDArray[np.int64], vocabulary_size: int) -> None:
-        """Adds entries of the file, at nodes of this tree; `written`, shape (entries,): when they were."""
+        """Adds entries of the file, at nodes of this tree. `written`, shape (entries,): their times of writing."""
         with self._lock:
             self._nodes.log(entries.nodes.astype(np.int32))
             self._disk.add(entries, written, vocabulary_size, self._nodes.end)
 
     def attach_nodes(self, nodes: NDArray[np.int32]) -> None:
-        """Keeps nodes that the file holds."""
+        """Marks nodes as held by the file, so that they stay."""
         with self._lock:
             self._nodes.log(nodes)
 
     def written(self, node: int) -> int | None:
-        """When an entry at a node was written to the file, in unix seconds, 0 where that is not known; None where there
-        is none. Where there are scores it is their time, else that of the latest answer."""
+        """Time at which the scores of a node, or else its latest answer, were written to the file, in Unix seconds. 0
+        if the time is not known, None if there is no entry."""
         with self._lock:
             return self._disk.written(node)
 
     def stale_times(self, nodes: NDArray[np.int64]) -> list[int | None]:
-        """`written`, of the file that was read before this one; [] where there was none."""
+        """`written` for the file before this one; [] if there was none."""
         with self._lock:
             return [] if self._stale is None else [self._stale.written(node) for node in nodes.tolist()]
 
     def mark_stale(self) -> None:
-        """Another file took the place of the one that was read."""
+        """Marks all entries of the file as stale, because another file replaced it."""
         with self._lock:
             self._stale, self._disk = self._disk, DiskEntries()
 
     def supersede(self, nodes: NDArray[np.int32], *, by_own: bool) -> None:
-        """The file replaces its entries at these nodes: by those of this tree (`by_own`), or by those of another
-        process. Entries that are still to be written in their place (`replace_with`) stay."""
+        """Drops entries at these nodes that the file replaces by those of this tree (`by_own`) or of another process.
+        Unsaved entries that replace them (`replace_with`) stay."""
         with self._lock:
             self._drop_stored(nodes)
             if not by_own:
@@ -348,7 +349,7 @@ class TokenTree:
                 self._memory.drop(gone)
 
     def replace_with(self, fresh: TokenTree) -> None:
-        """Lets the new entries of another tree take the place of all entries at their nodes."""
+        """Replaces all entries at the nodes of another tree's new entries by those."""
         new = fresh.take_dirty()
         own: dict[int, Node] = {ROOT: self.root}
         with self._lock:
@@ -371,7 +372,7 @@ class TokenTree:
             self._stale.drop(nodes)
 
     def _follow(self, other: TokenTree, node: int, own: dict[int, Node]) -> None:
-        """Makes the nodes that lead to one of another tree; `own` are those that are known."""
+        """Adds the nodes on the path to a node of another tree; `own` are the known ones."""
         way = []
         while node not in own:
             way.append(node)
@@ -383,7 +384,7 @@ class TokenTree:
     # entries that no file holds yet
 
     def record(self) -> None:
-        """Marks entries as dirty from now on, and all that are in memory now."""
+        """Marks all entries in memory, and new ones from now on, as dirty."""
         with self._lock:
             if self._dirty is not None:
                 return
@@ -398,7 +399,7 @@ class TokenTree:
             return bool(self._dirty)
 
     def take_dirty(self) -> DirtyEntries:
-        """Entries that were added since the last call. Raises ValueError where `record` was not called."""
+        """Entries added since the last call. Raises ValueError if `record` was not called."""
         with self._lock:
             if self._dirty is None:
                 raise ValueError("this tree does not record which entries are new")
@@ -408,11 +409,11 @@ class TokenTree:
     # memory
 
     def pin(self, node: Node) -> None:
-        """Keeps the entries of `node` and of all nodes above it, for a run that stands there (S9). Pins are counted."""
+        """Keeps the entries of `node` and of all nodes above it for a run (S9). Pins are counted."""
         with self._lock:
             self._memory.pin(node)
 
     def unpin(self, node: Node) -> None:
-        """Takes one pin back. Raises ValueError where there is none."""
+        """Removes one pin. Raises ValueError if there is none."""
         with self._lock:
             self._memory.unpin(node)

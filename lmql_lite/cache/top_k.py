@@ -1,5 +1,5 @@
-"""The top k of scores: the part of them that is kept when they are cold, and the reading of it. An answer read from it
-is the one that the whole row would give, or it is `MISS` (S1, S2).
+"""Top k of scores: the part that is kept after eviction, and how a token is read from it. An answer from the top k is
+the one that the whole row would give, or it is `MISS` (S1, S2).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from lmql_lite.cache.sampling import NO_PENALTIES, REST, Mask, Penalties, beginn
 from lmql_lite.options import Sampling
 
 TOP_K_TOKENS = 32
-"""Tokens of a top-k entry at most: the best ones, until the rest has less than `TOP_K_REST` of the mass (S1)."""
+"""Maximum number of tokens in a top-k entry: the best ones, until the rest has less than `TOP_K_REST` of the mass
+(S1)."""
 TOP_K_REST = 1e-3
 
 
 class Miss(Enum):
-    """A question that the top k cannot decide. A type of its own, so that no reader takes it for "nothing allowed"."""
+    """Answer to a question that the top k cannot decide. Its own type distinguishes it from "no token allowed"."""
 
     MISS = "miss"
 
@@ -32,7 +33,7 @@ MISS: Final = Miss.MISS
 
 
 class Drawn(NamedTuple):
-    """A token that was drawn, and how far it is ahead of all others, in nats of a score."""
+    """A drawn token, and its lead over all others, in nats of a score."""
 
     token: int
     margin: float
@@ -40,13 +41,13 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopK:
-    """The best tokens of a row of scores, and what is left.
+    """The best tokens of a row of scores, and a bound on the rest.
 
     `ids`: int32[k], best first, ties to the lowest id; every other token of the row comes after the last of them (the
-    border). `logprobs`: float32[k], raw, theirs. `rest`: an upper bound of the probability of all other tokens
-    together, a float32. `vocabulary`: how many tokens the row has; masks have that length.
+    border). `logprobs`: float32[k], their raw log-probabilities. `rest`: float32, an upper bound of the total
+    probability of all other tokens. `vocabulary`: the number of tokens in the row, which is the length of masks.
 
-    A draw divides top k and rest in two stages (S3), so that it is that of the whole row only if this is its top k.
+    A draw has two stages, top k and rest (S3), so it equals that of the whole row only if this is the row's top k.
     """
 
     ids: NDArray[np.int32]
@@ -55,14 +56,14 @@ class TopK:
     vocabulary: int
 
     def logprob(self, token: int) -> float | None:
-        """The raw log-probability of one of these tokens; None for all others."""
+        """The raw log-probability of a token; None if it is outside the top k."""
         (places,) = np.nonzero(self.ids == token)
         return float(self.logprobs[places[0]]) if places.size else None
 
     def best(self, mask: Mask, penalties: Penalties = NO_PENALTIES) -> int | Miss | None:
-        """The allowed token with the highest score, ties to the lowest id (S2). None where nothing is allowed.
+        """The allowed token with the highest score, ties to the lowest id (S2). None if no token is allowed.
 
-        MISS where another token might have as high a score.
+        MISS if another token might have as high a score.
         """
         allowed = mask[self.ids]
         if not penalties.ids.size:
@@ -77,9 +78,9 @@ class TopK:
     def sample(
         self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties = NO_PENALTIES
     ) -> int | Miss | None:
-        """The token of `Scores.sample`. None where nothing is allowed.
+        """The token of `Scores.sample`. None if no token is allowed.
 
-        MISS where the rest might win, or where what wins might not have survived truncation.
+        MISS if the rest might win, or if the winner might not survive truncation.
         """
         if is_greedy(sampling):
             return self.best(mask, penalties)
@@ -87,14 +88,14 @@ class TopK:
         return drawn.token if isinstance(drawn, Drawn) else drawn
 
     def is_close(self, epsilon: float, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties) -> bool:
-        """True if another token may be chosen where scores differ by `epsilon` (S5)."""
+        """True if scores that differ by `epsilon` might choose another token (S5)."""
         if is_greedy(sampling):
             return self._lead(mask, penalties) < epsilon
         drawn = self._drawn(mask, sampling, path_hash, penalties)
         return drawn is MISS or (isinstance(drawn, Drawn) and drawn.margin < epsilon)
 
     def _lead(self, mask: Mask, penalties: Penalties) -> float:
-        """Lower bound of how far the best allowed token is ahead of all others, in nats."""
+        """Lower bound of the lead of the best allowed token over all others, in nats."""
         allowed = mask[self.ids]
         if not allowed.any():
             return 0.0 if _outside_top_k(mask) is MISS else math.inf
@@ -107,7 +108,7 @@ class TopK:
         return float(scores[0]) - max(others, default=-math.inf)
 
     def _drawn(self, mask: Mask, sampling: Sampling, path_hash: int, penalties: Penalties) -> Drawn | Miss | None:
-        """The draw of `sample`, of a policy that is not greedy."""
+        """The draw of `sample` for a policy that is not greedy."""
         allowed = mask[self.ids]
         if not allowed.any():
             only = _outside_top_k(mask)
@@ -115,10 +116,10 @@ class TopK:
         known, scores = best_first(self.ids[allowed], self.logprobs[allowed], penalties)
         heat = scores / np.float32(sampling.temperature)
         if np.isneginf(heat[0]):
-            return Drawn(int(known[0]), 0.0)  # nothing allowed has any probability
+            return Drawn(int(known[0]), 0.0)  # all allowed tokens have probability 0
         certain, possible, rest = self._truncate(heat, self._unknown(mask, known.size, penalties), sampling)
         if sampling.typical_p < 1:
-            if certain != possible or rest > -math.inf:  # the entropy is that of all survivors
+            if certain != possible or rest > -math.inf:  # the entropy depends on all survivors
                 return MISS
             kept = typical(heat[:certain].astype(np.float64) - float(heat[0]), sampling.typical_p)
             known, heat = known[kept], heat[kept]
@@ -126,7 +127,7 @@ class TopK:
         noise = gumbel(sampling, path_hash, np.append(known, REST))
         noisy = heat[:possible] + noise[:possible]
         winner = int(noisy.argmax())
-        # float32, as the whole row is read: adding and comparing keep the order, so that the bound stays one
+        # float32, as for the whole row: adding and comparing keep the order, so the bound remains valid
         first, second = noisy[winner], np.float32(rest) + noise[-1]
         if winner >= certain or second > first:
             return MISS
@@ -134,22 +135,22 @@ class TopK:
         return Drawn(int(known[winner]), float(first - max(second, noisy.max())) * sampling.temperature)
 
     def _unknown(self, mask: Mask, known: int, penalties: Penalties) -> Unknown:
-        """Bounds of the allowed tokens outside the top k; `known` are those in it."""
+        """Bounds of the allowed tokens outside the top k; `known` is the number of those in it."""
         count = int(np.count_nonzero(mask)) - known
         ceiling = self.logprobs[-1]
         if not penalties or not count:
             return Unknown(count, ceiling, np.zeros(0, np.float32), is_behind=True)
-        if self.rest > 0:  # what is left of a top k that holds nearly all is less than its last token
+        if self.rest > 0:  # the rest of a top k with nearly all the mass is less likely than its last token
             ceiling = min(ceiling, np.float32(_a_little_above(math.log(self.rest))))
         met = penalties.without(self.ids).among(mask)
         penalised = met.scores(met.ids, np.full(met.ids.size, ceiling)) if met else met.losses
         return Unknown(count, max(ceiling, penalised.max(initial=ceiling)), penalised, is_behind=False)
 
     def _truncate(self, heat: NDArray[np.float32], unknown: Unknown, sampling: Sampling) -> tuple[int, int, float]:
-        """Numbers of the allowed tokens of the top k that certainly and possibly survive truncation; an upper
-        bound of the logarithm of the tempered sum of what survives of the rest."""
+        """Numbers of the allowed tokens of the top k that certainly and possibly survive truncation, and an upper bound
+        of the logarithm of the tempered sum of the surviving rest."""
         highest = unknown.highest / np.float32(sampling.temperature)
-        # so many come before every unknown token
+        # the number of tokens that come before every unknown one
         size, first = heat.size, heat.size if unknown.is_behind else int(np.count_nonzero(heat > highest))
         outside = unknown.count
         if sampling.top_k is not None:
@@ -166,7 +167,7 @@ class TopK:
             return kept, kept, rest
         if not first:
             return 0, size, math.inf
-        # the highest that the rest may have stands for it; what is not before it may be anywhere among the rest
+        # the rest counts with its highest possible score; tokens not above it may be anywhere among the rest
         below = np.append(heat[:first], highest).astype(np.float64) - best
         sum_of_first = float(np.exp(below[:-1]).sum())
         sum_of_others = float(np.exp(heat[first:].astype(np.float64) - best).sum())
@@ -177,7 +178,7 @@ class TopK:
         if possible <= first:
             return certain, possible, -math.inf
         if sampling.top_p < 1:
-            # of the rest, top_p keeps what it still needs, and at most one token more
+            # top_p keeps the mass that it still needs of the rest, and at most one token more
             needed = sampling.top_p * most - least + math.exp(below[-1])
             rest = min(rest, _a_little_above(best + math.log(needed)))
         return min(certain, first), size, rest
@@ -185,13 +186,13 @@ class TopK:
     def _rest_bound(self, outside: int, temperature: float) -> float:
         """Upper bound of log(sum of p ** (1 / temperature)) over any `outside` tokens of the rest.
 
-        No token of it has more than the border, all together not more than `rest`. Under these two the sum of p ** b
-        is largest, for b <= 1, where all have the same (the power is concave), and for b >= 1 where as few as possible
-        have all (it is convex).
+        No token of the rest exceeds the border, and their total does not exceed `rest`. Under these two bounds the sum
+        of p ** b is largest if all are equal for b <= 1 (the power is concave), and if as few tokens as possible have
+        all the mass for b >= 1 (it is convex).
         """
         if not outside or self.rest <= 0 or np.isneginf(self.logprobs[-1]):
             return -math.inf
-        # Scores are divided in float32, which may raise them by a rounding: as a slightly higher temperature does.
+        # Division in float32 may round scores up, which has the effect of a slightly higher temperature.
         power = (1 - 2.0**-22) / float(np.float32(temperature))
         mass, count = math.log(self.rest), math.log(outside)
         border = min(float(self.logprobs[-1]), mass)
@@ -202,10 +203,10 @@ class TopK:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unknown:
-    """Allowed tokens outside the top k: their number, and a bound of their scores.
+    """Allowed tokens outside the top k: their number, and a bound on their scores.
 
-    `penalised`: the same for each of those that penalties are about. `is_behind`: all come after every token of the
-    top k, by their ids where by nothing else.
+    `penalised` are the bounds of those with penalties. `is_behind`: all come after every token of the top k, at least
+    by their ids.
     """
 
     count: int
@@ -215,16 +216,16 @@ class Unknown:
 
 
 _ROUNDING = 1e-9
-"""More than float64 sums of a vocabulary can differ by, relative."""
+"""Upper bound of the relative rounding error of float64 sums over a vocabulary."""
 
 
 def _a_little_above(value: float) -> float:
-    """A bound on what float32 may round upwards."""
+    """Upper bound of a value after rounding to float32."""
     return value + 1e-6 * (1 + abs(value))
 
 
 def _outside_top_k(mask: Mask) -> int | Miss | None:
-    """The answer where no token of the top k is allowed: none at all, the only one, or one that needs all scores."""
+    """The answer if no token of the top k is allowed: None, the only allowed token, or MISS."""
     allowed = int(np.count_nonzero(mask))
     if allowed > 1:
         return MISS
@@ -234,7 +235,7 @@ def _outside_top_k(mask: Mask) -> int | Miss | None:
 def best_first(
     ids: NDArray[np.int32], logprobs: NDArray[np.float32], penalties: Penalties
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Tokens of a top k, best first by log-probability, with their scores and best first by these."""
+    """Tokens of a top k, given best first by log-probability, with their scores and sorted by them, best first."""
     if not penalties:
         return ids, logprobs
     scores = penalties.scores(ids, logprobs)
@@ -243,14 +244,14 @@ def best_first(
 
 
 def question(mask: Mask, sampling: Sampling | None, penalties: Penalties = NO_PENALTIES) -> bytes:
-    """16 bytes that stand for "which token, of these, chosen so?": the key of an answer (S1).
+    """Key of an answer (S1): a digest of 16 bytes of the allowed tokens, the sampling policy and the penalties.
 
-    Seed and index are no part of it, nor is a policy that comes to argmax: it is the same question as None. Of
-    penalties it is what they do to allowed tokens, however that came about.
+    Seed and index are not part of it. A policy equivalent to argmax is the same question as None. Only the effect of
+    penalties on allowed tokens counts.
     """
     policy = b"" if sampling is None or is_greedy(sampling) else sampling.policy
     seen = penalties.among(mask) if penalties else penalties
-    if seen:  # no policy has this word
+    if seen:  # no policy contains this word
         policy += b"penalty:" + seen.data
     # the length of the mask and the policy come first, so that no two questions have the same bytes
     digest = hashlib.blake2b(struct.pack("<qq", mask.size, len(policy)) + policy, digest_size=16)
@@ -264,8 +265,8 @@ _ROWS = 32
 def top_k_of(logprobs: NDArray[np.float32]) -> TopK:
     """The top k of a row of raw log-probabilities, shape (vocabulary,).
 
-    The k-th best maximum of a partition into columns is no better than the k-th best token, so that only columns which
-    reach it can hold one of the k best: two passes over the row in all, the exponentials being the longer one.
+    The k-th best maximum of a partition into columns is no better than the k-th best token, so only columns that reach
+    it can contain one of the k best. This takes two passes over the row, of which the exponentials are the longer one.
     """
     candidates = _candidates(logprobs)
     best = candidates[np.argsort(-logprobs[candidates], kind="stable")][:TOP_K_TOKENS]
@@ -275,7 +276,7 @@ def top_k_of(logprobs: NDArray[np.float32]) -> TopK:
 
 
 def _candidates(logprobs: NDArray[np.float32]) -> NDArray[np.intp]:
-    """Ids in ascending order, the best `TOP_K_TOKENS` and all that tie with the last of them included."""
+    """Ids in ascending order that include the best `TOP_K_TOKENS` and all ties with the last of them."""
     columns = logprobs.size // _ROWS
     if columns <= TOP_K_TOKENS:
         return np.arange(logprobs.size)
@@ -288,11 +289,12 @@ def _candidates(logprobs: NDArray[np.float32]) -> NDArray[np.intp]:
 
 
 def _mass_without(logprobs: NDArray[np.float32], ids: NDArray[np.int32]) -> float:
-    """Upper bound of the probability of all tokens but `ids`, at most 1e-5 above it, relative, and 1e-32, absolute.
+    """Upper bound of the total probability of all tokens except `ids`, at most 1e-5 (relative) and 1e-32 (absolute)
+    above it.
 
-    In float32, since float64 would take three times as long: its exponential is off by at most 3 units in the last
-    place, a sum of 32 by at most 32. What would come out below the normal numbers, which take ten times as long and
-    might be rounded to 0, is taken for the smallest of them.
+    It is computed in float32, because float64 would take three times as long. The exponential is off by at most 3 units
+    in the last place, and a sum of 32 by at most 32. Subnormal results, which take ten times as long and might be
+    rounded to 0, are replaced by the smallest normal number.
     """
     others = logprobs.size - ids.size
     if not others:
@@ -306,4 +308,4 @@ def _mass_without(logprobs: NDArray[np.float32], ids: NDArray[np.int32]) -> floa
 
 
 _LEAST_NORMAL = np.float32(-87.0)
-"""exp(-87) is 1.6e-38, and the smallest normal float32 is 1.2e-38."""
+"""Minimum log-probability with a normal exponential: exp(-87) is 1.6e-38, the smallest normal float32 1.2e-38."""

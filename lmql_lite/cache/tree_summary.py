@@ -1,4 +1,5 @@
-"""A token tree to look at: stretches of tokens that never branch, each with what is known in it and below it."""
+"""Summary of a token tree for people: stretches of tokens without branches, with counts of entries in and below
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from lmql_lite.cache.node_table import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Entries, by kind."""
+    """Numbers of entries, by kind."""
 
     topks: int
     greedy: int
@@ -27,11 +28,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Tokens that follow each other without a branch. The first one begins at the root and may have none.
+    """Tokens that follow each other without a branch. The first stretch begins at the root and may have no tokens.
 
-    `parent` is the place in the survey of the stretch that it branches off from, None for the first one; `depth` how
-    many branches lead here. `here`, `below`: entries after its tokens, and in the stretches under it. `hidden`: how
-    many stretches branch off from it that the survey leaves out.
+    `parent` is the index of the stretch that it branches off from, None for the first; `depth` is the number of
+    branches that lead here. `here` and `below` count entries after its tokens and in the stretches under it. `hidden`
+    counts the child stretches that are left out.
     """
 
     parent: int | None
@@ -43,18 +44,18 @@ class Stretch:
 
 
 def survey(known: ModelEntries, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
-    """The stretches of a tree, each before those under it; of those of one parent the one with most entries first.
+    """The stretches of a tree, parents before children, and siblings by their number of entries, most first.
 
-    At most `limit` of them: those with most entries in and below them. At most `depth` branches deep.
+    At most `limit` stretches, those with most entries in and below them, and at most `depth` branches deep.
     """
     parents, tokens = known.tree.columns(np.arange(len(known.tree), dtype=np.int32))
     begin = _begins(parents)
-    starts, which = np.unique(begin, return_inverse=True)  # a stretch is known by its number, and 0 is the first
+    starts, which = np.unique(begin, return_inverse=True)  # stretches are numbered, and 0 is the first
     above = which[np.maximum(parents[starts], ROOT)]
     here = _counts(known, which, len(starts))
     whole = here.copy()
     totals, up = whole.tolist(), above.tolist()
-    for one in range(len(starts) - 1, 0, -1):  # begins have ascending numbers, as nodes have: parents come first
+    for one in range(len(starts) - 1, 0, -1):  # numbers ascend as those of nodes do, so parents come first
         over, under = totals[up[one]], totals[one]
         for kind in range(3):
             over[kind] += under[kind]
@@ -88,12 +89,12 @@ def survey(known: ModelEntries, *, depth: int | None = None, limit: int | None =
 
 
 def _begins(parents: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Of each node the first one of its stretch: itself, where the parent has other children."""
+    """The first node of each node's stretch, which is the node itself if its parent has other children."""
     siblings = np.bincount(parents[1:], minlength=len(parents))
     own = np.arange(len(parents))
     begin = np.where(siblings[np.maximum(parents, ROOT)] == 1, parents, own).astype(np.int64)
     begin[ROOT] = ROOT
-    while ((further := begin[begin]) != begin).any():  # in steps that double
+    while ((further := begin[begin]) != begin).any():  # in doubling steps
         begin = further
     return begin
 
@@ -105,7 +106,7 @@ def _counts(known: ModelEntries, which: NDArray[np.intp], many: int) -> NDArray[
 
 
 def _shown(children: dict[int, list[int]], totals: list[list[int]], depth: int | None, limit: int | None) -> set[int]:
-    """The stretches with most entries in and below them. A parent has never fewer than its children."""
+    """The stretches with most entries in and below them. A parent never has fewer than its children."""
     shown: set[int] = set()
     best = [(0, 0, 0)]
     while best and (limit is None or len(shown) < limit):

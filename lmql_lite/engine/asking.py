@@ -1,5 +1,5 @@
-"""`input()` in a query: a line that the user types, as Python's own function asks for it. Hosts of a run may have
-another one, and give it as an input of that name."""
+"""`input()` in a query: a line that the user types, as with Python's own function. A host may replace the function: it
+passes its own as an input named `input`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmql_lite.errors import InputError
 
 
 class InputLine(str):
-    """Line of input that may be awaited or not, so that a query runs under every host."""
+    """Line of input that may be awaited or used at once, so that a query runs under every host."""
 
     def __await__(self) -> Generator[None, None, str]:
         return str(self)
@@ -22,11 +22,11 @@ class NoMoreInput(InputError, EOFError):
 
 
 def read_line(prompt: object = "") -> InputLine:
-    """The next line of stdin; everything else waits for it. A prompt is shown where somebody can see it: on stderr
-    where lines come from a file. Raises NoMoreInput at the end, InputError for a line that is no text.
+    """The next line of stdin; all runs wait for it. The prompt is written to stderr if stdin is not a terminal. Raises
+    NoMoreInput at the end of stdin, InputError for a line that is not UTF-8 text.
     """
     if sys.stdin is None or sys.stdin.closed:
-        raise NoMoreInput("input() asks for a line, and this process has no stdin", hint="use `lq chat FILE`")
+        raise NoMoreInput("input() needs a line, but this process has no stdin", hint="use `lq chat FILE`")
     if sys.stdin.isatty():
         return checked(input(prompt))
     sys.stderr.write(str(prompt))
@@ -37,14 +37,14 @@ def read_line(prompt: object = "") -> InputLine:
         raise _no_text() from None
     if not line:
         raise NoMoreInput(
-            "input() asks for a line, and stdin is at its end",
-            hint="pipe in a line for each question, or use `lq chat FILE` in a terminal",
+            "input() needs a line, but stdin is at its end",
+            hint="pipe in one line per call of input(), or use `lq chat FILE` in a terminal",
         )
     return checked(line.removesuffix("\n"))
 
 
 def checked(line: str) -> InputLine:
-    """Raises InputError for bytes that are no UTF-8 text, which Python may hide in a line."""
+    """The line. Raises InputError for bytes that are not UTF-8, which Python reads as surrogates."""
     try:
         line.encode()
     except UnicodeEncodeError:

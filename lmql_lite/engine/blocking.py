@@ -1,4 +1,4 @@
-"""The one door from sync to async."""
+"""The only way from synchronous code into coroutines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Arguments = ParamSpec("Arguments")
 
 
 def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The result of the work. Inside a running event loop, which waits for it, the work gets a thread and a loop of its
-    own, where Ctrl-C ends it too."""
+    """The result of a coroutine. Inside a running event loop, which is blocked meanwhile, the coroutine runs on another
+    thread with an event loop of its own. Ctrl-C ends it there too."""
     __tracebackhide__ = True  # pytest shows the caller's line
     try:
         asyncio.get_running_loop()
@@ -29,7 +29,7 @@ def blocking(work: Coroutine[Any, Any, Answer]) -> Answer:
         return _in_thread(work)
     kept: list[Answer] = []
 
-    async def keep() -> None:  # the task has no result: Python spells the task out when it gives SIGINT back
+    async def keep() -> None:  # returns nothing: asyncio builds the repr of the task when it restores SIGINT
         kept.append(await work)
 
     try:
@@ -63,7 +63,7 @@ def _in_thread(work: Coroutine[Any, Any, Answer]) -> Answer:
         wait([done])
     except BaseException:
         for cancel in cancels:
-            with suppress(RuntimeError):  # it is over
+            with suppress(RuntimeError):  # the loop is closed already
                 cancel()
         wait([done])
         raise
@@ -74,8 +74,8 @@ def _in_thread(work: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 def blocked(work: Callable[Arguments, Coroutine[Any, Any, Answer]], example: str = "") -> Callable[Arguments, Answer]:
-    """`NAME_sync` of an async function or method NAME: the same for code that is not async. It works inside a running
-    event loop too, which it blocks. `example` ends its docstring."""
+    """Synchronous version `NAME_sync` of an async function or method NAME. A call inside a running event loop blocks
+    the loop. `example` ends the docstring."""
 
     @functools.wraps(work)
     def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
@@ -84,6 +84,6 @@ def blocked(work: Callable[Arguments, Coroutine[Any, Any, Answer]], example: str
 
     call.__name__, call.__qualname__ = f"{work.__name__}_sync", f"{work.__qualname__}_sync"
     call.__doc__ = (
-        f"`{work.__name__}` for code that is not async. Inside a running event loop it blocks that.\n{example}"
+        f"`{work.__name__}` for code that is not async. A call inside a running event loop blocks the loop.\n{example}"
     )
     return call

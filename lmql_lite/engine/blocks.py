@@ -1,8 +1,8 @@
-"""The blocks of a query that are open, `for`, `with` and `try`, and how they are left (S23): by their end, by `break`,
-`continue` and `return`, by an exception. All runs in Python's own order.
+"""Open blocks of a query: `for`, `with` and `try`. They are left (S23) at their end, by `break`, `continue` or
+`return`, or by an exception, in Python's own order.
 
-A block is a frozen value, and a fork has the same ones. What is one's own lies in the environment, under the block's
-slot: the iterator of a loop is copied with it. A `with` is left once: there is no fork while one is open.
+Blocks are frozen values that forks share. Their state, such as the iterator of a loop, is in the environment under the
+block's slot, and is copied with it. A `with` is left exactly once, so there is no fork while one is open.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class With:
-    """An exception that its exit swallows goes on at `target`."""
+    """A `with`: execution continues at `target` after its exit swallows an exception."""
 
     slot: str
     target: int
@@ -57,7 +57,7 @@ class With:
 
 @dataclass(frozen=True, slots=True)
 class TryBlock:
-    """A `try`: `target` are its handlers, or its `finally` where it is `always`."""
+    """A `try`: `target` is the place of its handlers, or if `always`, of its `finally`."""
 
     target: int
     always: bool
@@ -72,7 +72,7 @@ class Handled:
 
 @dataclass(frozen=True, slots=True)
 class LeavingLoop:
-    """A `break` or `continue` on its way."""
+    """A `break` or `continue` that is leaving blocks."""
 
     depth: int
     target: int
@@ -80,7 +80,7 @@ class LeavingLoop:
 
 @dataclass(frozen=True, slots=True)
 class LeavingReturn:
-    """A `return` on its way."""
+    """A `return` that is leaving blocks."""
 
     op: Return
     value: Any
@@ -88,14 +88,14 @@ class LeavingReturn:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """A `finally`, and what goes on behind it; None for what comes next in the program."""
+    """A `finally`, and the exception or jump that continues after it; None for the next op of the program."""
 
     onward: LeavingLoop | BaseException | None
 
 
 @dataclass(frozen=True, slots=True)
 class Returning:
-    """A `finally` behind which the query returns."""
+    """A `finally` after which the query returns."""
 
     onward: LeavingReturn
 
@@ -105,7 +105,7 @@ Block = Loop | With | TryBlock | Handled | Final | Returning
 
 @dataclass(slots=True)
 class Blocks:
-    """Those of one query under way, outermost first. While the `stack` is empty there is nothing to ask them."""
+    """Open blocks of one query that is executed, outermost first. They matter only while the `stack` is not empty."""
 
     stack: tuple[Block, ...] = ()
 
@@ -114,12 +114,12 @@ class Blocks:
 
     @property
     def entered(self) -> str | None:
-        """The slot of the innermost `with` that is open; None where none is."""
+        """Slot of the innermost open `with`; None if there is none."""
         return next((block.slot for block in reversed(self.stack) if isinstance(block, With)), None)
 
     @property
     def has_last_words(self) -> bool:
-        """True if something has to run however the query ends."""
+        """True if a `with` or `finally` must run however the query ends."""
         return any(isinstance(block, With) or (isinstance(block, TryBlock) and block.always) for block in self.stack)
 
     def are_those_of(self, other: Blocks) -> bool:
@@ -128,16 +128,16 @@ class Blocks:
 
     @property
     def errors(self) -> tuple[BaseException, ...]:
-        """The exceptions that are under way, outermost first."""
+        """Exceptions that are being handled or raised, outermost first."""
         return tuple(error for block in self.stack if (error := _error_of(block)) is not None)
 
     @property
     def returned(self) -> tuple[Any, ...]:
-        """Values that the query returns after its `finally` blocks, outermost first."""
+        """Values of the `return`s that wait for `finally` blocks, outermost first."""
         return tuple(block.onward.value for block in self.stack if isinstance(block, Returning))
 
     def give_back(self, values: Sequence[Any]) -> None:
-        """It returns these instead."""
+        """Replaces the `returned` values."""
         left = iter(values)
         self.stack = tuple(
             Returning(replace(block.onward, value=next(left))) if isinstance(block, Returning) else block
@@ -146,19 +146,19 @@ class Blocks:
 
     @property
     def is_guarded(self) -> bool:
-        """True if an exception may be handled here."""
+        """True if an open block may handle an exception."""
         return any(
             isinstance(block, With) or (isinstance(block, TryBlock) and not block.always) for block in self.stack
         )
 
     def refuse_cancelled(self) -> None:
-        """Raises the cancellation that is on its way: what runs in any case asks no model any more."""
+        """Raises a pending cancellation: `finally` blocks of a cancelled run ask no model."""
         for error in self.errors:
             if isinstance(error, CANCELLATIONS):
                 raise error
 
     async def do(self, op: Blocked, pc: int, environment: Environment, evaluate: Evaluate) -> int | LeavingReturn:
-        """The next place in the program, or what the query returns. Raises what the query's own Python raises."""
+        """The next place in the program, or the query's `return`. Exceptions of the query's own Python pass through."""
         match op:
             case Enter():
                 await self._enter_loop(op, environment, evaluate)
@@ -193,7 +193,7 @@ class Blocks:
         return pc + 1
 
     async def leave(self, onward: LeavingLoop | LeavingReturn, environment: Environment) -> int | LeavingReturn:
-        """Out of the blocks that end with it, up to the first `finally`: the next place, or what the query returns."""
+        """Leaves blocks up to the first `finally`. Returns the next place in the program, or the query's `return`."""
         depth = onward.depth if isinstance(onward, LeavingLoop) else 0
         while len(self.stack) > depth:
             match self._pop(environment):
@@ -205,9 +205,9 @@ class Blocks:
         return onward.target if isinstance(onward, LeavingLoop) else onward
 
     async def catch(self, error: BaseException, environment: Environment, *, by_handlers: bool = True) -> int:
-        """The place in the program that deals with an exception. Raises it, or what took its place on the way out.
+        """The place in the program that handles an exception. Raises it, or one that replaced it, if there is none.
 
-        `by_handlers=False` runs what runs always, and no handler.
+        `by_handlers=False` skips handlers, and runs only `finally` blocks and the exits of `with`.
         """
         by_handlers = by_handlers and not isinstance(error, CANCELLATIONS)
         _chain(error, environment.get(ERROR))
@@ -243,7 +243,7 @@ class Blocks:
         return block
 
     def _note(self, environment: Environment) -> None:
-        """The exception that is at hand, for Python's own `raise`, `sys.exc_info` and chaining."""
+        """Records the current exception for Python's own `raise`, `sys.exc_info` and chaining."""
         _put(environment, next(reversed(self.errors), None))
 
     # Loops and managers ------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Blocks:
     async def _enter_with(self, op: EnterWith, environment: Environment) -> None:
         manager = await as_it_is(op.manager, environment)
         if not op.is_async and isawaitable(manager) and not hasattr(type(manager), "__enter__"):
-            manager = await manager  # what is called without `await` is awaited, as everywhere
+            manager = await manager  # an awaitable is awaited without `await`, as everywhere
         leave = None
 
         def enter() -> Any:
@@ -286,7 +286,7 @@ class Blocks:
         self._push(With(op.slot, op.target, op.here), environment)
 
     async def _exit(self, block: Block, error: BaseException | None, environment: Environment) -> bool:
-        """True if the exit swallows the exception, which is being handled while it runs."""
+        """Runs the exit of a `with` while the exception is handled; True if the exit swallows it."""
         assert isinstance(block, With), "a `with` ends where it began"
         call, before = environment.pop(block.slot), environment.get(ERROR)
         kind, trace = (type(error), error.__traceback__) if error else (None, None)
@@ -298,7 +298,7 @@ class Blocks:
 
 
 def _protocol(manager: Any, *, is_async: bool) -> tuple[Callable[[], Any], Callable[..., Any]]:
-    """The functions that enter and leave it. Raises TypeError for an object that is not a context manager."""
+    """The functions that enter and leave a `with`. Raises TypeError for an object that is not a context manager."""
     kind = type(manager)
     word, prefix = ("asynchronous ", "__a") if is_async else ("", "__")
     sentence = f"{kind.__name__!r} object does not support the {word}context manager protocol"
@@ -326,7 +326,7 @@ def _put(environment: Environment, error: BaseException | None) -> None:
 
 
 def _chain(error: BaseException, handled: BaseException | None) -> None:
-    """An exception that the run itself raised has a context too: Python gives one only to what it raises."""
+    """Sets the context of an exception that the run itself raised. Python sets it only where it raises."""
     if handled is None or error.__context__ is not None:
         return
     before: BaseException | None = handled

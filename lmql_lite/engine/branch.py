@@ -26,15 +26,15 @@ from lmql_lite.program.values import texts_of
 
 @dataclass(slots=True)
 class OpenHole:
-    """A hole until it has its value. `op` has its type and its conditions; `term` is the condition, with its values."""
+    """A hole that has no value yet. `op` has its type and its conditions; `term` is the evaluated condition."""
 
     op: Hole
     term: Term
     fill: HoleFill[Any, Any]
     judge: Judge | None
-    """None where every text of the hole is its value."""
+    """None if the hole accepts every text as its value."""
     shown: int = 0
-    """Number of bytes of its text that are emitted."""
+    """Number of emitted bytes of the hole's text."""
     rejections: int = 0
 
     def fork(self, generator: Generator) -> OpenHole:
@@ -47,20 +47,20 @@ class OpenHole:
             hint = "bound the numbers in it, such as Annotated[float, Field(ge=0, le=100)]"
             return ConstraintError(sentence, span=broken.span, hint=hint)
         tries = self.rejections + 1
-        times = "the only value that was left" if tries == 1 else f"the last of {tries} values"
+        times = "the only possible value" if tries == 1 else f"the last of {tries} values"
         return ConstraintError(
             f"[{self.op.name}] has no value that meets `{broken.span.source}`: {times} was {value!r}"
             + (f" ({broken.reason})" if broken.reason else ""),
             span=broken.span,
-            hint="a higher max_backtracks tries more; a condition that needs no Python guides the model from the start",
+            hint="raise max_backtracks, or write the condition without Python, so that it guides the model",
         )
 
 
 class Branch:
-    """`state` is the text so far and the next op; `frames` are the queries that are executed, the outermost first;
-    `hole` is the open one. `value` is the query's, once the branch `is_over`.
+    """One continuation of a run. `state` is the text so far and the next op. `frames` are the queries that are
+    executed, outermost first. `hole` is the open hole. `value` is the query's return value, once the branch `is_over`.
 
-    The query's own Python runs in variables that are the branch's own as soon as it may write (S23).
+    Branches share variables until the query's own Python may write to them (S23).
     """
 
     def __init__(self, frame: Frame, generator: Generator) -> None:
@@ -72,30 +72,31 @@ class Branch:
         self.value: Any = None
         self.is_over = False
         self.leads = True
-        """It goes as the only branch would: another value replaces one that Python rejects, others are given up."""
+        """True if the branch goes as an only branch would: it tries another value after Python rejects one, where other
+        branches are given up."""
         self.is_rejected = False
-        """Python rejected its value, and it does not lead."""
+        """True if Python rejected a value and the branch does not lead."""
         self.python_span: Span | None = None
         """Place of the query's own Python that ran last."""
         self.final: BaseException | None = None
-        """The exception with which it ends, whatever `finally` blocks run before."""
+        """The exception with which the branch ends after its `finally` blocks."""
         self.calls = 0
-        """Number of queries that its holes have called."""
+        """Number of queries called by holes."""
         self.filled = 0
-        """Number of holes that have got their value."""
+        """Number of holes that have their value."""
         self.opened = 0
-        """Number of holes that were opened, those of called queries included."""
+        """Number of opened holes, including those of called queries."""
         self.context = Context(self._score)
         self._is_borrowed = False
-        """Another branch has the same objects in its variables."""
+        """True if the objects in the variables are shared with another branch."""
         self._pinned: Node | None = None
         frame.environment["context"] = self.context
         self.keep()
 
     def fork(self) -> Branch:
-        """A copy: the state is a value, variables are shared until Python may write.
+        """A copy of the branch. Both share their variables until Python may write to them.
 
-        Raises QueryError where a block is open that cannot be in two branches.
+        Raises QueryError if an open block cannot be in two branches.
         """
         fork = object.__new__(Branch)
         fork.state, fork.value, fork.is_over = self.state, self.value, self.is_over
@@ -115,11 +116,11 @@ class Branch:
         return fork
 
     def __deepcopy__(self, memo: Any) -> Branch:
-        return self  # `context.score` leads here, and is no variable of the query's
+        return self  # reached through `context.score`, which is not a variable of the query
 
     @property
     def frame(self) -> Frame:
-        """The query that goes on next."""
+        """The innermost query, which runs next."""
         return self.frames[-1]
 
     @property
@@ -132,7 +133,7 @@ class Branch:
         return taken
 
     def go(self, state: State, target: int | None = None) -> None:
-        """To the next op, or to another place in the program."""
+        """Moves to the next op, or to another place in the program."""
         self.state = state._replace(pc=state.pc + 1 if target is None else target)
 
     def keep(self) -> None:
@@ -146,7 +147,7 @@ class Branch:
                 self.generator.tree.unpin(before)
 
     def leave(self) -> None:
-        """The branch goes no further: nothing has to be kept for it."""
+        """Unpins the branch's entries: the branch has ended."""
         if self._pinned is not None:
             self.generator.tree.unpin(self._pinned)
             self._pinned = None
@@ -154,26 +155,26 @@ class Branch:
     # Python ---------------------------------------------------------------------------------------------------------
 
     async def python(self, code: CodeType, span: Span, state: State | None = None) -> Any:
-        """The value of the query's own Python. While the run waits for it, the model may go on."""
+        """The value of an expression of the query's own Python. The model may generate while the run awaits it."""
         self.python_span = span
         value = self.now(code)
         return await self.generator.waiting(value, state or self.state, span) if isawaitable(value) else value
 
     def now(self, code: CodeType) -> Any:
-        """The value as it is."""
+        """The value of an expression, not awaited."""
         if self._is_borrowed and not only_reads(code):
             self.own()
         return value_of(code, self.frame.environment)
 
     def own(self) -> None:
-        """Makes the variables the branch's own, before Python may change them."""
+        """Copies shared variables before Python may change them."""
         if self._is_borrowed:
             own(self.frames, (self.context,))
             self._is_borrowed = False
 
     def term(self, op: Hole) -> Term:
-        """The condition of a hole, with the values of now. One that its query returns as it stands has to meet what is
-        asked of the query's value, too (S26)."""
+        """The condition of a hole, evaluated now. A hole that its query returns unchanged must also meet the condition
+        on the query's value (S26)."""
         frame, at = self.frame, self.state.pc
         term = frame.bound.pop(at, None) or op.term or op.condition.bind(self.now)
         if frame.caller is not None and frame.returns(op, at):
@@ -192,11 +193,11 @@ class Branch:
 
     @property
     def is_guarded(self) -> bool:
-        """True if the query may go on without the text of now: then it is emitted once it is known to stay (S33)."""
+        """True if a handler of the query may discard the current text, which is then emitted later (S33)."""
         return any(frame.blocks.stack and frame.blocks.is_guarded for frame in self.frames)
 
     def say(self, text: Text | MediaShown) -> None:
-        """Emits text, as soon as it is known to stay."""
+        """Emits text, or holds it back until it is known to stay."""
         for frame in reversed(self.frames):
             if frame.held_back is not None:
                 frame.held_back.append(text)

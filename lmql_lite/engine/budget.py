@@ -1,6 +1,6 @@
-"""Budgets of a run: its steps; and its requests, tokens and costs with a server.
+"""Budgets of a run: its steps, and its requests, tokens and costs at a server.
 
-A limit stops the run before the request that would pass it.
+A limit stops the run before the request that would exceed it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ PER_MILLION = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Of one request: the most tokens that it can have had, and what the server says; None where it was left before."""
+    """Bill of one request: upper bounds of its tokens, and the usage that the server reported. `spent` is None if the
+    request was closed before the report."""
 
     most_prompt: int
     most_completion: int
@@ -45,7 +46,7 @@ class Bill:
 
     @property
     def at_most(self) -> tuple[int, int]:
-        """Tokens of the prompt and of the answer: what is told, else the most that they can be."""
+        """Tokens of the prompt and of the answer: the reported numbers, else their upper bounds."""
         prompt, completion = self.prompt_tokens, self.completion_tokens
         return (
             self.most_prompt if prompt is None else prompt,
@@ -55,7 +56,8 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """In the currency of the prices. Not `is_told`: the server did not say it all, and it is no more than this."""
+    """Cost in the currency of the prices. Unless it `is_told`, the server did not report every number, and `amount` is
+    an upper bound."""
 
     amount: float
     is_told: bool
@@ -63,8 +65,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """None: no limit. `prices`: of a million tokens of prompts, of answers, and, if it is not that of the others, of
-    prompt tokens that the server has in a cache, in the currency of `max_cost`."""
+    """Limits of a run; None for no limit. `prices` are those of a million prompt tokens, of a million answer tokens
+    and, if different, of a million cached prompt tokens, in the currency of `max_cost`."""
 
     max_requests: int | None = None
     max_total_tokens: int | None = None
@@ -73,18 +75,18 @@ class Budget:
 
     @property
     def counts_tokens(self) -> bool:
-        """True if one of several requests at once may get less than it would alone."""
+        """True if concurrent requests share a limit on tokens."""
         return self.max_total_tokens is not None or self.max_cost is not None
 
     def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """Cost of tokens; `cached_tokens` are those of the prompt that the server had."""
+        """Cost of tokens; `cached_tokens` is the number of prompt tokens in the server's cache."""
         prompt, completion, *others = self.prices or (0.0, 0.0)
         cached = others[0] if others else prompt
         fresh_tokens = prompt_tokens - cached_tokens
         return (fresh_tokens * prompt + cached_tokens * cached + completion_tokens * completion) * PER_MILLION
 
     def cost_of(self, bills: Iterable[Bill]) -> Cost | None:
-        """None without prices."""
+        """Cost of requests; None without prices."""
         bills = tuple(bills)
         if self.prices is None:
             return None
@@ -92,7 +94,7 @@ class Budget:
         return Cost(amount, all(bill.is_told for bill in bills))
 
     def room(self, prompt_tokens: int, completion_tokens: int) -> int | None:
-        """Number of tokens that an answer may still have; None without a limit."""
+        """Maximum number of tokens of the next answer; None without a limit."""
         rooms: list[int] = []
         if self.max_total_tokens is not None:
             rooms.append(self.max_total_tokens - prompt_tokens - completion_tokens)
@@ -102,35 +104,36 @@ class Budget:
         return min(rooms, default=None)
 
     def check(self, requests: int, prompt_tokens: int, completion_tokens: int) -> None:
-        """Raises BudgetError if this is more than may be spent."""
+        """Raises BudgetError if these numbers exceed a limit."""
         if self.max_requests is not None and requests > self.max_requests:
             raise BudgetError(
-                f"the run may make {_many(self.max_requests, 'request')}, and needs another one",
-                hint="raise max_requests; what was answered so far is in the cache",
+                f"the run may make at most {_many(self.max_requests, 'request')}, and needs another one",
+                hint="raise max_requests; the answers so far are in the cache",
             ).of("max_requests", self.max_requests, requests)
         total = prompt_tokens + completion_tokens
         if self.max_total_tokens is not None and total > self.max_total_tokens:
             raise BudgetError(
-                f"the run may use {_many(self.max_total_tokens, 'token')}, and may have used {total:,} with what comes",
-                hint="raise max_total_tokens; what was answered so far is in the cache",
+                f"the run may use at most {_many(self.max_total_tokens, 'token')}, "
+                f"and the next request could bring it to {total:,}",
+                hint="raise max_total_tokens; the answers so far are in the cache",
             ).of("max_total_tokens", self.max_total_tokens, total)
         if self.max_cost is not None and self.cost(prompt_tokens, completion_tokens) > self.max_cost:
             raise BudgetError(
-                f"the run may cost {self.max_cost:g}, and may come to "
-                f"{self.cost(prompt_tokens, completion_tokens):.4g} with what comes",
-                hint="raise max_cost; what was answered so far is in the cache",
+                f"the run may cost at most {self.max_cost:g}, and the next request could bring it to "
+                f"{self.cost(prompt_tokens, completion_tokens):.4g}",
+                hint="raise max_cost; the answers so far are in the cache",
             ).of("max_cost", self.max_cost, self.cost(prompt_tokens, completion_tokens))
 
 
 @dataclass(slots=True, eq=False)
 class Purse:
-    """Spending of runs together: of a map, of several results, of queries that others call."""
+    """Spending that several runs share: the rows of a map, several results, a query and those that it calls."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     _open: list[Bill] = field(default_factory=list)
-    """Requests under way, at the most that they can have."""
+    """Upper bounds of the open requests."""
     _waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
     def spend(self, prompt_tokens: int, completion_tokens: int) -> None:
@@ -141,7 +144,7 @@ class Purse:
         self._open.append(bill)
 
     def release(self, bill: Bill) -> None:
-        """The request is over, and paid."""
+        """Removes a finished request, whose tokens are spent."""
         self._open.remove(bill)
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -149,14 +152,14 @@ class Purse:
                 one.set_result(None)
 
     async def released(self) -> None:
-        """Waits until one of the requests under way is over."""
+        """Waits until one of the open requests ends."""
         self._waiting.append(asyncio.get_running_loop().create_future())
         await self._waiting[-1]
 
     def room(self, budget: Budget, prompt_tokens: int, requests: int = 1) -> int | None:
-        """Number of tokens that the answer to another request may have, None without a limit.
+        """Maximum number of tokens of the answer to another request; None without a limit.
 
-        0 where others have reserved what it needs. Raises BudgetError where it would be more than may be spent anyway.
+        0 while open requests reserve the rest. Raises BudgetError if the request exceeds a limit even without them.
         """
         prompt = self.prompt_tokens + prompt_tokens
         budget.check(self.requests + requests, prompt, self.completion_tokens + 1)
@@ -170,15 +173,15 @@ def _many(count: int, what: str) -> str:
 
 
 STEP_BUDGET = 1_000_000
-"""Steps of a run if not given. An endless loop reaches them within seconds."""
+"""Default step budget of a run. An endless loop reaches it within seconds."""
 LAST_STEPS = 1000
-"""Of what a query runs in any case, behind the last step that it may have."""
+"""Extra steps that `finally` blocks may take after the step budget is spent."""
 
 
 class Steps:
-    """Steps that a run may still take, in all branches: ops, tokens, and rounds of `while` in its Python.
+    """Steps left to a run, in all its branches: ops, tokens, and rounds of `while` in its Python.
 
-    `spent` is what was raised when there were no more; it has no place yet.
+    `spent` is the error raised at the last step; it has no place in the source yet.
     """
 
     def __init__(self, most: int = STEP_BUDGET) -> None:
@@ -187,7 +190,7 @@ class Steps:
         self.left = most
 
     def take(self) -> None:
-        """Raises BudgetError where none is left. A few more may be taken then, by what the query runs in any case."""
+        """Takes a step. Raises BudgetError if none is left; after that `finally` blocks get `LAST_STEPS` more."""
         self.left -= 1
         if self.left < 0:
             self.left = LAST_STEPS

@@ -16,14 +16,14 @@ from lmql_lite.models.base import CompletionRequest, Prompt, Scored, Scorer, Sco
 from lmql_lite.tokens import Tokenizer
 
 BEFORE = 8
-"""Number of tokens before a scored place that are written down."""
+"""Number of recorded tokens before each scored place."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One call of a model. `ms` is how long it took, from `at_ms` on; None while it is under way.
+    """One call of a model. `at_ms` is its start and `ms` its duration, None while it is under way.
 
-    `asked` and `answered` are JSON data. A call without an `error` and an end was left before its end.
+    `asked` and `answered` are JSON data. A call that has neither an `error` nor an end was cancelled.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Calls:
     def __init__(self) -> None:
         self.made: list[Call] = []
         self.options: Mapping[str, Any] = {}
-        """Options of the run, those of its query's header included."""
+        """Options of the run, including those of its query's header."""
         self._began = time.perf_counter()
 
     def now(self) -> float:
@@ -52,7 +52,7 @@ class Calls:
     async def overhear(
         self, model: str, prompt: Prompt, request: CompletionRequest, pieces: AsyncGenerator[StreamPiece, None]
     ) -> AsyncGenerator[StreamPiece, None]:
-        """The pieces of a request to a server, as they pass by."""
+        """The pieces of a request to a server, passed on and recorded."""
         call = self._begin("stream", model, {"prompt": _turns(prompt), "request": request})
         text, many, thoughts, decoder = "", 0, "", getincrementaldecoder("utf-8")("replace")
         with self.during(call):
@@ -70,7 +70,7 @@ class Calls:
                     yield piece
 
     async def weigh(self, model: str, prompt: Prompt, options: Sequence[str], asking: Awaitable[Scored]) -> Scored:
-        """A request to a server to score texts."""
+        """The answer to a request that scores texts, recorded."""
         call = self._begin("score", model, {"prompt": _turns(prompt), "options": list(options)})
         with self.during(call):
             scored = await asking
@@ -78,7 +78,7 @@ class Calls:
         return scored
 
     def scores(self, scorer: Scorer, requests: Sequence[ScoreRequest], together: int) -> Call:
-        """A model in this process scores these in one pass, `together` with those of other runs."""
+        """Record of a pass of a model in this process. `together` counts the pass's requests, other runs' included."""
         asked = [_asked(request, scorer.tokenizer) for request in requests]
         return self._begin("scores", scorer.name, {"requests": asked, "in_pass": together})
 
@@ -89,7 +89,7 @@ class Calls:
 
     @contextmanager
     def during(self, call: Call) -> Iterator[None]:
-        """The call is under way."""
+        """Records the duration and the error of a call."""
         try:
             yield
         except Exception as error:
@@ -102,7 +102,7 @@ class Calls:
 async def overheard(
     scorer: Scorer, requests: Sequence[ScoreRequest], listeners: Sequence[Calls | None]
 ) -> list[list[NDArray[np.float32]]]:
-    """`scorer.score`, put down for those that listen: each request has its own listener, or none."""
+    """`scorer.score`, recorded by listeners. Each request has one listener or none."""
     with ExitStack() as listening:
         calls = []
         for listener in {id(each): each for each in listeners if each is not None}.values():

@@ -1,8 +1,8 @@
-"""Copies of what a query has made: data, instances, and the functions and classes that see its variables (S23).
+"""Copies of the objects that a query has made: data, instances, and functions and classes that see its variables (S23).
 
-`copy.deepcopy` is not enough here: it takes functions as they are, so that they would go on seeing the variables of
-another branch, and it gives up a whole dict where one thing in it cannot be copied. Of a function with a cache
-(`functools.cache`) the copy begins with an empty one.
+`copy.deepcopy` is not enough here. It does not copy functions, which would still see the variables of another branch,
+and it fails on a whole dict if one item cannot be copied. The copy of a function with a cache (`functools.cache`)
+begins with an empty cache.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _NEW = object()
 
 
 class UnderWay(Exception):
-    """A generator that was not run to its end: there is no copy of it, and two branches would take turns with it."""
+    """An unfinished generator cannot be copied, and two branches that shared it would take turns with its items."""
 
 
 class Wrapping(Protocol):
-    """A function of the query in another guise: one that is a query itself."""
+    """A function of the query that is itself a query."""
 
     __wrapped__: Any
 
     def rebound(self, function: FunctionType) -> Any:
-        """The same with another function inside."""
+        """The same query with another function inside."""
         ...
 
 
 class Copying:
-    """One copying: functions of the environments `before` see those in `after` from then on. `shared` is not copied.
+    """One pass of copying. Copied functions see the environments `after` in place of `before`; `shared` is not copied.
 
-    What is one object in two places is one object in the copy, too. What cannot be copied (a file, a lock) is shared;
-    what holds it is copied all the same.
+    One object in two places remains one object in the copy. An object that cannot be copied (a file, a lock) is shared,
+    and its container is still copied.
     """
 
     def __init__(self, before: Sequence[Environment], after: Sequence[Environment], shared: Iterable[Any]) -> None:
@@ -70,12 +70,12 @@ class Copying:
         self._kept: list[Any] = []
         """Intermediate objects, kept so that no other object gets their id."""
         self._kept_as_is = 0
-        """Number of objects that were shared: they cannot be copied, or are iterators that are not the query's."""
+        """Number of shared objects: they cannot be copied, or are iterators that the query did not make."""
 
     def iterator(self, value: Any) -> Any:
-        """The iterator of a loop, which cannot be shared; None where it would have to be."""
+        """A copy of a loop's iterator; None if the iterator could only be shared."""
         before = self._kept_as_is
-        self._memo.pop(id(value), None)  # also where the caller gave it
+        self._memo.pop(id(value), None)  # even if the caller gave it
         try:
             again = self.copy(value)
         except UnderWay:
@@ -83,7 +83,7 @@ class Copying:
         return again if self._kept_as_is == before else None
 
     def copy(self, value: Any) -> Any:
-        """Raises RecursionError for what is nested too deeply, and UnderWay for a generator that is not at its end."""
+        """A copy of the value. Raises RecursionError for deep nesting, and UnderWay for an unfinished generator."""
         kind = type(value)
         if kind in _ATOMS:
             return value
@@ -101,7 +101,7 @@ class Copying:
             return self._function(value)
         if kind is MethodType:
             return self._made(value, MethodType(self.copy(value.__func__), self.copy(value.__self__)))
-        if kind in (BuiltinFunctionType, MethodWrapperType):  # `items.append` belongs to `items`
+        if kind in (BuiltinFunctionType, MethodWrapperType):  # such as `items.append`, bound to `items`
             owner = self.copy(value.__self__)
             return self._made(value, value if owner is value.__self__ else getattr(owner, value.__name__))
         if kind is ref:
@@ -116,14 +116,14 @@ class Copying:
             return self._instance(value)
         except (RecursionError, UnderWay):
             raise
-        except Exception:  # whatever a __deepcopy__ or a __reduce__ raises
+        except Exception:  # a __deepcopy__ or a __reduce__ may raise anything
             if any(getattr(value, frame, None) is not None for frame in ("gi_frame", "ag_frame", "cr_frame")):
                 raise UnderWay from None
             self._kept_as_is += 1
             return self._made(value, value)
 
     def _made(self, value: Any, again: Any) -> Any:
-        """Of two that are made of one, while each makes the other, the first counts."""
+        """The copy of a value; in a cycle that makes two copies, the first one."""
         self._kept.append(value)
         return self._memo.setdefault(id(value), again)
 
@@ -139,20 +139,20 @@ class Copying:
         return table
 
     def _instance(self, value: Any) -> Any:
-        """As `copy.deepcopy` does it: by what the value says of itself."""
+        """A copy by the value's own `__deepcopy__` or `__reduce_ex__`, as in `copy.deepcopy`."""
         kind = type(value)
         if hasattr(kind, "rebound"):
             return self._made(value, value.rebound(self.copy(value.__wrapped__)))
         if kind is _CACHED:
             return self._made(value, functools.lru_cache(**value.cache_parameters())(self.copy(value.__wrapped__)))
         if hasattr(kind, "__deepcopy__"):
-            memo = ChainMap[int, Any]({}, self._memo)  # what it does before it raises leaves no trace
+            memo = ChainMap[int, Any]({}, self._memo)  # discarded if __deepcopy__ raises
             again = value.__deepcopy__(memo)
             self._memo.update(memo.maps[0])
             return self._made(value, again)
         reduce = copyreg.dispatch_table.get(kind)
         reduced = reduce(value) if reduce else value.__reduce_ex__(4)
-        if isinstance(reduced, str):  # it is known by its name
+        if isinstance(reduced, str):  # the name of a global, which is not copied
             return self._made(value, value)
         self._kept.append(reduced)
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
@@ -168,12 +168,12 @@ class Copying:
     # Functions and classes -----------------------------------------------------------------------------------------
 
     def _home(self, function: Any) -> Environment | None:
-        """The fresh environment that it has to see; None for a function that is none of the query's."""
+        """The fresh environment of a function; None for a function that the query did not make."""
         names = getattr(function, "__globals__", None)
         return None if names is None else self._homes.get(home_of(names))
 
     def _function(self, made: FunctionType) -> Any:
-        """One that the query made, or that a decorator from elsewhere has put around one (`functools.wraps`)."""
+        """A copy of a function that the query made, or of a wrapper around one (`functools.wraps`)."""
         if self._home(made) is None and self._home(inspect.unwrap(made)) is None:
             return self._made(made, made)
         cells = tuple(map(self._cell, made.__closure__ or ())) or None
@@ -184,12 +184,12 @@ class Copying:
         again.__defaults__, again.__kwdefaults__ = self.copy(made.__defaults__), self.copy(made.__kwdefaults__)
         again.__dict__.update(self.copy(made.__dict__))
         for cell, fresh in zip(made.__closure__ or (), cells or (), strict=True):
-            with suppress(ValueError):  # nothing stands in it yet
+            with suppress(ValueError):  # the cell is still empty
                 fresh.cell_contents = self.copy(cell.cell_contents)
         return again
 
     def _cell(self, cell: CellType) -> CellType:
-        """A variable of a function around it: functions that share it go on sharing it."""
+        """A copy of a closure cell; functions that share the cell share the copy."""
         again: CellType = self._made(cell, CellType())
         return again
 
@@ -201,7 +201,7 @@ class Copying:
         names = {name: each for name, each in vars(made).items() if name not in left_out}
         again = self._made(made, type(made)(made.__name__, bases, names))
         for name, each in names.items():
-            # what stands between underscores is Python's, but for functions
+            # dunder names belong to Python, unless they are functions
             if (copied := self._member(each, is_data=not name.startswith("__"))) is not each:
                 setattr(again, name, copied)
         return again
@@ -215,8 +215,8 @@ class Copying:
         return self.copy(value) if is_data or isinstance(value, FunctionType) else value
 
     def _is_own(self, made: type) -> bool:
-        """True if the query made it: it has functions that see the query's variables, comes from a class that has, or
-        was made by a statement of the query's."""
+        """True if the query made the class: a `class` statement of the query did, or the class or a base of it has
+        functions that see the query's variables."""
         if any(self._sees(member) for each in made.__mro__ for member in vars(each).values()):
             return True
         own_name = made.__name__
@@ -261,23 +261,23 @@ class NotCopied(Exception):
         self.place = place
         self.name = name
         self.is_under_way = is_under_way
-        """It is a generator, or holds one."""
+        """True if the value is a generator, or holds one."""
 
 
 @cache
 def only_reads(code: CodeType) -> bool:
-    """True if it only reads variables and compares them."""
+    """True if the code only reads variables and compares them."""
     return all(instruction.opname in _READING for instruction in dis.get_instructions(code))
 
 
 def names_only(code: CodeType, name: str) -> bool:
-    """True if it is this variable and nothing else."""
+    """True if the code is this variable and nothing else."""
     looked_up = [instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_NAME"]
     return looked_up == [name] and not _constants(code) and only_reads(code)
 
 
 def assigns(code: CodeType, name: str) -> bool:
-    """True if it gives the variable a value."""
+    """True if the code assigns the variable."""
     return any(step.opname == "STORE_NAME" and step.argval == name for step in dis.get_instructions(code))
 
 
@@ -286,10 +286,10 @@ def _constants(code: CodeType) -> bool:
 
 
 def copied(environments: Sequence[Environment], shared: Iterable[Any]) -> list[Environment]:
-    """The environments with copies of all that the query has made in them; what is one object in two places stays one.
+    """Copies of environments and of the objects in them that the query made. One object in two places remains one.
 
-    `shared` are values that are not copied, and what cannot be copied is shared, too. Raises NotCopied for the iterator
-    of a loop that cannot be copied, and for a generator under way: they cannot be in two places.
+    `shared` values are not copied, and neither are objects that cannot be. Raises NotCopied for a loop's iterator that
+    cannot be copied, and for an unfinished generator: two branches cannot share them.
     """
     fresh: list[Environment] = [{} for _ in environments]
     copying = Copying(environments, fresh, shared)

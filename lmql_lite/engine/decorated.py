@@ -1,7 +1,7 @@
-"""Decorators of a hole, `[@a @b(1) X]`: Python before it is filled, while it is filled, and when it has its value.
+"""Decorators of a hole, `[@a @b(1) X]`: Python that runs before, during and after the filling of the hole.
 
 A decorator is a `Decorator`, an object with some of the methods `pre`, `stream` and `post`, or a plain function, which
-is a `post`. Each of them may be async, and gets as many of its arguments as it takes, the last one being `context`.
+acts as `post`. Each may be async, and may leave out trailing parameters; the last argument is `context`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ STAGES = ("pre", "stream", "post")
 
 @dataclass(frozen=True, slots=True)
 class Decorator:
-    """Stages of Python around a hole. Decorators on the left are the outer ones: their `pre` runs first, all else last.
+    """Python around a hole. The leftmost decorator is the outermost: its `pre` runs first, its other stages last.
 
-    `pre(name, context)` may give a value other than None: then that is the hole's, and the model is not asked.
-    `stream(text, context)` is told the text so far, as far as it is certain. `post(value, text, context)` gives the
-    hole's value, which then stands in the prompt instead of what the model said, or a pair of value and text.
+    `pre(name, context)` may return a value other than None: the hole takes it, and the model is not asked.
+    `stream(text, context)` gets the text so far, as far as it is certain. `post(value, text, context)` returns the
+    hole's value, whose text replaces the generated one in the prompt, or a pair of value and text.
 
     >>> loud = lq.Decorator(post=lambda value, text, context: value.upper())
     >>> lq.run_sync('"Say:[@loud X]"', {"loud": loud}, model=lq.ScriptedModel("Say: hi"))["X"]
@@ -48,7 +48,7 @@ class Decoration:
         self._told: str | None = None
 
     async def fixed(self, environment: Environment) -> Any:
-        """The value that the model is not asked for; None where it is."""
+        """The value that a `pre` returned; None if the model is asked."""
         for each, here in self.decorators:
             value = await self._called(here, each.pre, environment, self._op.name) if each.pre else None
             if value is not None:
@@ -56,7 +56,7 @@ class Decoration:
         return None
 
     async def tell(self, text: str, environment: Environment) -> None:
-        """The text so far."""
+        """Passes the text so far to each `stream`."""
         if text == self._told or not (text or self._told):
             return
         self._told = text
@@ -65,7 +65,7 @@ class Decoration:
                 await self._called(here, each.stream, environment, text)
 
     async def finished(self, value: Any, text: str, environment: Environment) -> tuple[Any, str]:
-        """The hole's value, and the text that stands in the prompt."""
+        """The hole's value, and its text in the prompt."""
         await self.tell(text, environment)
         for each, here in reversed(self.decorators):
             if each.post is None:
@@ -80,7 +80,7 @@ class Decoration:
         return value, text
 
     async def _called(self, here: CodeType, stage: Stage, environment: Environment, *arguments: Any) -> Any:
-        """With as many of the arguments as the stage takes, the context being the last one."""
+        """The value of a stage, called with as many arguments as it takes, `context` last."""
         given = (*arguments, self._context)[: _takes(stage, len(arguments) + 1)]
 
         async def call() -> Any:
@@ -98,7 +98,7 @@ class Decoration:
 async def decoration_of(
     op: Hole, python: Callable[[CodeType, Span], Awaitable[Any]], context: Context
 ) -> Decoration | None:
-    """None for a hole without decorators. Raises InputError for one that is none."""
+    """The decorators of a hole, None if it has none. Raises InputError for an object that is not a decorator."""
     if not op.decorators:
         return None
     decorators = [(_decorator(await python(each.code, each.span), each.span), each.here) for each in op.decorators]
@@ -120,7 +120,7 @@ def _decorator(value: Any, span: Span) -> Decorator:
 def _takes(stage: Stage, most: int) -> int:
     try:
         parameters = inspect.signature(stage).parameters.values()
-    except (TypeError, ValueError):  # `str.upper`, `int`: one of Python's own
+    except (TypeError, ValueError):  # a builtin such as `str.upper` or `int`
         return 1
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return most

@@ -1,9 +1,8 @@
-"""Runs and ledgers as HTML for a notebook, a report and a page of somebody else.
+"""Runs and ledgers as HTML, for notebooks, reports and other pages.
 
-A run is an element `<lq-view>` with its data in it as JSON, drawn by the modules of the playground's page
-(playground/src/component.js, bundled as `lq-view.js`). What else stands in the element is plain text and a table, for
-places where no script runs.
-Nothing comes from elsewhere, and whatever a model says stays text.
+A run is an element `<lq-view>` that holds its data as JSON and is drawn by the playground's modules
+(playground/src/component.js, bundled as `lq-view.js`). The element also holds plain text and a table, for places where
+no script runs. Nothing is loaded from elsewhere, and generated text is always escaped.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ WITHOUT_BUNDLE = (
 
 
 def shown(text: str) -> str:
-    """A text as HTML. What would act on a screen or turn its direction stands there as a mark."""
+    """A text as HTML. Marks replace control characters and those that change the direction of text."""
     return _ACTING.sub(_mark, escape(text))
 
 
@@ -63,7 +62,7 @@ def framed(html: str) -> str:
 
 
 def bundle() -> str | None:
-    """The script that draws every `<lq-view>` of its page; None where it is not built."""
+    """The script that draws every `<lq-view>` of its page; None if it is not built."""
     try:
         return asset("playground", BUNDLE).read_text("utf-8")
     except OSError:
@@ -71,16 +70,17 @@ def bundle() -> str | None:
 
 
 def run_view(data: object, plain: str, *, lazy: bool = False) -> str:
-    """One run, its `data` as playground/src/component.js reads them, and as HTML what stands there without a script.
+    """View of one run: `data` as playground/src/component.js reads it, and `plain`, the HTML shown without a script.
 
-    A `lazy` one is read when it is scrolled to.
+    A `lazy` view is drawn when it is scrolled into view.
     """
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return f'<lq-view{" lazy" if lazy else ""}><script type="application/json">{text}</script>{plain}</lq-view>'
 
 
 def kept(tokens: Sequence[Token]) -> list[list[Any]]:
-    """Tokens of a result for a `run_view`: text, source, hole, log-probability, and the bytes of half a character."""
+    """Tokens of a result for a `run_view`: text, source, hole, log-probability, and the bytes if they are incomplete
+    characters."""
     found: list[list[Any]] = []
     for token in tokens:
         if token.fate == "kept":
@@ -91,7 +91,7 @@ def kept(tokens: Sequence[Token]) -> list[list[Any]]:
 
 
 def fragment(data: Mapping[str, Any], text: str) -> str:
-    """The run of a result on a page of somebody else, such as a notebook, with the script that draws it."""
+    """View of a result's run for another page, such as a notebook, with the script that draws it."""
     script = bundle()
     plain = f'<pre>{shown(text)}</pre><p class="hint">{shown(in_a_line(data["usage"]))}</p>'
     if script is None:
@@ -106,7 +106,7 @@ STYLE_OF_PAGE = (
 
 
 def page(title: str, body: Iterable[str]) -> Iterator[str]:
-    """A page of HTML that needs nothing else. Its only script is the one that draws every `run_view` of the body."""
+    """A self-contained HTML page. Its only script draws every `run_view` of the body."""
     script = bundle()
     digest = base64.b64encode(hashlib.sha256((script or "").encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -147,20 +147,20 @@ LEDGER = {
 
 
 def ledger(usage: Mapping[str, object]) -> str:
-    """A table; what was not reported is not 0."""
+    """A table of a ledger; numbers that were not reported are left out, not shown as 0."""
     return table(
         (LEDGER.get(name, name), "not reported" if count is None else str(count)) for name, count in usage.items()
     )
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Names, and a number for each."""
+    """A table of names, with a number for each."""
     lines = (f'<tr><td>{shown(name)}</td><td class="number">{shown(number)}</td></tr>' for name, number in rows)
     return f"<table>{''.join(lines)}</table>"
 
 
 def grid(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Rows below the names of their columns."""
+    """A table with a header of column names."""
     head = "".join(f"<th>{shown(name)}</th>" for name in columns)
     lines = ("".join(f"<td>{shown(cell)}</td>" for cell in row) for row in rows)
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

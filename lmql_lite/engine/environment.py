@@ -31,7 +31,7 @@ FROM_LMQL = "lmql_lite.integrations.from_lmql"
 def imported(
     name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
 ) -> Any:
-    """`import` in a query: modules of LMQL are those of this package that have their names."""
+    """`import` in a query; a name of an LMQL module imports this package's module of that name."""
     if name.partition(".")[0] != LMQL or level:
         return builtins.__import__(name, globals, locals, fromlist or (), level)
     frame = sys._getframe(1)
@@ -40,22 +40,22 @@ def imported(
 
 
 BUILTINS = ModuleType("builtins")
-"""Python's own, with that `import`."""
+"""Python's builtins, with the query's `import`."""
 vars(BUILTINS).update(vars(builtins), __import__=imported)
 OTHER_NAMES = {"null": "None", "nil": "None", "undefined": "None", "true": "True", "false": "False"}
-"""Values of Python by their names in other languages."""
+"""Names of values in other languages, and in Python."""
 FUNCTIONS = ("len", "int", "float", "any", "all", "sum", "abs", "min", "max", "sorted", "set", "range", *CONSTRAINTS)
-"""Functions that a condition is likely to mean."""
+"""Functions that a misspelt name in a condition may stand for."""
 PLAIN_TYPES = ("bool", "dict", "float", "int", "list", "str")
 HOME = "#home"
-"""No name of a query."""
+"""Key that cannot be a name in a query."""
 
 
 def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
     """The variables of one run. Raises InputError for a missing input and for one that the query does not read.
 
-    One dict is globals and locals of all Python in the query: functions and comprehensions see each variable as it is
-    when they run.
+    One dict serves as globals and locals of all Python in the query: functions and comprehensions see the current value
+    of each variable.
     """
     missing = [wanted for wanted in program.inputs if wanted.name not in inputs]
     if missing:
@@ -89,14 +89,14 @@ def _how_to_give(wanted: Input, holes: tuple[str, ...]) -> str:
 
 
 class Home:
-    """Tells which functions a query under way has made, also when its variables were copied: theirs have the same."""
+    """Identifies the functions that a query made. Copies of the query's variables keep the same object."""
 
     def __deepcopy__(self, memo: Any) -> Home:
         return self
 
 
 def home_of(environment: Environment) -> Home | None:
-    """That of a query under way; None for variables of other Python."""
+    """The `Home` in a query's variables; None for the variables of other Python code."""
     return environment.get(HOME)
 
 
@@ -105,19 +105,20 @@ class Context:
     """The object `context` of a query's own Python."""
 
     score: Callable[[Any], Awaitable[OptionScores]]
-    """`await context.score(["yes", "no"])`: what the model thinks of each as the text that comes next (S25)."""
+    """`await context.score(["yes", "no"])`: log-probability of each option as the next text (S25)."""
     prompt: str = ""
     """The whole text so far."""
 
 
 def value_of(code: CodeType, environment: Environment) -> Any:
-    """An expression's value, as it is."""
+    """The value of an expression, not awaited."""
     error = environment.get(ERROR)
     return eval(code, environment) if error is None else _handling(error, code, environment)
 
 
 def _handling(error: BaseException, code: CodeType, environment: Environment) -> Any:
-    """The value, found while the exception is handled: `raise`, `sys.exc_info` and chaining are Python's own."""
+    """The value of an expression, evaluated while the exception is handled, for `raise`, `sys.exc_info` and
+    chaining."""
     trace, context = error.__traceback__, error.__context__
     try:
         raise error
@@ -137,13 +138,13 @@ async def _awaited(error: BaseException, value: Awaitable[Any]) -> Any:
 
 
 async def as_it_is(code: CodeType, environment: Environment) -> Any:
-    """An expression's value as it is, also if that could be awaited."""
+    """The value of an expression, not awaited, even if it could be."""
     value = value_of(code, environment)
     return await value if code.co_flags & inspect.CO_COROUTINE else value
 
 
 async def called_at(here: CodeType, function: Callable[..., Any], environment: Environment) -> Any:
-    """The value of the function, called at the place of an op."""
+    """The return value of a function, called at the place of an op."""
     environment[CALL] = function
     try:
         return await as_it_is(here, environment)
@@ -152,13 +153,13 @@ async def called_at(here: CodeType, function: Callable[..., Any], environment: E
 
 
 async def evaluate(code: CodeType, environment: Environment) -> Any:
-    """An expression's value; an awaitable one is awaited."""
+    """The value of an expression, awaited if it is awaitable."""
     value = value_of(code, environment)
     return await value if inspect.isawaitable(value) else value
 
 
 async def execute(code: CodeType, environment: Environment) -> None:
-    """Statements, with `await` at their top level or without."""
+    """Executes statements; they may have `await` at their top level."""
     value = eval(code, environment)
     if code.co_flags & inspect.CO_COROUTINE:
         await value
@@ -168,8 +169,8 @@ Turns = tuple[tuple[Role, str], ...]
 
 
 def interpolated(value: Any, part: Interpolated) -> str | Turns | Media:
-    """The text of a value at its place, formatted as an f-string does it; an item is shown to the model. Raises
-    InputError as `turns_of` and `sayable` do."""
+    """The text of a value in a prompt, formatted as in an f-string; a picture, video or clip is returned as it is.
+    Raises InputError as `turns_of` and `sayable` do."""
     if not part.conversion and not part.format:
         if isinstance(value, Media):
             return replace(value, span=part.span)
@@ -189,22 +190,22 @@ def interpolated(value: Any, part: Interpolated) -> str | Turns | Media:
 
 
 def sayable(text: str, span: Span) -> str:
-    """The text, if it can be sent to a model. Raises InputError for half of a surrogate pair."""
+    """The text. Raises InputError if it has half of a surrogate pair, which no model can read."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
             f"this value holds half of a character ({text[error.start]!r}), which no model can read",
             span=span,
-            hint="read the text as UTF-8, or drop what is broken: text.encode(errors='ignore').decode()",
+            hint="read the text as UTF-8, or drop broken characters: text.encode(errors='ignore').decode()",
         ) from None
     return text
 
 
 def turns_of(value: Any, span: Span) -> Turns | None:
-    """The turns that the value says, each with its text; None where it is no conversation, and any other value.
+    """The turns of a conversation, each with its text; None for a value that is not a conversation.
 
-    Raises InputError for a role that there is not, and for a content that is no text.
+    Raises InputError for an unknown role, and for a content that is not text.
     """
     if not isinstance(value, list | tuple) or not value or not all(map(_is_message, value)):
         return None
@@ -227,5 +228,5 @@ def _text(message: Mapping[str, Any], span: Span) -> str:
     content = message["content"]
     if not isinstance(content, str):
         kind = type(content).__name__
-        raise InputError(f"the content of a message is {kind}, not text", span=span, hint="give each one a string")
+        raise InputError(f"the content of a message is {kind}, not text", span=span, hint="give each message a string")
     return sayable(content, span)

@@ -1,7 +1,7 @@
-"""Events of a run, in order. Plain values: the terminal, the playground and tests read the same ones.
+"""Events of a run, in order. They are plain values that the terminal, the playground and tests all read.
 
-Text once streamed is never taken back (S33): a suffix that may still be cut is held until it is certain. Where several
-branches are open each has a number, `state`; a run begins with number 0. `observe/lines.py` writes events as lines.
+Streamed text is never taken back (S33): a suffix that may still be cut is held back until it is certain. Each branch
+has a number, `state`; a run begins with number 0. `observe/lines.py` writes events as lines.
 
     >>> async def texts(query):
     ...     return [event.text async for event in query.stream() if isinstance(event, lq.events.Text)]
@@ -35,9 +35,9 @@ from lmql_lite.tokens import Role, Token
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """First event of a run. `run` names it; `returns`: the query returns a value of its own somewhere; `results` is the
-    number of results asked for. `query` is the query's text, `name` its file, `inputs` what the caller gave, and `date`
-    when the run began (UTC)."""
+    """First event of a run. `run` is its id; `returns` is True if the query has a `return` with a value; `results` is
+    the requested number of results. `query` is the query's text, `name` its file, `inputs` the caller's values, and
+    `date` the start of the run (UTC)."""
 
     model: str
     decoder: str
@@ -60,8 +60,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The next part of `result.prompt`; `hole` is None for the program's own text, which in a chat stands in a turn of
-    `role`. All parts joined are the prompt."""
+    """The next part of `result.prompt`; all parts joined are the prompt. `hole` is None for the program's own text.
+    `role` is the speaker of the turn in a chat."""
 
     text: str
     hole: str | None = None
@@ -71,8 +71,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class MediaShown:
-    """A picture, video or clip stands in the text, where the last `Text` ended: `name` is its end. `thumbnail` is a
-    small JPEG as a `data:` address, empty where there is none; it is made from `item` when the event is written."""
+    """A picture, video or clip in the text, after the last `Text`; `name` is the end of that text. `thumbnail` is a
+    small JPEG as a `data:` URL, or "". It is made from `item` when the event is written."""
 
     name: str
     thumbnail: str = ""
@@ -82,8 +82,8 @@ class MediaShown:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A part of what a reasoning model on a server thinks before it fills a hole. Thoughts are no part of the text;
-    they are emitted as they arrive, and a run that is answered from the cache has none."""
+    """A part of the reasoning of a model on a server, before it fills a hole. Thoughts are not part of the text. They
+    are emitted as they arrive, and answers from the cache have none."""
 
     text: str
     hole: str
@@ -92,9 +92,9 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class TokenMoved:
-    """A token joined the path at `node` (its parent is `parent`), or left it: its fate says so.
+    """A token joined the path at `node` (whose parent is `parent`), or left it, by its fate.
 
-    `choosable` tells what it was chosen from, where a model in this process was asked; it is in no record.
+    `choosable` has the alternatives of the token if a model in this process was asked; records leave it out.
     """
 
     token: Token
@@ -106,8 +106,8 @@ class TokenMoved:
 
 @dataclass(frozen=True, slots=True)
 class Guessed:
-    """The tree guessed that the run would come by a token, and the model was asked what follows it. Where the run does
-    come by it, a `TokenMoved` says so."""
+    """A token of a draft: the tree predicted it, and the model was asked for the token after it. If the run takes the
+    token, a `TokenMoved` follows."""
 
     token: Token
     node: int
@@ -126,7 +126,7 @@ class HoleOpened:
 
 @dataclass(frozen=True, slots=True)
 class HoleClosed:
-    """A hole has its value, as text."""
+    """A hole has its value, here as text."""
 
     name: str
     value: str
@@ -144,8 +144,8 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A branch was given up. Where it was the only one, one with another number begins at the beginning: the server has
-    changed, and is asked anew."""
+    """A branch was given up. If it was the only one, the server has changed, and a branch with another number starts
+    the run again."""
 
     state: int
 
@@ -162,7 +162,7 @@ class ToolCalled:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A name of the query got a value that a watcher may want to show: that of a hole, in its own type."""
+    """A variable of the query got a value: that of a hole, in its own type."""
 
     name: str
     value: Any
@@ -171,13 +171,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Last event of a run that ends well. Where it has several results `results` are all of them, best first."""
+    """Last event of a successful run. `results` are all results of a run with several, best first."""
 
     result: Result
     results: tuple[Result, ...] = ()
 
     def noting(self, notices: tuple[str, ...]) -> Finished:
-        """The same, with sentences that a user should read."""
+        """The same event, with further notices in its results."""
         results = tuple(replace(result, notices=notices) for result in self.results)
         return Finished(replace(self.result, notices=notices), results)
 
@@ -200,14 +200,14 @@ Event = (
 )
 
 Batch = list[Event]
-"""Events between which nobody was waited for. The first and the last of a run have batches of their own."""
+"""Events without any waiting between them. The first and the last event of a run have batches of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failure of a run, for records of it; a reader of the run gets its exception.
+    """Failure of a run, for records of the run; a reader of the run gets the exception.
 
-    `kind` is the class of the exception: one of `errors.py`, or of the query's own Python; `Stopped` where somebody
+    `kind` is the class of the exception, from `errors.py` or from the query's own Python, or `Stopped` if the user
     stopped the run. `others` are further problems of a query that does not compile.
     """
 
@@ -222,17 +222,17 @@ Record = Event | Failed
 
 
 LEAST = -7.0
-"""The raw log-probability below which a token is no alternative: one in a thousand."""
+"""Minimum raw log-probability of an alternative: about one in a thousand."""
 LONGEST = 4096
-"""Bytes of a value up to which clauses are told apart: each is asked anew about all of it."""
+"""Maximum length of a value whose clauses are tested one by one, in bytes: each clause reads the whole value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A token that was likely at a place. `data` is None for the end of the text.
+    """A token that was likely at a place. `data` is None for end-of-text.
 
-    `clause`: the source of the clause that forbids it all by itself; None where it is allowed, and where it takes
-    several clauses, or the number of tokens that are left.
+    `clause` is the source of the clause that alone forbids the token. It is None for an allowed token, and for one that
+    is forbidden by several clauses together or by the number of tokens left.
     """
 
     id: int
@@ -243,8 +243,8 @@ class Alternative:
 
 
 class Choosable(NamedTuple):
-    """The place where a token was chosen: after `node`, in the hole `op`, among those that `mask` allows. `matcher` and
-    `held` as in `Matcher.allowed`. `term` is the hole's condition."""
+    """The place where a token was chosen: after `node`, in the hole `op`, among the tokens of `mask`. `matcher` and
+    `held` are those of `Matcher.allowed`. `term` is the hole's condition."""
 
     tree: TokenTree
     node: Node
@@ -257,7 +257,7 @@ class Choosable(NamedTuple):
 
     @property
     def allowed(self) -> int:
-        """Number of tokens that were allowed."""
+        """Number of allowed tokens."""
         return int(self.mask.sum())
 
     def alternatives(self, most: int) -> list[Alternative]:
@@ -280,7 +280,7 @@ class Choosable(NamedTuple):
         ]
 
     def _clauses(self) -> list[tuple[str, Matcher]]:
-        """Each conjunct on its own, where the hole stands now. A value of JSON has one: its type."""
+        """Each clause by itself, with its matcher at this place of the hole. A JSON value has one clause: its type."""
         op = self.op
         if not isinstance(self.matcher, HoleMatcher):
             return [(op.type.span.source, self.matcher)] if op.type else []
@@ -293,7 +293,7 @@ class Choosable(NamedTuple):
                 alone: Matcher = self.engine.matcher(part, b"", LONGEST, op.name, op.span)
                 if self.matcher.text:
                     alone = alone.advance(self.matcher.text, tokens=0)
-            except (ConstraintError, ValueError):  # too few tokens for it alone, or ended in the middle
+            except (ConstraintError, ValueError):  # the clause alone needs more tokens, or the value ended inside it
                 continue
             if alone.ending is None:
                 found.append((part.span.source, alone))

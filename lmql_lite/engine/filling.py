@@ -33,7 +33,8 @@ from lmql_lite.program.types import NAMES, TextType
 
 
 async def open_hole(branch: Branch, op: Hole) -> None:
-    """Opens a hole that no query fills; one that a decorator or a distribution fills has its value then."""
+    """Opens a hole that no query fills. If a decorator or a distribution fills it, the hole has its value
+    afterwards."""
     given = _given(branch, op) if branch.frame.settings.prefill else None
     if op.distribution is not None:
         await _choose(branch, op, op.distribution, given and given.text)
@@ -60,8 +61,8 @@ async def open_hole(branch: Branch, op: Hole) -> None:
 
 
 def _judge(branch: Branch, op: Hole) -> Judge:
-    """The judge of a hole that opens. Where its query returns it as it stands, the Python of the hole that waits for it
-    may refuse it, too (S26), unless a token of the hole before may reach into it."""
+    """The judge of a hole that opens. If its query returns the hole unchanged, predicates of the calling hole judge it
+    too (S26), unless a token of the hole before may reach into it."""
     waiting: list[Caller] = []
     asked, at = op, branch.state.pc
     for frame in reversed(branch.frames):
@@ -78,7 +79,7 @@ def _judge(branch: Branch, op: Hole) -> Judge:
 
 
 async def decorate(branch: Branch, op: Hole) -> bool:
-    """Runs the decorators of a hole that is about to open; True if one of them gives it its value."""
+    """Runs the decorators of a hole before it opens; True if one of them returns its value."""
     frame = branch.frame
     frame.decoration = await decoration_of(op, branch.python, branch.context)
     frame.opened = branch.state
@@ -97,14 +98,14 @@ async def decorate(branch: Branch, op: Hole) -> bool:
 
 
 class Given(NamedTuple):
-    """Text of a hole that the caller gave; `is_whole`: the hole ends with it."""
+    """Text of a hole from the caller; `is_whole` if the hole ends with it."""
 
     text: str
     is_whole: bool
 
 
 def _given(branch: Branch, op: Hole) -> Given | None:
-    """Raises InputError where another hole is opened than the caller knows."""
+    """The text from the caller for this hole, None if there is none. Raises InputError if the names differ."""
     prefill, at = branch.frame.settings.prefill, branch.opened - 1
     if at >= len(prefill):
         return None
@@ -112,16 +113,16 @@ def _given(branch: Branch, op: Hole) -> Given | None:
     if not name and at + 1 == len(prefill):
         return None
     if name != op.name:
-        sentence = f"prefill gives [{name}] as hole {at + 1} of the run, and [{op.name}] is opened there"
-        raise InputError(sentence, span=op.span, hint="give the holes in the order in which they are opened")
+        sentence = f"prefill names [{name}] as hole {at + 1} of the run, but [{op.name}] opens there"
+        raise InputError(sentence, span=op.span, hint="give the holes in the order in which they open")
     return Given(text, is_whole=at + 1 < len(prefill))
 
 
 async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
-    """The state after the given text. Raises ConstraintError for one that the conditions of the hole forbid."""
+    """The state after the given text. Raises ConstraintError if the conditions of the hole forbid the text."""
     state, matcher, data = branch.state, matcher_of(branch.state), given.text.encode()
     if isinstance(hole.fill, ToolFill):
-        sentence, hint = f"[{hole.op.name}] has tools, and cannot be given its text", "leave it out of prefill"
+        sentence, hint = f"prefill cannot give the text of [{hole.op.name}], which has tools", "leave it out of prefill"
         raise InputError(sentence, span=hole.op.span, hint=hint)
     fits = matcher.longest_valid(data) == len(data)
     if fits and data:
@@ -141,7 +142,7 @@ async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
 
 
 async def look(branch: Branch, hole: OpenHole) -> None:
-    """Shows and judges the text of the hole: another value may have to be found, and it may have its value."""
+    """Emits and judges the text of the hole. Closes the hole at its end, or goes back for another value."""
     frame, may_reject = branch.frame, hole.op.may_reject
     while True:
         matcher = matcher_of(branch.state)
@@ -179,7 +180,7 @@ async def look(branch: Branch, hole: OpenHole) -> None:
 
 
 def show(branch: Branch, hole: OpenHole, matcher: Matcher) -> None:
-    """Emits text of the hole. Text that may be cut or rejected waits, and so does half a character (S33)."""
+    """Emits text of the hole. Text that may be cut or rejected waits, and so does an incomplete character (S33)."""
     if matcher.ending is not None or hole.op.may_reject:
         return
     ready = matcher.text[hole.shown : matcher.certain].decode("utf-8", "ignore")
@@ -189,7 +190,7 @@ def show(branch: Branch, hole: OpenHole, matcher: Matcher) -> None:
 
 
 async def bind(branch: Branch, name: str, value: Any, text: str, ending: Ending, rest: str) -> None:
-    """Gives a hole its value, and goes on after it. `rest` is the part of its text that is not emitted yet."""
+    """Assigns a hole its value, and continues after it. `rest` is the part of its text that is not emitted yet."""
     frame = branch.frame
     if frame.decoration is not None and frame.opened is not None:
         branch.own()
@@ -209,8 +210,8 @@ async def bind(branch: Branch, name: str, value: Any, text: str, ending: Ending,
 
 
 async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:
-    """Raises ConstraintError for a value that the model did not generate and that breaks a condition; `broken` is one
-    that is known already."""
+    """Raises ConstraintError if a value that the model did not generate breaks a condition. `broken` is the result of
+    an earlier check."""
     if broken is None and op.predicates:
         branch.own()
         broken = await Judge(op).judged(value, text, branch.frame.environment)
@@ -219,12 +220,12 @@ async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, 
         raise ConstraintError(
             f"[{op.name}] does not meet `{broken.span.source}`: {giver} gave {str(value)!r}{because}",
             span=broken.span,
-            hint=f"{giver} has to give a value that meets it",
+            hint=f"make {giver} give a value that meets the condition",
         )
 
 
 async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: str | None) -> None:
-    """Weighs the options of a distribution; one of them becomes the value, the one that is `given` if any is."""
+    """Scores the options of a distribution, and makes one of them the hole's value: the `given` one, if any."""
     frame, generator = branch.frame, branch.generator
     options = await branch.python(distribution.options, distribution.span)
     op = await _typed(branch, op)
@@ -239,8 +240,8 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
 
 
 async def _typed(branch: Branch, op: Hole) -> Hole:
-    """The hole with its type, which may be an expression. The annotation may use the names of types, unless the query
-    binds them."""
+    """The hole with its type evaluated. An annotation that is an expression may use the names of types, unless the
+    query assigns them."""
     if op.type is None or op.type.spec is not None:
         return op
     branch.own()
@@ -260,11 +261,11 @@ def _lookahead(branch: Branch, op: Hole, term: Term) -> Lookahead:
     return lookahead_at(frame.program.ops, here, text_at, schema_of(op, term))
 
 
-# What a hole is made of ------------------------------------------------------------------------------------------
+# Parts of a hole -------------------------------------------------------------------------------------------------
 
 
 def text_term(op: Hole, term: Term) -> Term:
-    """The condition, and the type's on the text of the hole."""
+    """The condition on the text of the hole, including that of its type."""
     spec = op.type.spec if op.type else None
     return conjunction((spec.term, term)) if isinstance(spec, TextType) else term
 
@@ -287,7 +288,8 @@ def matcher_for(op: Hole, term: Term, limit: int, generator: Generator) -> Match
 async def own_decoder(
     op: Hole, settings: Settings, sampling: Sampling, python: Callable[[CodeType, Span], Awaitable[Any]]
 ) -> tuple[Sampling, Toolbox | None]:
-    """The decoder of one hole: `[sample(temperature=0.8) X]`, `[argmax(tools=[search]) X]`. All else is the run's.
+    """Settings of a hole with a decoder of its own, as in `[sample(temperature=0.8) X]` or `[argmax(tools=[search])
+    X]`.
 
     Raises InputError for a wrong option, at its place.
     """
@@ -307,8 +309,8 @@ async def own_decoder(
 
 
 def fixed_value(op: Hole, term: Term, value: Any, count: Callable[[str], int]) -> tuple[Any, str, Objection | None]:
-    """A decorator's value, in the hole's type; its text; and the type or condition that it breaks. `count` gives the
-    number of a text's tokens."""
+    """The value of a decorator in the hole's type, its text, and the type or condition that it breaks. `count` returns
+    the number of tokens of a text."""
     spec = op.type.spec if op.type else None
     if spec is None or op.type is None:
         text = str(value)

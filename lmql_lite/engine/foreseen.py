@@ -1,4 +1,4 @@
-"""Values of a program's Python that every run finds, without running it: only what can have no effect is evaluated."""
+"""Values of a program's Python that are the same in every run. Only expressions without side effects are evaluated."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ HARMLESS = frozenset({
     "abs", "bool", "chr", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min", "ord", "range",
     "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple", "zip",
 })  # fmt: skip
-"""Builtins that change nothing and call nothing of the query's."""
+"""Builtins without side effects that call no code of the query."""
 OF_RE = frozenset({"re", "compile", "escape", "A", "I", "M", "S", "X", *(flag.name or "" for flag in re.RegexFlag)})
 FIXED = (str, int, float, bool, type(None), range, re.Pattern)
 
 
 class NotForeseen(Exception):
-    """A value that only a run knows."""
+    """The value depends on the run."""
 
 
 class Foreseen:
-    """Values of names and expressions of one program that every run finds.
+    """Values of names and expressions of one program that are the same in every run.
 
-    A name has one if it is an input that is given, or one statement alone assigns it; a list, set or dict, if moreover
-    nothing else that could change it mentions it.
+    A name has such a value if it is a given input, or if exactly one statement assigns it. For a list, set or dict,
+    moreover, no other code that could change it may mention the name.
     """
 
     def __init__(self, program: Program, inputs: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Foreseen:
         assigned = Counter([*program.holes, *(name for code, _ in codes for name in _assigned(code))])
         self._known: dict[str, Any] = {name: getattr(builtins, name) for name in HARMLESS - assigned.keys()}
         self._has_re = "re" not in inputs and assigned["re"] <= 1
-        if any(names & REFLECTION for _, names in codes):  # through these Python may change anything
+        if any(names & REFLECTION for _, names in codes):  # with these names Python may change anything
             return
         plain = HARMLESS | assigned.keys() | inputs.keys()
         self._changed = {
@@ -62,7 +62,7 @@ class Foreseen:
                 self._learn(name, environment[name])
 
     def value(self, code: CodeType) -> Any:
-        """The value of an expression. Raises NotForeseen where it depends on the run, and where it fails."""
+        """The value of an expression. Raises NotForeseen if it depends on the run, or cannot be evaluated."""
         if not self._is_harmless(code, frozenset()):
             raise NotForeseen
         try:
@@ -85,7 +85,7 @@ class Foreseen:
 
 
 def _mentioned(code: CodeType) -> frozenset[str]:
-    """Names and attributes that a piece of Python reads, assigns or imports, its inner functions included."""
+    """Names and attributes that code reads, assigns or imports, including its inner functions."""
     inner = (const for const in code.co_consts if isinstance(const, CodeType))
     waits = {"await"} if any(step.opname in ("SEND", "GET_AWAITABLE") for step in get_instructions(code)) else set()
     return frozenset({*code.co_names, *waits}.union(*map(_mentioned, inner)))
@@ -99,14 +99,14 @@ def _assigned(code: CodeType) -> frozenset[str]:
 
 
 def _is_plain(value: object) -> bool:
-    """True for data that a copy is as good as."""
+    """True for data that may be replaced by a copy."""
     if isinstance(value, dict):
         return type(value) is dict and all(_is_fixed(key) and _is_fixed(each) for key, each in value.items())
     return _is_fixed(value) or (type(value) in (list, set) and all(map(_is_fixed, value)))  # type: ignore[call-overload]
 
 
 def _is_fixed(value: object) -> bool:
-    """True for data that nothing can change."""
+    """True for immutable data."""
     if isinstance(value, tuple | frozenset):
         return type(value) in (tuple, frozenset) and all(map(_is_fixed, value))
     return type(value) in FIXED

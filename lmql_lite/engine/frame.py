@@ -1,4 +1,4 @@
-"""A query that is executed: the outermost one of a run, or one that a hole of another query calls (S26)."""
+"""Frame: a query that is executed, either the outermost one of a run or one that a hole calls (S26)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lmql_lite.program.ops import Enter, EnterWith, Hole, Let, Op, Program, Prom
 from lmql_lite.program.types import TextType
 
 MOST_DEEP = 100
-"""Maximum depth of queries that call each other: a query that calls itself for ever ends with an error."""
+"""Maximum depth of nested queries, so that endless recursion ends with an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class NestedCall:
-    """A query and its inputs. `arguments` come from the calling query, `scope` from where the query is defined. `model`
-    is one of its own; `typed` converts its value to the type of its annotation."""
+    """A query and its inputs: `arguments` from the calling query, `scope` from the place of the query's definition.
+    `model` is the query's own model, if any. `typed` converts its value to the type of its annotation."""
 
     name: str
     program: Program
@@ -49,12 +49,12 @@ class NestedCall:
 
     @property
     def returns(self) -> bool:
-        """True if it returns a value of its own somewhere: then its text does not stay."""
+        """True if the query has a `return` with a value. Its text does not remain in the prompt then."""
         return self.program.returns
 
 
 Elsewhere = typing.Callable[[NestedCall, Settings, str], Awaitable[Result | None]]
-"""Runs a query with a model of its own after a text; None if its model is that of the run."""
+"""Function that runs a query with a model of its own after a text; returns None if its model is that of the run."""
 
 
 @runtime_checkable
@@ -62,13 +62,13 @@ class Callable(Protocol):
     """A query as a value."""
 
     def nested(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> NestedCall:
-        """Raises TypeError for arguments that do not fit, as calling a function does."""
+        """The call of the query. Raises TypeError for arguments that do not fit, as for a function."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The hole that waits for a query, its condition, and the state in which it called."""
+    """The hole that waits for a query, its condition, and the state before the call."""
 
     op: Hole
     nested: NestedCall
@@ -81,18 +81,18 @@ class Caller:
 
 
 def unmet(op: Hole, term: Term, value: str, count: typing.Callable[[str], int]) -> Objection | None:
-    """The part of a hole's condition that a text breaks, None if it meets all. `count` gives the number of its
-    tokens."""
+    """The part of a hole's condition that a text breaks, None if it meets all. `count` returns the number of tokens of
+    a text."""
     parts = term.terms if isinstance(term, And) else (term,)
     broken = next((part for part in parts if not satisfies(part, value.encode(), count)), None)
     return None if broken is None else Objection(getattr(broken, "span", None) or op.span)
 
 
 def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger) -> State:
-    """The state in which an answer replaces all that joined the path between the two states.
+    """The state in which an answer replaces everything that joined the path between the two states.
 
-    Text that was pending in `before` only joins anew. Tokens that ran past the end of the hole before it are cut there,
-    if their fate was decided meanwhile (S14).
+    Text that was pending in `before` joins again. Tokens that ran past the end of the hole before it are cut there, if
+    their fate was decided meanwhile (S14).
     """
     hanging: tuple[Step, ...] = ()
     if before.overhang is not None and after.overhang is not before.overhang:
@@ -119,7 +119,7 @@ def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger
 
 @dataclass(slots=True)
 class Frame:
-    """One query that is executed. `shared` are values that all branches have in common: the caller's."""
+    """One query that is executed. `shared` are the values that all branches share: the caller's."""
 
     program: Program
     environment: Environment
@@ -128,25 +128,25 @@ class Frame:
     shared: tuple[Any, ...] = ()
     caller: Caller | None = None
     variables: dict[str, Any] = field(default_factory=dict)
-    """The values of its holes."""
+    """Values of the query's holes."""
     endings: dict[str, Ending] = field(default_factory=dict)
     opened: State | None = None
-    """The state in which its open hole began."""
+    """The state at the beginning of the open hole."""
     decoration: Decoration | None = None
-    """The decorators of that hole."""
+    """The decorators of the open hole."""
     blocks: Blocks = field(default_factory=Blocks)
     """Open loops, `with` and `try`."""
     held_back: list[events.Text | events.MediaShown] | None = None
     """Text of a query that may return a value: it is emitted once it is known to stay (S33)."""
     bound: dict[int, Term] = field(default_factory=dict)
-    """Conditions of holes that were evaluated when their segment began, by place in the program."""
+    """Conditions evaluated at the beginning of a segment, by the place of their hole in the program."""
 
     def fork(self) -> Frame:
-        """Raises QueryError inside a `with`."""
+        """A copy for another branch. Raises QueryError inside a `with`."""
         slot = self.blocks.entered
         if slot is not None:
             raise QueryError(
-                "branches part inside a `with`, which is left once",
+                "the branches of the run fork inside a `with`, which can be left only once",
                 span=self.span_of(slot),
                 hint="close it before the next hole, or use argmax or sample",
             )
@@ -161,19 +161,19 @@ class Frame:
         )
 
     def holders(self) -> tuple[Environment, ...]:
-        """Everything that Python may change and other branches must not see."""
+        """Variables that Python may change and that must not be shared with other branches."""
         kept = {"decorators": self.decoration and self.decoration.decorators, "returned": self.blocks.returned}
         return self.environment, self.variables, kept
 
     def hold(self, fresh: Sequence[Environment]) -> None:
-        """Copies take the place of its `holders`."""
+        """Replaces the `holders` by copies."""
         self.environment, self.variables, kept = fresh
         if self.decoration is not None:
             self.decoration.decorators = kept["decorators"]
         self.blocks.give_back(kept["returned"])
 
     def span_of(self, slot: str) -> Span | None:
-        """The place of the loop or `with` that has the slot, or of the statement that assigns the name."""
+        """Place of the loop or `with` with this slot, or of the statement that assigns this name."""
         for op in (*self.program.prologue, *self.program.ops):
             keeps = isinstance(op, Enter | EnterWith) and op.slot == slot
             if keeps or (isinstance(op, Let) and assigns(op.code, slot)):
@@ -181,22 +181,22 @@ class Frame:
         return None
 
     def may_catch(self, error: BaseException, op: Op) -> bool:
-        """True if a handler of the query may catch an exception raised at an op: not an error of the run itself, or
-        of its budget."""
+        """True if a handler of the query may catch an exception raised at an op. Errors of the run itself and of its
+        budget cannot be caught."""
         if not isinstance(error, LmqlLiteError) or isinstance(error, ConstraintError | ModelError):
             return True
         is_about_it = error.span is not None and error.span.text == self.program.span.text
         return not is_about_it and not isinstance(op, Hole)
 
     def bind(self, at: int, now: typing.Callable[[CodeType], Any]) -> Term:
-        """The condition of a later hole of the segment that begins: its values are those of now."""
+        """The condition of a later hole of the segment, evaluated now."""
         op = self.program.ops[at]
         assert isinstance(op, Hole), "only holes have conditions"
         self.bound[at] = op.condition.bind(now)
         return self.bound[at]
 
     def returns(self, op: Hole, at: int) -> bool:
-        """True if the query returns the hole at this place as it stands, and it is text."""
+        """True if the query returns the hole at this place unchanged, and the hole is text."""
         if op.decorators or (op.type and not isinstance(op.type.spec, TextType)):
             return False
         ops, at = self.program.ops, at + 1
@@ -207,7 +207,7 @@ class Frame:
 
 
 def own(frames: Sequence[Frame], shared: Iterable[Any]) -> None:
-    """Gives the frames variables of their own. Raises QueryError for what can neither be copied nor be shared."""
+    """Copies the variables of frames. Raises QueryError for a value that can be neither copied nor shared."""
     holders = [holder for frame in frames for holder in frame.holders()]
     given = (*shared, *(value for frame in frames for value in (*frame.shared, *frame.blocks.errors)))
     each = len(holders) // len(frames)
@@ -216,15 +216,16 @@ def own(frames: Sequence[Frame], shared: Iterable[Any]) -> None:
     except NotCopied as error:
         frame, name = frames[error.place // each], error.name
         if is_slot(name):
-            what, hint = "inside a loop over something that cannot be copied", "loop over list(...)"
+            what, hint = "inside a loop over an iterator that cannot be copied", "loop over list(...)"
         elif error.is_under_way:
             what, hint = (
-                f"while {name!r} is or holds a generator under way",
+                f"while {name!r} is or holds an unfinished generator",
                 "make a list of it, or an iter() of a list",
             )
         else:
-            what, hint = f"and {name!r} is nested too deeply to be copied", "keep it flatter"
+            what, hint = f"while {name!r} is nested too deeply to be copied", "nest it less deeply"
         span = frame.span_of(name)
-        raise QueryError(f"branches part {what}", span=span, hint=f"{hint}, or use argmax or sample") from error
+        sentence = f"the branches of the run fork {what}"
+        raise QueryError(sentence, span=span, hint=f"{hint}, or use argmax or sample") from error
     for at, frame in enumerate(frames):
         frame.hold(fresh[each * at : each * (at + 1)])

@@ -1,4 +1,4 @@
-"""Ledger of a run: its tokens and its costs. A result checks it against its tokens (law 6)."""
+"""Ledger of a run: its tokens and its costs. A result checks the ledger against its tokens (law 6)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lmql_lite.models.base import BEFORE_REQUEST, Capabilities, PassCounts, Serv
 from lmql_lite.tokens import Fate, Source, Token
 
 DRAFTED_ANYWAY = 64
-"""Number of tokens that are drafted before a run looks at how many came true."""
+"""Number of tokens that a run drafts before it checks how many came true."""
 UNLIMITED = Budget()
 
 
 @dataclass(slots=True)
 class Drafted:
-    """Nodes of a run that were scored before the run reached them; `missed` are those that it has not reached."""
+    """Nodes that were scored before the run reached them; `missed` are those that it has not reached yet."""
 
     nodes: set[Node] = field(default_factory=set)
     missed: set[Node] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Drafted:
 
     @property
     def pay(self) -> bool:
-        """True if it is worth drafting what the query's own Python will answer."""
+        """True if drafts pay while the query's own Python is awaited."""
         return len(self.nodes) < DRAFTED_ANYWAY or 4 * len(self.missed) <= 3 * len(self.nodes)
 
     def came_true(self) -> int:
@@ -53,7 +53,7 @@ class Drafted:
 
 @dataclass(slots=True)
 class Meter:
-    """Forward passes of a run, in all of its branches, and what a model in this process adds to it."""
+    """Forward passes of a run in all its branches, and the counts of a model in this process."""
 
     forward_passes: int = 0
     close_calls: int | None = None
@@ -61,9 +61,9 @@ class Meter:
 
 
 class Ledger:
-    """`run` tells this run's own questions from facts that were known before.
+    """Bookkeeping of tokens and costs. `run` distinguishes this run's questions from entries that were known before.
 
-    `purse` is shared by all runs that spend from one budget; without it, it is alone.
+    Runs with one budget share a `purse`; the default is a purse of its own.
     """
 
     def __init__(
@@ -72,18 +72,18 @@ class Ledger:
         self.run = run
         self.budget = budget
         self.calls = calls
-        """Log of the calls of models; None if nobody reads it."""
+        """Log of calls of models; None if there is none."""
         self.purse = purse or Purse()
         self.requests = 0
         self._told = 0
-        """Tokens of answers as far as the server has said how many they were."""
+        """Number of answer tokens that the server has reported."""
         self.meter = Meter()
         self.by_server = False
-        """The server reports the costs, in its own tokens."""
+        """True if a server reports the costs, in its own tokens."""
         self._arrived: list[Node] = []
-        """Of each token that a server sent for this run, where its first byte leads."""
+        """The node after the first byte of each token that a server sent for this run."""
         self._reached: list[Node] = []
-        """The ends of what it sent: while they are in hand, the nodes that lead to them are the same."""
+        """The last nodes of the text that the server sent, kept so that the nodes on their paths stay the same."""
         self.events: list[events.Event] = []
         """Events of the branch, in order."""
         self.drafted = Drafted()
@@ -101,7 +101,7 @@ class Ledger:
 
     @property
     def has_read(self) -> bool:
-        """True if text of the model is on the path, from wherever it came."""
+        """True if text of the model is on the path, whatever its source."""
         return any(self._kept.values())
 
     def take_over(self, other: Ledger) -> None:
@@ -111,7 +111,7 @@ class Ledger:
         self._bills += other._bills
 
     def prune(self, steps: Iterable[Step]) -> list[Token]:
-        """Adds tokens of branches that were given up and that are in no result; returns them as pruned."""
+        """Adds tokens of branches that were given up and are in no result. Returns them as pruned."""
         pruned = [replace(step.token, fate="pruned") for step in steps if step.token.hole is not None]
         self._wasted += len(pruned)
         return pruned
@@ -123,7 +123,7 @@ class Ledger:
         return "draft" if node in self.drafted.nodes else "model"
 
     def add(self, step: Step, choosable: Choosable | None = None) -> None:
-        """A token joins the path."""
+        """Records a token that joins the path."""
         self.events.append(events.TokenMoved(step.token, step.node, step.parent, choosable=choosable))
         self.drafted.missed.discard(step.node)
         if step.token.hole is None:
@@ -135,8 +135,8 @@ class Ledger:
                 self.drafted.events = []
 
     def add_prompt(self, steps: Sequence[Step], moves: list[events.TokenMoved]) -> None:
-        """Tokens of the program's own text join the path. `moves` are the events of the first ones; the others are
-        added to it."""
+        """Records tokens of the program's own text. `moves` are the events of the first ones; the others are appended
+        to it."""
         moves += [events.TokenMoved(step.token, step.node, step.parent) for step in steps[len(moves) :]]
         self.events += moves
         if self.drafted.missed:
@@ -144,7 +144,7 @@ class Ledger:
         self._prompt += len(steps)
 
     def drop(self, step: Step, fate: Fate) -> None:
-        """A token that was kept so far leaves the path."""
+        """Records a kept token that leaves the path."""
         self.events.append(events.TokenMoved(replace(step.token, fate=fate), step.node, step.parent))
         if step.token.hole is None:
             self._prompt -= 1
@@ -153,13 +153,13 @@ class Ledger:
             self._wasted += 1
 
     def remove(self, step: Step, *, is_said_again: bool) -> None:
-        """A token leaves the path with the query that said it (S26)."""
+        """Records a token that leaves the path with its query (S26). `is_said_again`: the text joins the path again."""
         self.drop(step, "removed")
         if is_said_again and step.token.hole is not None:
             self._wasted -= 1
 
     def reject(self, steps: Iterable[Step]) -> list[Step]:
-        """Takes steps off the books that are not on the way any more; gives those of a hole, as rejected."""
+        """Records steps that leave the path as rejected. Returns those of a hole."""
         rejected = []
         for step in steps:
             self.drop(step, "rejected")
@@ -168,12 +168,12 @@ class Ledger:
         return rejected
 
     def request(self, most_prompt_tokens: int, most_tokens: int) -> OpenRequest | None:
-        """A server is about to be asked for so many tokens at most, or for as many as can be paid.
+        """A request for at most `most_tokens` tokens, or for the number that the budget allows.
 
-        None where other requests have reserved what it needs: it is tried again when one of those is over. Raises
-        BudgetError where a token of it would be more than the runs may spend.
+        None while other requests have reserved the budget; the caller tries again when one of them ends. Raises
+        BudgetError if the budget does not cover one more token.
 
-        A token has at least one byte: where the server does not say how many there were, its bytes are the bound.
+        A token has at least one byte, so bytes bound the tokens that a server does not report.
         """
         room = self.purse.room(self.budget, most_prompt_tokens)
         if room == 0:
@@ -181,7 +181,7 @@ class Ledger:
         return OpenRequest(self, Bill(most_prompt_tokens, most_tokens if room is None else min(most_tokens, room)))
 
     def count_request(self) -> None:
-        """Counts a request that is sent now. Raises BudgetError where it is one too many."""
+        """Counts a request that is sent now. Raises BudgetError if it is one too many."""
         self.budget.check(self.purse.requests + 1, 0, 0)
         self._add_requests(1)
 
@@ -190,7 +190,7 @@ class Ledger:
         self.purse.requests += many
 
     async def probed(self, probe: Callable[[], Awaitable[Capabilities]]) -> Capabilities:
-        """The result of a probe, each request of which is counted before it is sent."""
+        """The result of a probe, whose requests are counted before they are sent."""
         before = self.requests
         with self.counting(self.count_request):
             found = await probe()
@@ -216,7 +216,7 @@ class Ledger:
         self.purse.spend(bill.at_most[0], self._completion - before)
 
     def arrive(self, way: Sequence[Node], sizes: Iterable[int]) -> None:
-        """Adds tokens that a server sent, of these sizes in bytes, which lead by these nodes."""
+        """Adds tokens that a server sent: `way` are the nodes of their bytes, `sizes` their lengths in bytes."""
         self._reached.append(way[-1])
         first, before = 0, self._completion
         for size in sizes:
@@ -229,7 +229,7 @@ class Ledger:
         return max(self._told, len(self._arrived))
 
     def used(self, path: Iterable[int]) -> None:
-        """The run ends on this path: tokens of a server of which no part lies on it were paid for and not used."""
+        """Counts tokens of a server as wasted if no part of them is on the path on which the run ends."""
         self._wasted = len(set(self._arrived).difference(path)) if self._arrived else 0
 
     def usage(self) -> Usage:
@@ -269,7 +269,7 @@ class Ledger:
 
 
 class OpenRequest:
-    """A request to a server from before it is sent until it is paid. Its tokens are reserved meanwhile."""
+    """A request to a server that is not paid yet. Its tokens are reserved meanwhile."""
 
     def __init__(self, ledger: Ledger, bill: Bill) -> None:
         self.bill = bill
@@ -279,13 +279,13 @@ class OpenRequest:
         ledger.purse.reserve(bill)
 
     def count(self) -> None:
-        """Called before each request that is sent for it: those behind the first are counted now."""
+        """Called before each try to send the request; tries after the first are counted now."""
         self._sent += 1
         if self._sent > 1:
             self._ledger.count_request()
 
     def pay(self, ledger: Ledger, spent: ServerUsage | None) -> None:
-        """`ledger` pays, of the run that follows it now."""
+        """Adds the cost to `ledger`, that of the run that follows the request now."""
         self._ledger.purse.release(self.bill)
         if spent is not None:
             ledger._add_requests(max(spent.requests - max(self._sent, 1), 0))
@@ -293,7 +293,7 @@ class OpenRequest:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """None where one of them is not known."""
+    """The sum; None if one of the counts is not known."""
     total = 0
     for count in counts:
         if count is None:

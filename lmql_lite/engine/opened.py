@@ -20,14 +20,15 @@ from lmql_lite.errors import ModelError
 from lmql_lite.program.ops import Program
 
 ONCE = re.compile(r"\b(input|tools)\b")
-"""Words of queries that are not executed a second time: what they asked the user, or did, cannot be undone."""
+"""Words of queries that must not run a second time: their questions to the user and their tool calls cannot be
+undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Runs that are about to begin: `run` is the only one, or all together. `trees` are their cache, None where every
-    hole asks anew; what they learn on a `fresh` tree replaces what is known. `reads_only`: nothing of it is kept.
-    `sources` of notices: of the cache, and of a model that reuses blocks; more sentences may be added to each."""
+    """Runs that are about to begin; `run` is the only one, or all together. `trees` are their cache, None if every hole
+    asks anew. Entries of a `fresh` tree replace the known ones. `reads_only`: new entries are not stored. `sources` are
+    the lists of notices of the cache and of a model that reuses blocks; notices may still be added to them."""
 
     runs: list[Decoding]
     run: Reading
@@ -39,18 +40,18 @@ class Opened:
     sources: list[Sequence[str]]
     capabilities: CapabilityCache
     number: int = 0
-    """Number of the first branch: more than 0 where these runs ask anew what others had read."""
+    """Number of the first branch; above 0 if these runs replace others that had read text of the model."""
 
     @property
     def has_read(self) -> bool:
-        """True if a run has text of the model."""
+        """True if a run has read text of the model."""
         return any(each.run.generator.ledger.has_read for each in self.runs)
 
     def given_up(self, error: ModelError, program: Program) -> list[events.Pruned]:
-        """Events of the end of these runs, whose place others take because the server has changed; none where these
-        have no text of the model.
+        """Events of the end of these runs, which others replace because the server has changed. There are none if these
+        runs have read no text of the model.
 
-        Raises the error where it is another one, or where the query cannot be executed once more without harm.
+        Raises the error if it has another cause, or if the query must not run a second time.
         """
         if not isinstance(error.__cause__, ServerChanged) or (self.has_read and ONCE.search(program.span.text)):
             raise error
@@ -58,7 +59,7 @@ class Opened:
 
     @property
     def next_number(self) -> int:
-        """Number of the first branch of runs that take the place of these."""
+        """Number of the first branch of runs that replace these."""
         return self.number + len(self.runs) if self.has_read else self.number
 
     def numbered(self, batch: events.Batch) -> events.Batch:
@@ -72,14 +73,14 @@ class Opened:
         return [events.Notice(notice) for notice in new]
 
     def recorded(self, recording: Recording) -> RecordedRun | None:
-        """These runs under a recording."""
+        """The record of these runs for a recording; None without a cache."""
         if self.trees is None:
             return None
         vocabulary = self.model.scorer.tokenizer.vocabulary if isinstance(self.model, LocalModel) else None
         return recording.run(self.trees.tree(self.model.fingerprint), self.model.fingerprint, vocabulary)
 
     async def keep(self) -> None:
-        """Writes what the runs learned."""
+        """Stores the new entries of the runs."""
         trees, model = self.trees, self.model
         assert trees is not None, "there is a cache"
         if self.fresh is not None:

@@ -1,9 +1,9 @@
-"""Any Python value as what JSON can say. One way: what is read again are texts, numbers, lists and objects.
+"""Conversion of any Python value to JSON data. It is one-way: readers get texts, numbers, lists and objects.
 
 | value | as |
 |---|---|
 | None, bool, str, int below 2**53, float | themselves |
-| a larger int | its digits as text: readers with 53 bits would change it; in hex where Python writes no digits |
+| a larger int | its digits as text, since many readers have 53 bits; in hex beyond Python's limit of digits |
 | nan, inf, -inf | the texts `NaN`, `Infinity`, `-Infinity` |
 | bytes | `{"base64": ...}` |
 | a member of an enum | its value |
@@ -14,7 +14,7 @@
 | a picture, video or clip | its text, `<image 9a8156a797ea>` |
 | everything else | `str(value)` |
 
-What lies deeper than `DEPTH`, or contains itself, is the text `...`. Nothing here raises.
+A value nested deeper than `DEPTH`, or inside itself, becomes the text `...`. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lmql_lite.media import Media
 
 DEPTH = 64
 EXACT = 2**53
-"""From here on not every whole number is a float, which is what many readers of JSON know."""
+"""Bound up to which every whole number is a float, the only numbers of many JSON readers."""
 MORE = "..."
 
 
@@ -41,24 +41,24 @@ def plain(value: Any) -> Any:
 
 
 def number(value: float) -> float | str:
-    """A float, or the name of one that JSON has no number for."""
+    """A float, or the name of nan, inf or -inf, which JSON lacks."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def whole(value: int) -> int | str:
-    """A whole number, or its digits where it may not be exact for every reader."""
+    """A whole number, or its digits if some readers would round it."""
     if -EXACT < value < EXACT:
         return int(value)
     try:
         return str(int(value))
-    except ValueError:  # more digits than Python writes
+    except ValueError:  # beyond Python's limit of digits
         return hex(value)
 
 
 def _plain(value: Any, around: tuple[int, ...]) -> Any:
-    """`around` are the objects that hold this one."""
+    """A value as JSON data; `around` are the objects that hold it."""
     match value:
         case None | bool():
             return value
@@ -80,7 +80,7 @@ def _plain(value: Any, around: tuple[int, ...]) -> Any:
         return MORE
     try:
         return _container(value, (*around, id(value)))
-    except Exception:  # whatever a user's class raises while it is looked at
+    except Exception:  # a user's class may raise anything
         return f"<{type(value).__name__}>"
 
 
@@ -94,7 +94,7 @@ def _container(value: Any, around: tuple[int, ...]) -> Any:
             return [_plain(each, around) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name), around) for field in fields(value)}
-    for name in ("model_dump", "tolist"):  # of pydantic, and of numpy and torch
+    for name in ("model_dump", "tolist"):  # pydantic; numpy and torch
         dump = None if isinstance(value, type) else getattr(value, name, None)
         if callable(dump):
             return _plain(dump(), around)

@@ -1,4 +1,4 @@
-"""The plan of a run, as plain values: made before anything is spent, and shown to people and scripts."""
+"""Plan of a run, as plain values for people and scripts. It is made before anything is spent."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from lmql_lite.engine.drawing import framed, grid, shown
 from lmql_lite.errors import Span
 
 PROBE_REQUESTS, PROBE_TOKENS = 3, 16
-"""Upper bounds of a probe: of its requests, some of which may be refused, and of the tokens of each."""
+"""Upper bounds of a probe: its requests, some of which may be refused, and the tokens of each."""
 Way = Literal["masks", "grammar", "schema", "stops", "freely", "told", "scores", "later"]
-"""Means by which a model is held to the conditions of a hole.
+"""Means by which a model meets the conditions of a hole.
 
-`masks`: it is in this process. A server gets a `grammar`, a JSON `schema` or `stops`, or generates `freely`, and its
-text is checked; a chat may be `told` what it may answer; `scores`: it scores given texts. `later`: the values of the
-run decide.
+`masks` for a model in this process. A server gets a `grammar`, a JSON `schema` or `stops`, or generates `freely` and
+its text is checked. `told`: a sentence lists the allowed answers of a chat. `scores`: it scores given texts. `later`:
+the values of the run decide.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """A rough bound. None: there is none, or what it depends on is not known."""
+    """Rough upper bounds on the requests and tokens of a run. None: unbounded, or not known before the run."""
 
     requests: int | None
     prompt_tokens: int | None
     completion_tokens: int | None
 
     def with_probe(self) -> Spending:
-        """The same and a probe: at most a request of plain text and one of a chat, for a token."""
+        """These bounds with those of a probe: at most one request of plain text and one of a chat, for one token
+        each."""
         prompt, completion = self.prompt_tokens, self.completion_tokens
         return Spending(
             None if self.requests is None else self.requests + PROBE_REQUESTS,
@@ -40,11 +41,12 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class PlannedHole:
-    """`conditions` guide the model, `judged` are judged by Python when the value is complete; both as they are written.
+    """A hole in a plan. `conditions` guide the model; `judged` are checked by Python on the complete value. Both are
+    source text.
 
-    `later` are those of the conditions, and the type or the options, that depend on the run. `ends` are the places
-    where the value ends. A hole is filled `times` times at most. Holes with equal `segment` numbers are matched as one
-    (S16); `way` is how the model is held to it.
+    `later` are conditions, types or options that depend on the run. `ends` are the places where the value ends. A hole
+    is filled at most `times` times. Holes with equal `segment` numbers are matched as one (S16); `way` is the means by
+    which the model meets the conditions.
     """
 
     name: str
@@ -63,11 +65,11 @@ class PlannedHole:
 class Plan:
     """Requests of a run, hole by hole, with a rough bound on its cost.
 
-    `spending` is an upper bound if all that the model generates fits, so that nothing is asked for twice: every branch
-    of the program counts, text of the program as a token per byte, text of holes as the tokens of an answer. `loops`
-    are those with holes and without a bound. `missing` are inputs that are not given, `unknown` options of the header
-    that depend on the run. `problems` would end a run. Not `is_met`: the server
-    tells what it can do only for money, so the run asks that first, and the plan is for one that can do little.
+    `spending` is an upper bound if every answer fits, so that nothing is asked for twice. It counts every branch of the
+    program, a token per byte of the program's text, and the answer's tokens for the text of holes. `loops` are the
+    unbounded loops with holes. `missing` are inputs that are not given, `unknown` are options of the header that depend
+    on the run. `problems` would end a run. Unless `is_met`, a probe of the server would cost money. The run then probes
+    first, and the plan assumes a server with few features.
     """
 
     model: str
@@ -84,7 +86,7 @@ class Plan:
     on_server: bool = False
 
     def __repr__(self) -> str:
-        """One line: the holes, and the most that the run may ask for; ? is without a bound."""
+        """One line: the holes, and upper bounds of requests and tokens; ? stands for no bound."""
         holes = ", ".join(hole.name for hole in self.holes)
         return f"Plan({self.model!r}, {self.decoder}, holes=[{holes}], at most {', '.join(self._bounds())})"
 
@@ -101,7 +103,7 @@ class Plan:
 
     @property
     def cost(self) -> float | None:
-        """The cost with the prices of the run; None without prices, without a server or without a bound."""
+        """Upper bound of the cost; None without prices, without a server or without a bound."""
         prompt, completion = self.spending.prompt_tokens, self.spending.completion_tokens
         if not self.on_server or self.budget.prices is None or prompt is None or completion is None:
             return None

@@ -1,4 +1,4 @@
-"""Planner: no model is asked, and no Python of the query runs but what can have no effect (foreseen.py)."""
+"""Planner of a run. It asks no model, and runs only Python of the query that has no side effects (foreseen.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lmql_lite.program.types import TextType
 from lmql_lite.program.values import texts_of
 
 ENDLESS = 2**31
-"""More tokens than a hole ever has."""
+"""Number of tokens that no hole reaches."""
 
 
 async def planned(
@@ -41,7 +41,7 @@ async def planned(
     session: Session,
     model: str | Model | None = None,
 ) -> Plan:
-    """The plan of a run. Asks a server for its capabilities where that costs nothing.
+    """The plan of a run. Asks a server for its capabilities if that costs nothing.
 
     Raises InputError for a wrong option, and ModelError as `probe` does.
     """
@@ -71,10 +71,10 @@ async def planned(
     problems: list[str] = []
     if server is None and not isinstance(found, Completer) and chat_of(found.tokenizer) is None:
         tags = (op for op in program.ops if isinstance(op, Turn))
-        problems += [f"{_place(tag.span)}: this model is not asked in turns" for tag in tags]
+        problems += [f"{_place(tag.span)}: this model has no turns" for tag in tags]
     limit = inf if "max_tokens" in unknown else settings.limit
     planner = _Planner(program, inputs, foreseen, server, limit, problems, tells=settings.tells)
-    # of beams one more is written, which takes the best of each token (S24)
+    # beams have one branch more, which takes the best token each time (S24)
     branches = inf if "n" in unknown else float(settings.results + settings.has_beams)
     return Plan(
         model=found.name,
@@ -94,7 +94,7 @@ async def planned(
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """The ops from `head` to `last`, which jumps back."""
+    """A loop: the ops from `head` to `last`, which jumps back."""
 
     head: int
     last: int
@@ -106,7 +106,8 @@ class _Loop:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The requests of one hole, once: how many, the tokens of each answer, and of the value in the prompt."""
+    """Bounds of one filling of a hole: its requests, the tokens of each answer, and those of the value in the
+    prompt."""
 
     requests: float
     answer: float
@@ -114,7 +115,7 @@ class _Asked:
 
 
 class _Planner:
-    """Reads the holes of a program in their order. `server` is None for a model in this process."""
+    """Plans the holes of a program in their order. `server` is None for a model in this process."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class _Planner:
         self.limit = limit
         self._tells = tells
         self._told: dict[int, float] = {}
-        """Most tokens of the sentences that tell what may be answered, by hole."""
+        """Maximum tokens of the sentences that list allowed answers, by hole."""
         self._problems = problems
         self._ops = program.ops
         self._foreseen = foreseen
@@ -146,7 +147,7 @@ class _Planner:
 
     @property
     def endless(self) -> Iterator[Span]:
-        """Loops with holes that may have any number of passes."""
+        """Places of unbounded loops with holes."""
         for loop in self._loops:
             if loop.passes == inf and any(loop.holds(at) for at in self._terms):
                 yield self._ops[loop.head].span
@@ -181,7 +182,7 @@ class _Planner:
             )
 
     def spending(self, branches: float) -> Spending:
-        """The sum over all holes."""
+        """Sum of the bounds of all holes."""
         if self._server is None:
             texts = sum(_times(self._text(at), self._times(at)) for at in range(len(self._ops)))
             tokens = sum(_times(asked.answer, self._times(at)) for at, asked in self._asked.items())
@@ -196,7 +197,7 @@ class _Planner:
 
     def _prompt(self, at: int) -> float:
         """Tokens of the prompt of a hole, in the last pass of its loops."""
-        assert self._server is not None, "a prompt is of a server"
+        assert self._server is not None, "only servers get prompts"
         end = max([at, *(loop.last for loop in self._loops if loop.holds(at))])
         size = 1.0
         for place in range(end + 1):
@@ -233,13 +234,13 @@ class _Planner:
         return term, tuple(later)
 
     def _way(self, op: Hole, at: int, *, isolated: bool, speculates: bool) -> tuple[Way, int]:
-        """Way in which the segment that begins here is asked for, and the number of its holes in one request."""
+        """Means for the segment that begins here, and the number of its holes in one request."""
         if self._server is None:
             return "masks", 1
         if op.distribution is not None:
             if not self._server.scores:
                 place = _place(op.span)
-                self._problems.append(f"{place}: [{op.name}] has a distribution, and the server scores no texts")
+                self._problems.append(f"{place}: [{op.name}] has a distribution, but the server cannot score texts")
             return "scores", 1
         lookahead = lookahead_at(self._ops, at, lambda place: self._terms[place][0], "{}" if _is_json(op) else None)
         lookahead = requested(lookahead, speculates=speculates)
@@ -267,10 +268,10 @@ class _Planner:
         answer = room + _asked_for({"freely": max(self.limit, LEAST_STRIDE), "stops": most}.get(way, self.limit))
         if way == "grammar" and begins and longest < inf:
             answer = min(answer, longest)
-        return _Asked(float(begins), answer + 1, value)  # one more: the end of the prompt may be generated again (S10)
+        return _Asked(float(begins), answer + 1, value)  # one token more for the healed end of the prompt (S10)
 
     def _is_open(self, op: Hole) -> bool:
-        """True where another query may fill the hole, or the model may call tools meanwhile: there is no bound then."""
+        """True if there is no bound: another query may fill the hole, or the model may call tools."""
         if op.decoder is not None and any(option.name == "tools" for option in op.decoder.options):
             return True
         return any(
@@ -279,7 +280,7 @@ class _Planner:
         )
 
     def _most_tokens(self, op: Hole, term: Term) -> float:
-        """Most tokens of the value: a token has at least a byte."""
+        """Maximum tokens of the value; a token has at least one byte."""
         if self._is_open(op):
             return inf
         if op.distribution is not None:
@@ -293,11 +294,11 @@ class _Planner:
         assert op.distribution is not None
         try:
             return texts_of(self._foreseen.value(op.distribution.options))
-        except Exception:  # not known yet, or a mistake that the run reports
+        except Exception:  # not known yet, or an error that the run will report
             return ()
 
     def _longest(self, term: Term) -> float:
-        """Bytes of the longest value; inf where there is none, or it takes too long to find."""
+        """Maximum bytes of a value; inf if there is no limit, or the search takes too long."""
         try:
             found = pushed([self._engine.automaton(term)])
         except ConstraintError:
@@ -306,7 +307,7 @@ class _Planner:
         return inf if longest is None else longest
 
     def _text(self, at: int) -> float:
-        """Most tokens of the program's own text at an op."""
+        """Maximum tokens of the program's own text at an op."""
         op = self._ops[at]
         if isinstance(op, Turn):
             return TURN_TOKENS
@@ -324,14 +325,14 @@ class _Planner:
         return size
 
     def _times(self, at: int) -> float:
-        """Most times that an op runs."""
+        """Maximum number of times that an op runs."""
         times = 1.0
         for loop in self._loops:
             times = _times(times, loop.passes) if loop.holds(at) else times
         return times
 
     def _passes(self, head: int) -> float:
-        """Most passes of a loop; inf where they are not known."""
+        """Maximum passes of a loop; inf if they are not known."""
         op, before = self._ops[head], self._ops[head - 1]
         try:
             if isinstance(op, JumpIf):
@@ -344,7 +345,7 @@ class _Planner:
 
 
 def _ends(op: Hole, term: Term, later: tuple[str, ...]) -> Iterator[str]:
-    """The places where a value ends. Besides, end-of-text and `max_tokens` may end any."""
+    """Descriptions of the places where a value ends. End-of-text and `max_tokens` may end any value."""
     if op.distribution is not None:
         yield "after one of its options"
         return
@@ -382,7 +383,7 @@ def _conditions(op: Hole) -> tuple[Condition, ...]:
 
 
 def _unread(op: Hole) -> tuple[Expression, ...]:
-    """Clauses that mean something only when the type is known."""
+    """Clauses that need the type of the hole."""
     clauses = op.type.clauses if op.type is not None and op.type.spec is None else ()
     return tuple(clause.expression for clause in clauses)
 
@@ -396,15 +397,15 @@ def _place(span: Span) -> str:
 
 
 def _times(many: float, each: float) -> float:
-    """The product, where none of something unbounded is 0."""
+    """The product, with 0 times inf being 0."""
     return many * each if many and each else 0.0
 
 
 def _asked_for(tokens: float) -> float:
-    """Tokens of a request for a value that may have so many."""
+    """Tokens of a request for a value of at most `tokens` tokens."""
     return tokens if tokens == inf else tokens_for(int(tokens) * TOKEN_BYTES)
 
 
 def _whole(number: float) -> int | None:
-    """None where there is no bound."""
+    """The number as an int; None for inf."""
     return None if number == inf else ceil(number)

@@ -1,4 +1,4 @@
-"""Predicates: judgements of Python on the value of a hole, and on its unfinished text where a function asks (S21)."""
+"""Predicates: Python that judges the value of a hole, and for functions that want it, its unfinished text (S21)."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from lmql_lite.program.ops import FINAL, GUIDED, TEXT, VALUE, Hole, Predicate
 
 
 class Objection(NamedTuple):
-    """The part of the query that a value does not meet, and why, where it is a type and says so."""
+    """The part of the query that a value breaks, and the reason, if a type gives one."""
 
     span: Span
     reason: str | None = None
 
 
 class Judge:
-    """The type and the predicates of one hole. While Python is asked, the value stands under the hole's name; of a
-    hole that `INT(X)` makes a number, its text.
+    """The type and the predicates of one hole. Predicates read the value under the hole's name. If `INT(X)` makes the
+    hole a number, they read its text.
 
-    A function with a parameter `final` is also asked about text that is not complete: what it then finds False no
-    continuation can make right, and None says that it cannot tell yet. All others are asked at the end alone, as are
-    those about a hole whose value is more than its text.
+    A function with a parameter `final` also judges incomplete text: False means that no continuation can be valid, None
+    that it cannot tell yet. Other functions judge only the complete value. So do all functions if the value is not
+    text.
 
-    `outer` judges the hole of another query to which this one's value is returned as it stands (S26), once it is
-    complete; `typed` makes the value that which `outer` has to judge.
+    `outer` judges the complete value for the hole of another query to which the value is returned unchanged (S26);
+    `typed` converts the value for `outer`.
     """
 
     def __init__(self, op: Hole, outer: Judge | None = None, typed: Callable[[Any], Any] | None = None) -> None:
         self.value: Any = None
-        """The value of the hole's text, once it is complete."""
+        """The value of the hole, once its text is complete."""
         self.op = op
         self._outer = outer
         self._typed = typed
@@ -53,8 +53,8 @@ class Judge:
         return fork
 
     async def objects(self, matcher: Matcher, environment: Environment, *outer: Environment) -> Objection | None:
-        """The first condition that the value does not meet, or that what is certain of it cannot meet any more.
-        `outer` are the variables of the queries that wait for this one, the innermost first."""
+        """The first condition that the value breaks, or that its certain part can no longer meet. `outer` are the
+        variables of the queries that wait for this one, innermost first."""
         final = matcher.ending is not None
         told = [predicate for predicate in self.op.predicates if self._is_told(predicate, environment)]
         text = matcher.value[: matcher.certain].decode("utf-8", "strict" if final else "ignore")
@@ -63,7 +63,7 @@ class Judge:
         self._heard = text
         try:
             self.value = self._valued(text) if final else text
-        except (ValueError, RecursionError) as error:  # the latter where JSON is nested too deeply
+        except (ValueError, RecursionError) as error:  # RecursionError for JSON nested too deeply
             return Objection(self.op.type.span if self.op.type else self.op.span, str(error))
         broken = await self.judged(self.value, text, environment, None if final else told)
         if broken is not None or not final or self._outer is None:
@@ -71,7 +71,7 @@ class Judge:
         return await self._outer.refuses(self.value, *outer)
 
     async def refuses(self, value: Any, environment: Environment, *outer: Environment) -> Objection | None:
-        """The first predicate that refuses what a query is about to return, here or further out."""
+        """The first predicate, of this hole or an outer one, that rejects a value which a query is about to return."""
         value = value if self._typed is None else self._typed(value)
         broken = await self.judged(value, str(value), environment)
         if broken is not None or self._outer is None:
@@ -79,7 +79,7 @@ class Judge:
         return await self._outer.refuses(value, *outer)
 
     def _valued(self, text: str) -> Any:
-        """The value of a complete text. Raises ValueError and RecursionError where its type refuses it."""
+        """The value of a complete text. Raises ValueError or RecursionError if the type rejects the text."""
         if self._type:
             return self._type.convert(text)
         return MADE[self.op.number](text) if self.op.number else text
@@ -87,7 +87,8 @@ class Judge:
     async def judged(
         self, value: Any, text: str, environment: Environment, told: Sequence[Predicate] | None = None
     ) -> Objection | None:
-        """The first predicate that a value is refused by, or the beginning of one by those that are `told`."""
+        """The first predicate that rejects a complete value, or with `told`, the first of those that rejects unfinished
+        text."""
         if not self.op.predicates:
             return None
         evaluate_now = partial(value_of, environment=environment)
@@ -120,7 +121,7 @@ class Judge:
 
 @contextmanager
 def assigned(environment: Environment, values: Mapping[str, Any]) -> Iterator[None]:
-    """Gives variables these values for a while: one that is refused must not stay."""
+    """Gives variables these values for a while, so that a rejected value does not stay."""
     before = {name: environment[name] for name in values if name in environment}
     environment.update(values)
     try:
@@ -134,7 +135,7 @@ def assigned(environment: Environment, values: Mapping[str, Any]) -> Iterator[No
 def _takes_final(function: Any, by_place: int) -> bool:
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # no function, or a builtin that does not say what it takes
+    except (TypeError, ValueError):  # not a function, or a builtin without a signature
         return False
     final = parameters.get("final")
     if final is None or final.kind is final.KEYWORD_ONLY:

@@ -1,4 +1,4 @@
-"""Recording: a `.tokens` file in the place of every cache, while a test runs (D73)."""
+"""Recording: a `.tokens` file that replaces every cache while a test runs (D73)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ RecordMode = Literal["none", "new", "all"]
 """`none` asks no model; `new` asks for what the file lacks; `all` asks for everything, and the answers replace the
 file."""
 SHOWN = 40
-"""Characters of a text that are shown at a change."""
+"""Maximum number of characters of a text shown at a change."""
 AHEAD = 24
-"""Tokens that are shown after one."""
+"""Maximum number of tokens shown after a change."""
 
 
 class Recording:
-    """File that the runs of one test read and write. `name` is the file as it is shown, `remedy` the hint where it is
-    missing or stale.
+    """File that the runs of one test read and write. `name` is the name of the file in messages, `remedy` the hint for
+    a missing or stale file.
 
-    A run without a seed has seed 0: a drawn one would ask for other tokens every time.
+    A run without a seed has seed 0, because a random seed would ask for other tokens every time.
     """
 
     def __init__(self, path: Path, mode: RecordMode, *, name: str, remedy: str) -> None:
@@ -39,11 +39,11 @@ class Recording:
         self.mode = mode
         self.remedy = remedy
         self.kept = 0
-        """Tokens of holes that the file knew."""
+        """Number of tokens of holes from the file."""
         self.asked = 0
-        """Tokens of holes that the model was asked for."""
+        """Number of tokens of holes from the model."""
         self.changes: list[str] = []
-        """Places where a run left what is recorded, one for each run that did."""
+        """First difference of each run from the recording, if it has one."""
         self._was_there = path.exists()
         self._before: dict[str, ModelEntries] = {}
         self._trees: ModelTrees | None = None
@@ -58,14 +58,14 @@ class Recording:
         return settings.changed({"cache": True, "cache_mode": "replay" if self.replays else "rw", "seed": seed})
 
     async def trees(self) -> ModelTrees:
-        """Raises CacheError for a file that is missing, or none of ours."""
+        """The trees of the file. Raises CacheError for a file that is missing or is not a `.tokens` file."""
         if self._trees is None:
             opened = self._read() if self.replays else await self._opened()
-            self._trees = self._trees or opened  # of runs that opened it at once the first one's counts
+            self._trees = self._trees or opened  # runs that open at once share the first result
         return self._trees
 
     def run(self, tree: TokenTree, fingerprint: str, vocabulary: Vocabulary | None) -> RecordedRun:
-        """A run that begins, on the tree of a model; its vocabulary is None behind an API."""
+        """The record of a new run on the tree of a model. `vocabulary` is None for a model on a server."""
         return RecordedRun(self, tree, self._before.get(fingerprint), vocabulary or BYTES)
 
     def stale(self, error: CacheError) -> CacheError:
@@ -73,7 +73,7 @@ class Recording:
         return CacheError(f"{self.name} is stale: {error.message}", hint=self.remedy)
 
     async def close(self, *, keep: bool = True) -> None:
-        """Closes the file. Unless it is to `keep`, a file that would replace another one does not."""
+        """Closes the file. With `keep=False` a new file does not replace the old one."""
         if self._trees is not None and not self.replays:
             await self._trees.close()
             self._trees = None
@@ -92,7 +92,7 @@ class Recording:
 
     @property
     def _place(self) -> Path:
-        """The file that is written: of answers that replace the file one beside it."""
+        """The file to write: with mode `all` a new file beside the old one."""
         return self.path.with_name(f".{self.path.name}.new") if self.mode == "all" else self.path
 
     async def _opened(self) -> ModelTrees:
@@ -108,7 +108,7 @@ class Recording:
 
 
 class RecordedRun:
-    """One run under a recording. `before`: entries of its model that the file had."""
+    """One run under a recording. `before` are the entries of its model in the file."""
 
     def __init__(
         self, recording: Recording, tree: TokenTree, before: ModelEntries | None, vocabulary: Vocabulary
@@ -120,7 +120,7 @@ class RecordedRun:
         self._compares = before is not None and recording.mode == "new"
 
     def see(self, batch: Iterable[events.Event]) -> None:
-        """Counts the tokens of a batch, and finds the place where the run leaves what is recorded."""
+        """Counts the tokens of a batch, and finds the first difference from the recording."""
         for event in batch:
             match event:
                 case events.TokenMoved(token, _, parent) if token.hole is not None and token.fate == "kept":
@@ -132,19 +132,19 @@ class RecordedRun:
                             self._recording.changes.append(self._change(self._tree.path(parent)))
 
     def _change(self, path: tuple[int, ...]) -> str:
-        assert self._before is not None, "there is something to compare with"
+        assert self._before is not None, "a run without entries is not compared"
         found = difference(self._before.tree.children, path)
         before = after_beginning(found.before, self._vocabulary)
         place = f"after {_tail(before, self._vocabulary)}" if before else "at the beginning"
         if found.asked is None:
-            return f"{place}: not recorded under these conditions, or this seed"
+            return f"{place}: not recorded with these conditions or this seed"
         at = len(found.before)
         recorded = _shown(_onward(self._before, path[:at]), self._vocabulary)
         return f"{place}: recorded {recorded}, now {_shown(path[at : at + AHEAD], self._vocabulary)}"
 
 
 def _onward(entries: ModelEntries, path: tuple[int, ...]) -> tuple[int, ...]:
-    """Tokens by which what is stored goes on, the oldest ones."""
+    """The stored tokens after a path, by the oldest entries."""
     node = ROOT
     for token in path:
         node = dict(entries.tree.children(node))[token]

@@ -20,29 +20,29 @@ from lmql_lite.tokens import Token
 
 Value = TypeVar("Value", default=Any)
 SHOWN = 60
-"""Characters of the text and of each value in a `repr`."""
+"""Maximum number of characters of the text and of each value in a `repr`."""
 ROWS = 50
-"""Results of a list that a notebook shows."""
+"""Maximum number of results that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The ledger. Counted, never estimated; None where a server did not report it (law 6).
+    """Usage of a run: counts, never estimates. A count is None if the server did not report it (law 6).
 
-    `requests` counts calls to a Completer, `forward_passes` calls of a Scorer that this run took part in.
-    `completion_tokens` is every token that was decided for a hole, `wasted_tokens` those of them that do not stand in
-    the prompt. The `tokens_from_*`, `tokens_forced` and `draft_accepted` count what stands there:
+    `requests` counts calls of a Completer, `forward_passes` the calls of a Scorer that this run took part in.
+    `completion_tokens` are all tokens chosen for holes; `wasted_tokens` are those of them that are not in the prompt.
+    `tokens_from_*`, `tokens_forced` and `draft_accepted` count the tokens in the prompt:
     `kept output = cache + model + draft accepted + forced`.
 
-    Of a server `prompt_tokens`, `completion_tokens` and `provider_cached_tokens` are what it says itself, and None
-    where a request was closed before it could (S32); `received_tokens` is what arrived, and `wasted_tokens` those of
-    them of which no part stands in the prompt. `reasoning_tokens` are those of the `completion_tokens` that were
-    thoughts. `cost` is set where the run has prices.
+    For a server, `prompt_tokens`, `completion_tokens` and `provider_cached_tokens` are its own reports, and None if a
+    request was closed before the report (S32). `received_tokens` are the tokens that arrived; `wasted_tokens` are those
+    of them that have no part in the prompt. `reasoning_tokens` are the thoughts among the `completion_tokens`. `cost`
+    is set if the run has prices.
 
-    A model of torch counts `tokens_fed`, the tokens that its network computed for this run, and in `kv_from_*` those
-    whose keys and values were known, by where they were; None where it was not asked. `close_calls` are its choices
-    that the noise of its scores might have made otherwise (S5): with 0 of them, another run gives the same tokens. A
-    model without this noise has none; None is for models that do not state it.
+    A torch model counts `tokens_fed`, the tokens that its network computed for this run, and in `kv_from_*` the tokens
+    whose keys and values were known, by their place; None if it was not asked. `close_calls` counts choices that the
+    noise of the scores might have changed (S5): with 0 of them, another run gives the same tokens. It is 0 for a model
+    without noise, and None for a model that does not state its noise.
 
     >>> result = lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"), cache=False)
     >>> result.usage.requests, result.usage.tokens_from_cache
@@ -70,7 +70,7 @@ class Usage:
     cost: Cost | None = None
 
     def as_dict(self) -> dict[str, int | None]:
-        """The counts by name, without the cost."""
+        """Counts by name, without the cost."""
         return {name: getattr(self, name) for name in COUNTS}
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class Usage:
 
 
 def probabilities(logprobs: Sequence[float]) -> tuple[float, ...]:
-    """The softmax; equal shares where no option has any probability."""
+    """Softmax of log-probabilities; equal shares if all of them are -inf."""
     best = max(logprobs)
     if best == -math.inf:
         return (1 / len(logprobs),) * len(logprobs)
@@ -100,10 +100,10 @@ COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
 
 @dataclass(frozen=True, slots=True)
 class OptionScores:
-    """Scores of options as the text that comes next (S25).
+    """Scores of options as the next text (S25).
 
-    `logprobs` are natural logarithms, summed over the option's `tokens`; `probabilities` their softmax. The first
-    tokens of an option may say the end of the prompt, too. `usage` is what the answer cost.
+    `logprobs` are natural logarithms, summed over the option's `tokens`; `probabilities` are their softmax. The first
+    tokens of an option may include the end of the prompt. `usage` is the cost of the answer.
 
     >>> scores = lq.score_sync("A list:\\n-", [" Sun", " Hat"], model=lq.ScriptedModel("A list:\\n- Sun"))
     >>> scores.best
@@ -134,13 +134,13 @@ class OptionScores:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Mapping[str, Any], Generic[Value]):
-    """A finished run: a mapping of the holes to their values, and everything else about it.
+    """A finished run: a mapping of holes to their values, with the rest as attributes.
 
-    `prompt` is the whole text, program and model together; `variables` the last value of each hole, of its type where
-    it has one, and under `P(X)` the (value, probability) pairs of a hole X with a `distribution`; `value` what the
-    query returned (None without `return`). `endings` says how each hole ended last. `seed` repeats the run exactly.
-    `notices` are sentences that a user should read. `score` is the sum of the raw log-probabilities of the tokens that
-    were chosen: of several results the best one has the highest.
+    `prompt` is the whole text of program and model. `variables` are the last values of the holes, in their types, and
+    under `P(X)` the (value, probability) pairs of a hole X with a `distribution`. `value` is the query's return value
+    (None without `return`). `endings` are the reasons why the holes ended. `seed` repeats the run exactly. `notices`
+    are sentences that a user should read. `score` is the sum of the raw log-probabilities of the chosen tokens; the
+    best of several results has the highest.
 
     >>> result = lq.run_sync('"Say:[X]!" where X in [" hi", " ho"]', model=lq.ScriptedModel("Say: hi"))
     >>> result["X"], result.prompt
@@ -161,9 +161,9 @@ class Result(Mapping[str, Any], Generic[Value]):
     score: float = 0.0
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a hole. Raises KeyError where there is none of that name."""
+        """The value of a hole. Raises KeyError for an unknown name."""
         if isinstance(name, int):
-            raise KeyError("a run gives one Result, and with n > 1 a list of them: leave out the number in brackets")
+            raise KeyError("a run without n > 1 returns one Result, not a list: leave out the number in brackets")
         if name not in self.variables:
             known = f"there are {', '.join(self.variables)}" if self.variables else "the query has filled none"
             raise KeyError(f"no hole {name!r} was filled; {did_you_mean(str(name), self.variables) or known}")
@@ -176,7 +176,7 @@ class Result(Mapping[str, Any], Generic[Value]):
         return len(self.variables)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but the tokens, as values that JSON has."""
+        """The result without its tokens, as JSON data."""
         found = {each.name: plain(getattr(self, each.name)) for each in fields(self) if each.name != "tokens"}
         return {**found, "usage": plain(asdict(self.usage))}
 
@@ -185,7 +185,7 @@ class Result(Mapping[str, Any], Generic[Value]):
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def __repr__(self) -> str:
-        """One line: the end of the text, the values and the number of tokens that were generated."""
+        """One line: the end of the text, the values and the number of generated tokens."""
         text = self.prompt if len(self.prompt) <= SHOWN else f"...{self.prompt[-SHOWN:]}"
         parts = [repr(text), *(f"{name}={_cut(value)}" for name, value in self.variables.items())]
         if self.value is not None:
@@ -194,7 +194,7 @@ class Result(Mapping[str, Any], Generic[Value]):
         return f"Result({', '.join(parts)}, generated={generated})"
 
     def _repr_html_(self) -> str:
-        """Output, tree and ledger in a notebook, each token in the colour of where it came from."""
+        """Output, tree and ledger in a notebook, with tokens coloured by source."""
         cost = self.usage.cost
         found = {
             "tokens": kept(self.tokens),
@@ -221,7 +221,7 @@ class Result(Mapping[str, Any], Generic[Value]):
             found = sum(token.source == source for token in output)
             assert found == count, f"{found} kept output tokens come from {source}, the ledger says {count}"
         assert len(output) == sum(count or 0 for count in counted.values()), "kept output does not add up"
-        if usage.forward_passes is not None:  # a server counts its own, and does not say which they were
+        if usage.forward_passes is not None:  # a server counts its own tokens, which are not known here
             assert usage.prompt_tokens == len(kept) - len(output), "the program's own tokens do not add up"
         text = b"".join(token.data for token in kept)
         wanted = self.prompt.encode()
@@ -231,7 +231,7 @@ class Result(Mapping[str, Any], Generic[Value]):
 
 
 class ResultList(list[Any]):
-    """Answers of several rows: results, lists of them, or exceptions. A list that a notebook shows as a table."""
+    """Answers of several rows: results, lists of results, or exceptions. A notebook shows the list as a table."""
 
     def _repr_html_(self) -> str:
         results = [answer for answer in self if isinstance(answer, Result)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReturnAnnotation:
-    """The annotation is read when the first value comes: it may name what stands below the function."""
+    """Return annotation, evaluated at the first value, since it may name objects defined below the function."""
 
     def __init__(self, function: FunctionType, scope: Mapping[str, Any], program: Program) -> None:
         self._function = function
@@ -26,9 +26,9 @@ class ReturnAnnotation:
         self._program = program
 
     def typed(self, value: Any) -> Any:
-        """The value, converted where pydantic does so (`"42"` to an int, a dict to a dataclass).
+        """The value, converted as pydantic does (`"42"` to an int, a dict to a dataclass).
 
-        Raises ConstraintError where it does not fit, and InputError for an annotation that is no type.
+        Raises ConstraintError if the value does not fit, and InputError for an annotation that is not a type.
         """
         if self._adapter is None:
             return value
@@ -40,14 +40,14 @@ class ReturnAnnotation:
             first = error.errors(include_url=False)[0]
             place = "".join(f"{part}: " for part in first["loc"])
             raise ConstraintError(
-                f"{self._name} has to return {self._shown}, and {value!r} is none: {place}{_sentence(first['msg'])}",
+                f"{self._name} must return {self._shown}, but returned {value!r}: {place}{_sentence(first['msg'])}",
                 span=self._place,
                 hint="ask for it with a typed hole, or change the annotation",
             ) from None
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any] | None:
-        """None where there is nothing to check."""
+        """The validator of the annotation; None if there is nothing to check."""
         annotation = self._annotation
         if annotation in (inspect.Signature.empty, Any):
             return None
@@ -58,7 +58,7 @@ class ReturnAnnotation:
             return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
         except (PydanticUserError, PydanticUndefinedAnnotation, TypeError):
             try:
-                return TypeAdapter(annotation)  # a class that brings a configuration of its own
+                return TypeAdapter(annotation)  # a class with a configuration of its own
             except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
                 raise InputError(f"{self._name} returns {self._shown}, which is not a type: {error}") from None
 
@@ -75,7 +75,7 @@ class ReturnAnnotation:
         except Exception as error:
             raise InputError(
                 f"{self._name} returns {written!r}, which cannot be read: {error}",
-                hint="import it where the function is defined, and not only for the type checker",
+                hint="import the name where the function is defined, and not only for the type checker",
             ) from None
 
     @property
@@ -89,13 +89,13 @@ class ReturnAnnotation:
 
     @property
     def _place(self) -> Span | None:
-        """The `return` of the query, where it has just one."""
+        """Place of the query's `return`, if it has only one."""
         places = [op.span for op in self._program.ops if isinstance(op, Return) and op.value is not None]
         return places[0] if len(places) == 1 else None
 
 
 def named_in(annotation: object) -> list[str]:
-    """The names that a written annotation reads, among other words."""
+    """Words of an annotation given as text, which include the names that it reads."""
     return re.findall(r"[^\W\d]\w*", str(annotation))
 
 

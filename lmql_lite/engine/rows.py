@@ -1,5 +1,5 @@
-"""Runs of one query for many rows: a bounded number at once, streamed as they end, and all ended when the caller
-leaves."""
+"""Runs of one query for many rows. A bounded number runs at once, rows are yielded as they end, and all runs end when
+the caller stops reading."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from lmql_lite.program.ops import Program
 
 Rows = Iterable[Any] | AsyncIterable[Any]
 Progress = Callable[[int, int | None], object]
-"""Callback with the number of rows done and of all rows; None for a total that is not known."""
+"""Callback with the number of finished rows and of all rows; None for an unknown total."""
 OnError = Literal["raise", "keep"]
 Columns = Literal["carry", "strict"]
 SEQUENCES = 8
-"""Rows at a time with a model that does not say how many sequences it keeps."""
+"""Concurrent rows with a model that does not state its number of sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """One row of many, to be run. `id` and `repeat` make its seed; `number` is its place, `value` what was given."""
+    """One row to run. `id` and `repeat` determine its seed; `number` is its position, `value` the row as given."""
 
     number: int
     id: str
@@ -41,16 +41,16 @@ class DataRow:
     value: Any
 
     def seed(self, seed: int) -> int:
-        """Seed of this row in a run with `seed`. Given as `seed` it repeats the row alone (S28)."""
+        """Seed of this row in a run with `seed`. A run with the row's seed repeats the row alone (S28)."""
         name = int.from_bytes(blake2b(self.id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
         return mix(mix(seed, name), self.repeat) >> 11  # JSON keeps 53 bits
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:
-    """One row that has ended: its result, of `n` > 1 a list of them, or the exception that ended it.
+    """One finished row. `answer` is its result, for `n` > 1 a list of results, or the exception that ended it.
 
-    `row` is what was given, columns that the query does not read included.
+    `row` is the row as given, including columns that the query does not read.
 
     >>> async def main():
     ...     query = lq.compile('"{word}!"\\nreturn word.upper()')
@@ -68,7 +68,7 @@ class FinishedRow:
 
     @property
     def result(self) -> Result:
-        """The result, the best of several. Raises the row's own exception where it failed."""
+        """The result, or the best of several. Raises the exception of a failed row."""
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer[0] if isinstance(self.answer, list) else self.answer
@@ -80,8 +80,7 @@ Work = Callable[[DataRow], Coroutine[Any, Any, Result | list[Result]]]
 async def finished_rows(
     rows: AsyncGenerator[DataRow, None], work: Work, concurrency: int, on_error: OnError
 ) -> AsyncGenerator[FinishedRow, None]:
-    """Rows as they end. A row is taken when there is room: at most `concurrency` are held, those included that have
-    ended and that the caller has not asked for yet.
+    """Rows as they end. At most `concurrency` rows are held, including finished ones that the caller has not read yet.
 
     With `on_error="raise"` the first error ends all other rows and is raised, with a note that names its row.
     """
@@ -132,20 +131,20 @@ async def finished_rows(
 
 
 def check_rows(rows: object, concurrency: object, on_error: object, columns: object, repeat: object) -> None:
-    """Raises InputError for what is no series of rows, and for a wrong option."""
+    """Raises InputError for rows that are not a series, and for a wrong option."""
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable | AsyncIterable):
-        raise InputError(f"rows are a list, a generator or another series of rows; this is {reprlib.repr(rows)}")
+        raise InputError(f"rows must be a list, a generator or another series of rows; this is {reprlib.repr(rows)}")
     for name, number in (("concurrency", concurrency), ("repeat", repeat)):
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-            raise InputError(f"{name} is a whole number of rows, at least 1; this is {number!r}")
+            raise InputError(f"{name} must be a whole number, at least 1; this is {number!r}")
     for name, value, values in (("on_error", on_error, ("raise", "keep")), ("columns", columns, ("carry", "strict"))):
         if value not in values:
             hint = did_you_mean(str(value), values)
-            raise InputError(f"{name} is {values[0]!r} or {values[1]!r}; this is {value!r}", hint=hint)
+            raise InputError(f"{name} must be {values[0]!r} or {values[1]!r}; this is {value!r}", hint=hint)
 
 
 async def numbered(rows: Rows, repeat: int, id_column: str | None) -> AsyncGenerator[DataRow, None]:
-    """Rows with their ids, each `repeat` times. Equal ids are told apart: the second one ends in `#2`."""
+    """Rows with their ids, each `repeat` times. The second of two equal ids gets the suffix `#2`."""
     seen: dict[str, int] = {}
     number = 0
     async with aclosing(_one_by_one(rows)) as source:
@@ -173,22 +172,22 @@ async def _one_by_one(rows: Rows) -> AsyncGenerator[Any, None]:
 
 
 def id_of(row: Any, column: str | None) -> str:
-    """The row's own id, from its column; without one a digest of what the row holds, wherever it stands."""
+    """The row's id from its column, or a digest of the row's content, independent of its position."""
     if column is not None and isinstance(row, Mapping) and row.get(column) not in (None, ""):
         return str(row[column])
     try:
         text = json.dumps(row, sort_keys=True, default=str)
-    except (TypeError, ValueError, RecursionError):  # keys that have no order, or a value that holds itself
+    except (TypeError, ValueError, RecursionError):  # keys without an order, or a value that contains itself
         text = str(row)
     return blake2b(_ADDRESS.sub("", text).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""Of objects whose text is their place in memory: another process has them elsewhere."""
+"""Memory address in the text of an object, which differs between processes."""
 
 
 def carried(inputs: Mapping[str, Any], known: Iterable[str]) -> Mapping[str, Any]:
-    """The columns of a row that are inputs. Raises InputError where one is missing and another column is like it."""
+    """The columns of a row that are inputs. Raises InputError if one is missing and another has a similar name."""
     names = set(known)
     surplus = [name for name in inputs if name not in names]
     if not surplus:
@@ -217,7 +216,7 @@ def row_options(options: Mapping[str, Any], program: Program, row: DataRow) -> d
     seed = options.get("seed")
     if seed is None:
         seed = _in_header(program, "seed")
-    if isinstance(seed, int) and seed >= 0:  # else there is none, or one that the run refuses
+    if isinstance(seed, int) and seed >= 0:  # otherwise there is no seed, or a wrong one that the run reports
         own["seed"] = row.seed(seed)
     if (trace := options.get("trace")) is not None:
         path = Path(trace)
@@ -227,13 +226,13 @@ def row_options(options: Mapping[str, Any], program: Program, row: DataRow) -> d
 
 
 def _in_header(program: Program, name: str) -> Any:
-    """The value of an option in the header of a query; None where only a run finds it out."""
+    """The value of an option in the header of a query; None if it is computed at run time."""
     found = [option.value for option in program.options if option.name == name and not option.value.co_names]
     return value_of(found[0], {}) if found else None
 
 
 def constant_model(model: str | Model | None, program: Program, session: Session) -> Model | None:
-    """The model of every row: the given one, else that of the header; None where only a run finds it out."""
+    """The model of all rows: the given one, else that of the header; None if it is computed at run time."""
     header = program.model
     if model is None and header is not None:
         if header.value.co_names:
@@ -243,10 +242,9 @@ def constant_model(model: str | Model | None, program: Program, session: Session
 
 
 def rows_at_once(model: str | Model | None, program: Program, session: Session, asked: int | None) -> int:
-    """Number of rows that run at a time: the model's own, or what was asked for.
+    """Number of concurrent rows: the requested number, or the model's number of sequences.
 
-    More sequences than a model in this process keeps would throw each other out of its memory, so that asking for
-    more than those changes nothing.
+    A model in this process runs at most its own number, because more sequences would evict each other from its memory.
     """
     found = constant_model(model, program, session)
     if found is None:

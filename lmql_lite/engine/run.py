@@ -29,7 +29,7 @@ from lmql_lite.program.ops import STEP, EndTry, Hole, Jump, JumpIf, Let, Op, Pro
 
 
 class Run:
-    """One run, after the text `before`. `elsewhere` runs queries in holes that have a model of their own."""
+    """One run, after the text `before`. `elsewhere` runs nested queries that have a model of their own."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Run:
         self._frame = Frame(program, environment, settings, sampling, tuple(environment.values()))
 
     def begin(self) -> tuple[events.Started, Branch]:
-        """The first event, and the first branch. A decoder then decides which branches go on (`engine/decode/`)."""
+        """The first event, and the first branch. The decoder decides which branches go on (`engine/decode/`)."""
         first = Branch(self._frame, self.generator)
         if self._before:
             first.state = first.state.say(self._before)
@@ -74,10 +74,10 @@ class Run:
     # The loop -------------------------------------------------------------------------------------------------------
 
     async def step(self, branch: Branch, ahead: int = 0) -> None:
-        """Goes on by one op; or in the open hole by one token or a stretch of forced text, and then by at most `ahead`
-        tokens that are known.
+        """Executes one op, or in an open hole adds one token or a stretch of forced text, and then at most `ahead`
+        known tokens.
 
-        Raises what the query raises, and BudgetError after too many steps.
+        Raises exceptions of the query, and BudgetError after too many steps.
         """
         raised = None
         try:
@@ -92,7 +92,7 @@ class Run:
                 else:
                     candidates = fill.candidates(fill.settle(state))  # the tokens that the condition allows next
                     try:
-                        choice = await fill.choose(candidates)  # known, in flight, or the model is asked
+                        choice = await fill.choose(candidates)  # known, in flight, or asked of the model
                     except ModelError as error:
                         fail_unfilled(hole.op, error)
                     branch.state = fill.commit(candidates, choice)  # the token joins the path, the ledger, the events
@@ -101,20 +101,20 @@ class Run:
                         return
                 if isinstance(fill, ToolFill):
                     branch.state = await fill.call_tools(branch.state)
-                await look(branch, hole)  # shown, judged by Python, and closed where it ends
+                await look(branch, hole)  # emits the text, lets Python judge it, and closes a hole at its end
                 if ahead and branch.hole is hole:
                     await self._run_ahead(branch, hole, min(ahead, self.steps.left))
         except BaseException as error:
             raised = error
-        if raised is not None:  # out of the handler above: what the query does now has no part in it
+        if raised is not None:  # outside the handler above, so that the query's exceptions get no false context
             try:
                 await self._raised(branch, raised)
             finally:
-                raised = None  # it knows this call, which must not know it for ever
+                raised = None  # breaks the reference cycle of exception, traceback and frame
         branch.keep()
 
     async def _run_ahead(self, branch: Branch, hole: OpenHole, most: int) -> None:
-        """At most `most` tokens that are known, up to the end of the hole, unless Python judges them."""
+        """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them."""
         fill, done = hole.fill, 0
         if hole.op.may_reject or branch.frame.decoration is not None:
             return
@@ -131,8 +131,7 @@ class Run:
         self.steps.left -= done
 
     async def ways(self, branch: Branch, most: int) -> list[Way]:
-        """The ways in which a branch may go on that `may_part`; none where what is asked raises, and the query handles
-        that."""
+        """The next tokens of a branch that `may_part`; none after an exception that the query handles."""
         ways: list[Way] = []
 
         async def ask() -> None:
@@ -145,7 +144,7 @@ class Run:
         return ways
 
     async def take(self, branch: Branch, way: Way) -> None:
-        """Takes one of the ways. The branch `is_rejected` afterwards if Python rejects it, unless it leads."""
+        """Takes one of the next tokens. If Python rejects it, a branch that does not lead becomes `is_rejected`."""
 
         async def go() -> None:
             assert branch.hole is not None, "a hole is open"
@@ -155,7 +154,7 @@ class Run:
         await self._guarded(branch, go())
 
     async def close_branch(self, branch: Branch) -> None:
-        """Runs what the query wants to have run in any case, and asks no model: nobody reads on."""
+        """Runs the `finally` blocks and the exits of `with`, without asking a model, since nobody reads on."""
         if branch.is_over:
             return
         try:
@@ -211,7 +210,7 @@ class Run:
                 await self._onward(branch, onward)
 
     async def _text(self, branch: Branch, op: PromptText) -> None:
-        """Adds literals and values to the prompt; a list of messages is turns of the chat."""
+        """Adds literals and values to the prompt. A list of messages becomes turns of the chat."""
         shown = said = branch.state
         for part in op.parts:
             if isinstance(part, str):
@@ -253,7 +252,7 @@ class Run:
         await open_hole(branch, op)
 
     async def _onward(self, branch: Branch, onward: int | LeavingReturn) -> None:
-        """To a place in the program, or back to the caller of the query."""
+        """Moves to a place in the program, or back to the caller of the query."""
         if not isinstance(onward, LeavingReturn):
             branch.go(branch.state, onward)
         elif branch.frame.caller is not None:
@@ -266,7 +265,7 @@ class Run:
     # Exceptions -----------------------------------------------------------------------------------------------------
 
     async def _guarded(self, branch: Branch, work: Awaitable[None]) -> None:
-        """Does the work; the query may handle what it raises."""
+        """Awaits the work; the query may handle its exceptions."""
         raised = None
         try:
             await work
@@ -280,9 +279,9 @@ class Run:
         branch.keep()
 
     async def _raised(self, branch: Branch, error: BaseException, *, by_handlers: bool = True) -> None:
-        """Goes on where the query handles the exception. Raises it, or what took its place, where it does not.
+        """Moves to the query's handler of an exception. Without a handler, raises it or the one that replaced it.
 
-        A hole that gets no value leaves no text, nor does a query without a value.
+        A hole or a query that is left without a value leaves no text.
         """
         if self.steps.spent is error:
             self.steps.spent.span = branch.op.span
@@ -310,7 +309,7 @@ class Run:
                 break
             branch.frames.pop()
             branch.generator.leave()
-        if isinstance(error, InputError) and error.span is None:  # of a function of ours, such as image()
+        if isinstance(error, InputError) and error.span is None:  # from a function of this package, such as image()
             error.span = branch.python_span
         if isinstance(error, BudgetError) and error.partial is None and not self.settings.has_beams:
             branch.state = await branch.generator.finish(branch.state)

@@ -1,5 +1,5 @@
-"""Scheduler of a model in this process: a question is answered from the tree, waits for the same question in flight, or
-is put to the model, together with all others of the tick. The only file that awaits a Scorer.
+"""Scheduler of a model in this process. It answers a question from the tree, lets it wait for the same question in
+flight, or puts it to the model with all others of the tick. Only this module awaits a Scorer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LONGEST_PAUSE = 64
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Scores wanted at some `positions` of a draft: position 0 is right after `node`, 1 after the draft's first token.
+    """Question for the scores at some `positions` of a draft: 0 is right after `node`, 1 after the draft's first token.
 
     `nodes` are the nodes of these positions.
     """
@@ -47,8 +47,8 @@ class Question:
 
 
 class TokenChoice(NamedTuple):
-    """A token, its raw log-probability, and its source. `is_close` tells if the model's noise might have chosen another
-    token; None where no scores were read, or the model states no noise."""
+    """A token, its raw log-probability, and its source. `is_close` is True if the model's noise might have changed the
+    choice; None if no scores were read, or the model states no noise."""
 
     token: int
     logprob: float
@@ -57,13 +57,13 @@ class TokenChoice(NamedTuple):
 
 
 class Scheduler:
-    """One model and its tree, for one event loop. All questions of one tick of the loop are one call of the model, and
-    no call waits for another one.
+    """Scheduler of one model and its tree, for one event loop. All questions of one tick of the loop are one call of
+    the model, and no call waits for another one.
 
-    A question belongs to the scheduler, not to the run that asked: cancelling a run takes nothing from another run
-    that waits for the same answer (S32). An answer that the top k of a row do not contain is stored as the answer to
-    that very question, so that it survives the row (S1, S3). With `speculate` the model scores drafts of the tree in
-    the same pass; in `replay` it is never asked.
+    A question belongs to the scheduler, not to the run that asked: cancelling a run does not affect other runs that
+    wait for the same answer (S32). An answer outside the top k of a row is stored as the answer to its question, so
+    that it survives the row (S1, S3). With `speculate` the model scores drafts of the tree in the same pass; in a
+    `replay` it is never asked.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Scheduler:
         speculate: bool = False,
         replay: bool = False,
     ) -> None:
-        """`epsilon` as in `NoisyScorer`, `marks` as in `MediaScorer`, where the scorer is one."""
+        """`epsilon` is that of a `NoisyScorer`, `marks` are those of a `MediaScorer`."""
         self.scorer = scorer
         self.tree = tree
         self.prompts = SpelledPrompts()
@@ -84,12 +84,12 @@ class Scheduler:
         self._replay = replay
         self._epsilon = epsilon
         self._marks = marks
-        """A draft never goes into an item: nothing says that the run has it."""
+        """Ids at which drafts end: those of items, since the run may not have the item."""
         self._drafts = Drafts()
         self._asked: dict[Node, asyncio.Future[ScoreEntry]] = {}
         self._questions: list[Question] = []
         self._next: asyncio.Task[None] | None = None
-        """Task that sends the questions of this tick."""
+        """The task that sends the questions of this tick."""
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def choose(
@@ -101,11 +101,10 @@ class Scheduler:
         ledger: Ledger,
         penalties: Penalties = NO_PENALTIES,
     ) -> TokenChoice | None:
-        """The token after `node` that `sampling` picks from those that the mask allows, None where it allows none.
+        """The token after `node` that `sampling` picks among the allowed ones; None if the mask allows none.
 
-        `penalties` are those of the tokens before. `draft` are tokens likely to come next: their scores come from the
-        same pass and enter the tree. Raises ModelError where the model fails, and CacheError where a replay does not
-        know the answer.
+        `penalties` are those of the earlier tokens. `draft` are tokens likely to come next; their scores come from the
+        same pass and enter the tree. Raises ModelError if the model fails, and CacheError if a replay lacks the answer.
         """
         known = self.known(node, mask, sampling, ledger, penalties)
         if not isinstance(known, Miss):
@@ -135,10 +134,10 @@ class Scheduler:
     async def logprobs(
         self, node: Node, options: Sequence[tuple[int, ...]], ledger: Ledger
     ) -> list[tuple[Answer, ...]]:
-        """For each option the raw log-probabilities of its tokens, one after the other from `node` (S25).
+        """For each option the raw log-probabilities of its tokens, in order after `node` (S25).
 
-        All that is not known is one call of the model; options that share a beginning share its nodes. Raises as
-        `choose` does.
+        Unknown scores take one call of the model; options with a common beginning share its nodes. Raises as `choose`
+        does.
         """
         known: dict[tuple[Node, int], Answer] = {}
         coming: dict[Node, asyncio.Future[ScoreEntry]] = {}
@@ -157,7 +156,7 @@ class Scheduler:
         return [tuple(known[step] for step in way) for way in ways]
 
     def _way(self, node: Node, tokens: tuple[int, ...]) -> list[Node]:
-        """The node and those that the tokens lead to."""
+        """The node, and the nodes to which the tokens lead."""
         way = [node]
         for token in tokens:
             way.append(self.tree.extend(way[-1], token))
@@ -190,13 +189,13 @@ class Scheduler:
     def _pick(
         self, node: Node, scores: Scores | TopK, mask: Mask, sampling: Sampling, penalties: Penalties
     ) -> int | Miss | None:
-        """The token that is a function of scores, penalties, mask, seed and path alone (law 1); None where the mask
-        allows nothing."""
+        """The chosen token, a function of scores, penalties, mask, seed and path alone (law 1); None if the mask allows
+        none."""
         if sampling.temperature <= 0:
             token = scores.best(mask, penalties)
         else:
             token = scores.sample(mask, sampling, self.tree.path_hash(node), penalties)
-        # the only allowed token may stand outside the top k: then it is known, but not its log-probability
+        # an only allowed token outside the top k is known without its log-probability
         known = not isinstance(token, int) or scores.logprob(token) is not None
         return token if known else MISS
 
@@ -213,7 +212,7 @@ class Scheduler:
             self.tree.add_sampled_answer(node, asked, sampling.seed, sampling.index, answer)
 
     def _logprob(self, node: Node, token: int) -> Answer | None:
-        """The answer for one token: from the scores, or from a question in which no other was allowed."""
+        """The answer for one token, from the scores or from a question that allows only this token."""
         entry = self.tree.scores(node)
         if entry is not None and isinstance(entry.scores, Scores):
             return self._told(node, token, entry)
@@ -230,7 +229,7 @@ class Scheduler:
         return answer
 
     def _only(self, token: int) -> bytes:
-        """The question that allows this token alone."""
+        """Key of the question that allows only this token."""
         mask = np.zeros(len(self.scorer.tokenizer.vocabulary), dtype=np.bool_)
         mask[token] = True
         return question(mask, None)
@@ -240,7 +239,7 @@ class Scheduler:
         found = difference(self.tree.stored_children, path)
         why = found.describe(vocabulary)
         if found.asked is None and self.tree.scores(node) is not None:
-            why = f"{found.place(vocabulary)}: what is stored answers other conditions or another seed"
+            why = f"{found.place(vocabulary)}: the stored answers are for other conditions or another seed"
         return CacheError(
             f"the recording has no answer of {self.scorer.name} {why}",
             hint="run it once with cache_mode='rw' to record what is new",
@@ -249,7 +248,7 @@ class Scheduler:
     # Questions to the model ---------------------------------------------------------------------------------------
 
     def _speculated(self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger) -> tuple[int, ...]:
-        """The draft, and after it a draft from the tree, as long as pays."""
+        """The draft, continued by a draft from the tree as long as that pays."""
         if not self.speculates:
             return draft
         drafted = ledger.drafted
@@ -265,7 +264,7 @@ class Scheduler:
         size = len(self.scorer.tokenizer.vocabulary)
         guess = tuple(
             takewhile(lambda token: token < size and token not in self._marks, guess)
-        )  # the mark of a block is no token of a model
+        )  # the mark of a block is not a token of the model
         if not guess or not (draft or mask[guess[0]]):
             return draft
         nodes = self._way(way[-1], guess)
@@ -295,7 +294,7 @@ class Scheduler:
             self._next.add_done_callback(self._under_way.discard)
 
     async def _send(self) -> None:
-        """Puts the questions of one tick to the model, and waits for no earlier ones: the model collects."""
+        """Puts the questions of one tick to the model without waiting for earlier calls, which the model batches."""
         self._next = None
         questions, self._questions = self._questions, []
         requests = [
@@ -331,23 +330,23 @@ class Scheduler:
                 answer = self._asked.pop(node, None)
                 if answer is not None and not answer.done():
                     answer.set_exception(error)
-                    answer.exception()  # a draft's answer may have no reader: that is no lost exception
+                    answer.exception()  # marks it as retrieved, since a draft's answer may have no reader
 
 
 @dataclass(slots=True)
 class Drafts:
-    """Length of the next draft: about as many tokens as came true lately. Where none do, drafts all but stop.
+    """Length of the next draft: about as many tokens as came true recently. After failures drafts almost stop.
 
-    It decides what is asked together, never what is answered.
+    The length affects only which questions are batched, never their answers.
     """
 
     _right: float = 4.0
-    """Tokens of a draft that came true, lately and on average."""
+    """Recent average of the number of draft tokens that came true."""
     _pause: int = 1
     _wait: int = 0
 
     def length(self) -> int:
-        """Tokens of a draft now; 0 for a while after drafts that did not come true."""
+        """Number of tokens of the next draft; 0 for a while after failed drafts."""
         if self._wait:
             self._wait -= 1
             return 0
@@ -358,7 +357,8 @@ class Drafts:
         return self._right >= 1
 
     def learn(self, guessed: int, right: int) -> None:
-        """Takes in the last draft, of which `right` tokens came true. One that did so whole might have been longer."""
+        """Learns from the last draft, of which `right` tokens came true. A fully correct draft might have been
+        longer."""
         self._right = (self._right + (2 * right if right == guessed else right)) / 2
         if right:
             self._pause = 1

@@ -49,10 +49,10 @@ UNNAMED = (
 )
 
 Schedulers = dict[tuple[SharedModel[Any], bool, bool], Any]
-"""Those of one cache: by model, by whether it only replays, and by whether it speculates."""
+"""Schedulers of one cache, by model, `replay` and `speculate`."""
 FileOptions = tuple[str, int, bool, bool]
-"""The real path of a file, the options of its `TokenCache`, and whether it is only read: others have trees of their
-own."""
+"""The real path of a file, the options of its `TokenCache`, and True if it is only read. Each combination has its own
+trees."""
 
 
 class SessionQuery(Protocol[Answer]):
@@ -75,15 +75,15 @@ class Session:
     """
 
     recording: ClassVar[Recording | None] = None
-    """Cache of all runs of the process while a test runs, in the place of what they name (D73)."""
+    """Recording that replaces the caches of all runs of the process while a test runs (D73)."""
 
     def __init__(self, model: str | Model | None = None) -> None:
         self.default = model
-        """Model of runs that name none; None leaves it to LQ_MODEL, and else to demo with a notice."""
+        """Model of runs that name none; None for that of LQ_MODEL, or else demo with a notice."""
         self._models: dict[str, Model] = {}
         self._memory = ModelTrees()
         self._local: dict[str, LocalModel] = {}
-        """By fingerprint: one is as good as the other."""
+        """Shared models by fingerprint; equal fingerprints are interchangeable."""
         self._remote: dict[Completer, RemoteModel] = {}
         self._reused: WeakKeyDictionary[Model, dict[BlockPolicy, Scorer]] = WeakKeyDictionary()
         self._capabilities = CapabilityCache()
@@ -106,9 +106,9 @@ class Session:
         return await query.map(rows, session=self, **named)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Lets go of models, trees and files, so that their memory is free when no run uses them any more.
+        """Releases models, trees and files, whose memory becomes free when the last run that uses them ends.
 
-        Every run writes its cache file itself. A later run loads again what it needs.
+        Cache files need no close, because every run writes its own entries. A later run loads again what it needs.
         """
         self._memory = ModelTrees()
         for held in (self._models, self._local, self._remote, self._files, self._loops):
@@ -116,16 +116,16 @@ class Session:
 
     @property
     def names_no_model(self) -> bool:
-        """True if runs that name no model have no other than demo."""
+        """True if runs that name no model fall back to demo."""
         return self.default is None and not os.environ.get("LQ_MODEL")
 
     @property
     def written_files(self) -> tuple[str, ...]:
-        """Real paths of the cache files to which its runs have written."""
+        """Real paths of the cache files that runs of this session have written."""
         return tuple(path for path, _, _, reads_only in self._files if not reads_only)
 
     def model(self, model: str | Model | None) -> Model:
-        """A model by its id, loaded once; a model object is taken as it is. Raises ModelError."""
+        """A model by its id, loaded once; a model object is returned unchanged. Raises ModelError."""
         wanted = (self.default or os.environ.get("LQ_MODEL") or DEMO) if model is None else model
         if not isinstance(wanted, str):
             if isinstance(wanted, type) or not (hasattr(wanted, "fingerprint") or isinstance(wanted, Completer)):
@@ -146,9 +146,9 @@ class Session:
         purse: Purse | None = None,
         before: str = "",
     ) -> AsyncGenerator[events.Batch, None]:
-        """The events of one run, in batches. Raises the errors of the package, and the query's own exceptions as they
-        are. `calls` collects the calls of models; runs with one `purse` have their limits together. The run goes on
-        after the text `before`.
+        """Events of one run, in batches. `calls` collects the calls of models; runs with the same `purse` share their
+        limits. The run begins after the text `before`. Raises errors of the package, and exceptions of the query
+        unchanged.
 
         The entries of a run are stored before its last event (S34), which has the notices of the cache.
         """
@@ -202,7 +202,7 @@ class Session:
         else:
             await run.close(None)
         finally:
-            if not is_kept:  # answers before an error have been paid for too
+            if not is_kept:  # answers before an error are paid for too
                 await opened.keep()
 
     async def _open(
@@ -216,8 +216,8 @@ class Session:
         before: str,
         replaced: Opened | None = None,
     ) -> Opened:
-        """The runs of a query, one for each result that is drawn. They go on after the text `before`, and spend from
-        one budget. They take over the costs of those that they replace."""
+        """The runs of a query, one for each drawn result. They begin after the text `before`, share one budget, and
+        take over the costs of the runs that they replace."""
         environment = environment_of(program, inputs)
         if settings.given or program.prologue or program.decoder or program.options:
             settings = settings.over(await header(program, environment))
@@ -231,8 +231,8 @@ class Session:
         found = self.model(model)
         if settings.has_beams and isinstance(found, Completer):
             raise InputError(
-                f"{settings.decoder_name} weighs every token that may come next, and {found.name} is behind an API",
-                hint=f"write sample(n={settings.results}) for as many results, or use a model in this process",
+                f"{settings.decoder_name} needs the scores of all next tokens, but {found.name} is on a server",
+                hint=f"write sample(n={settings.results}) for the same number of results, or use a local: model",
             )
         known = None if settings.cache_mode == "refresh" else trees
         ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, purse, calls)
@@ -243,7 +243,7 @@ class Session:
             found = self._reusing(found, BlockPolicy.parse(settings.blocks))
         entry = await self._entry(found, known, ledger, replays=replays)
         fresh = None
-        if trees is not None and settings.cache_mode == "refresh":  # on a tree of its own nothing is known
+        if trees is not None and settings.cache_mode == "refresh":  # a fresh tree has no entries
             fresh = TokenTree(trees.max_bytes)
             fresh.record()
         runs = list[Decoding]()
@@ -264,7 +264,7 @@ class Session:
         sources = list[Sequence[str]]()
         if isinstance(entry, RemoteModel):
             if number:
-                changed = f"{entry.completer.place} has changed since the cache was written: everything is asked anew"
+                changed = f"{entry.completer.place} has changed since the cache was written, so all is asked anew"
                 sources.append((changed,))
         else:
             reads_only = reads_only or not (fresh is not None or (trees is not None and trees.has_file))
@@ -273,12 +273,12 @@ class Session:
         return Opened(runs, together, settings, entry, trees, fresh, reads_only, sources, self._capabilities, number)
 
     def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
-        """The model that reuses blocks by this policy. Raises ModelError where it cannot."""
+        """The model with block reuse by this policy. Raises ModelError if it does not support that."""
         known = self._reused.setdefault(model, {})
         if policy not in known:
             if not isinstance(model, ReusesBlocks):
                 raise ModelError(
-                    f"{model.name} cannot move blocks of a prompt, as blocks={policy} asks",
+                    f"{model.name} does not support blocks={policy}: it cannot move blocks of a prompt",
                     hint="leave blocks= out, or use a model in this process, such as local:NAME",
                 )
             known[policy] = model.with_blocks(policy)
@@ -293,7 +293,7 @@ class Session:
         settings: Settings,
         before: str,
     ) -> Result | None:
-        """The result of a query with a model of its own, after this text; None if that is the model `here`."""
+        """The result of a query with a model of its own, after this text; None if its model is the one `here`."""
         model, named = nested.model, nested.program.model
         if model is None and named is not None:
             environment = environment_of(nested.program, nested.inputs)
@@ -310,15 +310,15 @@ class Session:
         raise AssertionError("a run ends with Finished or raises")
 
     async def _trees(self, settings: Settings) -> ModelTrees:
-        """The trees of a run: in memory, or of a file, with all that others have written. Raises CacheError for a file
-        that is none."""
+        """The trees of a run: in memory, or of a file with the latest entries of other processes. Raises CacheError for
+        a file of another format."""
         if self.recording is not None:
             return await self.recording.trees()
         cache, reads_only = settings.cache, settings.cache_mode in ("ro", "replay")
         if not isinstance(cache, TokenCache) or cache.path is None:
             if reads_only:
                 raise InputError(
-                    f"cache_mode={settings.cache_mode!r} reads a file, and none is named", hint='add cache="x.tokens"'
+                    f"cache_mode={settings.cache_mode!r} needs a cache file", hint='name one: cache="x.tokens"'
                 )
             return cache.trees if isinstance(cache, TokenCache) else self._memory
         is_server = is_redis_url(cache.path)
@@ -332,7 +332,7 @@ class Session:
                     hint="run once with cache_mode='rw' to make it",
                 )
             saved = await ModelTrees.open(cache.path, cache.max_bytes, durable=cache.durable, reads_only=reads_only)
-            saved = self._files.setdefault(place, saved)  # of runs that opened it at once the first one's counts
+            saved = self._files.setdefault(place, saved)  # runs that open it at once share the first result
         await saved.follow()
         return saved
 
@@ -363,8 +363,8 @@ class Session:
     async def _entry(
         self, model: Model, trees: ModelTrees | None, ledger: Ledger, *, replays: bool
     ) -> LocalModel | RemoteModel:
-        """A model with what its runs share. `ledger` pays for the probe; one that replays does not need it."""
-        if here := self._local.get(getattr(model, "fingerprint", "")):  # quicker than a look at a protocol
+        """A model with everything that its runs share. `ledger` pays for the probe; a replay does not probe."""
+        if here := self._local.get(getattr(model, "fingerprint", "")):  # faster than the check of a protocol
             return here
         if isinstance(model, Completer):
             earlier = self._capabilities.known(trees, model) if trees else None
@@ -379,7 +379,7 @@ class Session:
         return self._local.setdefault(model.fingerprint, LocalModel(model))
 
     async def capabilities(self, model: Completer, settings: Settings) -> Capabilities | None:
-        """Capabilities of a server as far as they cost nothing; None where a run would have to pay for them."""
+        """Capabilities of a server if they are free; None if a probe would cost money."""
         trees = None if settings.is_isolated else await self._trees(settings)
         try:
             return await Ledger(0, Budget(max_requests=0)).probed(
@@ -396,11 +396,10 @@ def default_session() -> Session:
 
 
 def configure(*, model: str | Model | None = None, base_url: str | None = None) -> None:
-    """Names the model of all later runs of this process that name none, neither in a call nor in a header, and that
-    have no session of their own.
+    """Sets the default model of the process, for runs that name no model in the call or the header and have no session.
 
-    A model object is taken as it is; an id is loaded at once, with `base_url` as the address of its server. Without a
-    model it is what LQ_MODEL says again. Raises ModelError.
+    An id is loaded at once, with `base_url` as the address of its server. Without `model` the default is that of
+    LQ_MODEL again. Raises ModelError.
 
     >>> lq.configure(model=lq.ScriptedModel("Say: hi"))
     >>> lq.run_sync('"Say:[X]"')["X"]
@@ -410,5 +409,5 @@ def configure(*, model: str | Model | None = None, base_url: str | None = None) 
     if isinstance(model, str):
         model = load(model, base_url=base_url)
     elif base_url is not None:
-        raise ModelError("base_url= is the address of a model that is named by its id", hint='model="openai/NAME"')
+        raise ModelError("base_url= needs the id of a model on a server", hint='for example model="openai/NAME"')
     default_session().default = model

@@ -37,47 +37,47 @@ OF_A_QUERY = tuple(name for name, row in OPTIONS.items() if row.scope == "query"
 
 
 class Settings:
-    """Options that were given, by name; the attributes add the defaults. Made by `checked`, and never changed."""
+    """Immutable settings, made by `checked`. `given` are the options by name; the attributes add the defaults."""
 
     def __init__(self, given: Mapping[str, Any], notices: tuple[str, ...] = ()) -> None:
         self.given = given
         self.notices = notices
-        """Sentences about options that were left out."""
+        """Sentences about ignored options."""
         self.decoder: str | None = given.get("decoder")
         self.decoder_name = self.decoder or ("sample" if given.get("temperature") else "argmax")
         self.has_beams = DECODERS[self.decoder_name].branches
         """True if branches compete; else each result is a run of its own."""
         self.results: int = given.get("n") or (BEAM_WIDTH if self.has_beams else 1)
-        """Number of results asked for."""
+        """Requested number of results."""
         self.cache: bool | TokenCache | None = given.get("cache")
-        """True shares one tree among all runs, False asks the model every time (S7), a `TokenCache` names a file."""
+        """True for a tree that all runs share, False to ask the model every time (S7), a `TokenCache` for a file."""
         self.cache_mode: str | None = given.get("cache_mode")
-        """"refresh" asks the model for everything once and replaces what was known (S4)."""
+        """"refresh" asks the model for everything once and replaces the known entries (S4)."""
         self.is_isolated = self.cache is False or self.cache_mode == "off"
         """True if every hole asks the model anew."""
         self.speculate = given.get("speculate") is not False
         self.trace: str | None = given.get("trace")
-        """Name of the file for the trace; a caller alone gives it."""
+        """Name of the trace file; only a caller sets it."""
         self.prefill: tuple[tuple[str, str], ...] = given.get("prefill", ())
-        """Names and given texts of the first holes, in the order in which they open. The last one is continued; a last
-        one without a name stands for no hole."""
+        """Names and texts of the first holes, in the order in which they open. The model continues the last text,
+        unless its name is ""."""
         self.limit: int = given.get("max_tokens", MAX_TOKENS)
-        """Most tokens of a hole."""
+        """Maximum tokens of a hole."""
         self.backtracks: int = given.get("max_backtracks", MAX_BACKTRACKS)
         self.tells = given.get("tell_answers") is not False
-        """True if the model of a chat may be told what it may answer."""
+        """True if a sentence may list the allowed answers for the model of a chat."""
         self.hole_requests: int = given.get("max_hole_requests", MAX_HOLE_REQUESTS)
-        """Most requests of a hole to a server."""
+        """Maximum requests of a hole to a server."""
         self.steps: int = given.get("step_budget", STEP_BUDGET)
-        """Most ops and tokens of a run together."""
+        """Maximum ops and tokens of a run together."""
         self.blocks: str = given.get("blocks", EXACT)
-        """Policy by which marked blocks of a prompt are reused."""
+        """Policy for the reuse of marked blocks of a prompt."""
 
     def over(self, header: Settings) -> Settings:
-        """These settings, and the header's where these say nothing.
+        """These settings, completed by those of the header.
 
-        Temperature and n of the header belong to its decoder: another one that does not draw, or has one result, goes
-        without. Raises InputError where the two contradict each other.
+        Temperature and n of the header belong to its decoder, so another decoder that does not draw or has one result
+        drops them. Raises InputError if the two contradict each other.
         """
         below = dict(header.given)
         if self.decoder is not None:
@@ -91,15 +91,15 @@ class Settings:
         return both
 
     def changed(self, options: Mapping[str, Any]) -> Settings:
-        """These settings with other options; None takes one away."""
+        """These settings with other options; None removes one."""
         both = {**self.given, **options}
         return Settings({name: value for name, value in both.items() if value is not None}, self.notices)
 
     def of_query(self, own: Settings, seed: int) -> Settings:
-        """These, a caller's, for the holes of a query that it calls.
+        """Settings of a query that a query with these settings calls.
 
-        The query's own bounds of holes count, and its own decoder; the number of branches and everything about the
-        whole run stay the caller's.
+        The called query's limits on holes and its decoder count. The number of branches and all options of the whole
+        run are the caller's.
         """
         given = {name: own.given[name] for name in OF_A_QUERY if name in own.given}
         if own.decoder in ("argmax", "sample"):
@@ -108,19 +108,19 @@ class Settings:
 
     @property
     def budget(self) -> Budget:
-        """Bounds of requests, tokens and cost with a server. Raises InputError for a cost without prices."""
+        """Limits on requests, tokens and cost at a server. Raises InputError for `max_cost` without prices."""
         given = self.given
         if "max_cost" in given and "prices" not in given:
             raise InputError(
-                "max_cost needs prices: no server reports them",
-                hint="prices=(0.15, 0.60) are those of a million tokens of prompts and of answers",
+                "max_cost needs prices, which no server reports",
+                hint="add prices of a million prompt tokens and answer tokens, such as prices=(0.15, 0.60)",
             )
         return Budget(
             given.get("max_requests"), given.get("max_total_tokens"), given.get("max_cost"), given.get("prices")
         )
 
     def sampling(self) -> Sampling:
-        """The choice of tokens. A seed is drawn if none was given, so that every result can be repeated."""
+        """Sampling of the run. Without a seed a random one is drawn, so that every result can be repeated."""
         seed = self.given.get("seed")
         temperature = 1.0 if DECODERS[self.decoder_name].draws else 0.0
         given = {name: self.given[name] for name in _SAMPLING if name in self.given}
@@ -129,10 +129,10 @@ class Settings:
     def at_hole(
         self, hole: str, decoder: str, span: Span, values: Mapping[str, Any], spans: Mapping[str, Span], run: Sampling
     ) -> Sampling:
-        """The choice of tokens in a hole with a decoder of its own: its options, and else those of the run.
+        """Sampling in a hole with a decoder of its own: its options, completed by those of the run.
 
-        `values` are its options, `span` and `spans` the places of it and them. Its draws have the run's seed: noise
-        depends on the place in the text as well. Raises InputError.
+        `values` are the hole's options; `span` and `spans` are the places of the decoder and the options. Draws use the
+        run's seed, since noise also depends on the place in the text. Raises InputError.
         """
         decoder = decoder_named(decoder)
         for name, value in values.items():
@@ -155,7 +155,7 @@ async def header(program: Program, environment: Environment) -> Settings:
     for let in program.prologue:
         try:
             await execute(let.code, environment)
-        except BudgetError as error:  # of a loop without end
+        except BudgetError as error:  # from an endless loop
             error.span = error.span or let.span
             raise
     values = {option.name: await evaluate(option.value, environment) for option in program.options}
@@ -163,10 +163,10 @@ async def header(program: Program, environment: Environment) -> Settings:
 
 
 def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) -> Settings:
-    """Settings of the options that a user wrote. Raises InputError, at the option's place where it has one."""
+    """Settings from a user's options. Raises InputError, with the place of a wrong option if it is known."""
     spans, given = spans or {}, {name: value for name, value in values.items() if value is not None}
     left_out = [name for name in given if name in STEERED]
-    notices = tuple(f"the option {name} is left out: {STEERED[name]}" for name in left_out)
+    notices = tuple(f"the option {name} is ignored: {STEERED[name]}" for name in left_out)
     given = {name: value for name, value in given.items() if name not in left_out}
     trace = _trace(given.pop("trace")) if "trace" in given else None
     decoder = given.get("decoder")
@@ -187,9 +187,9 @@ def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) 
     mode = given.get("cache_mode")
     if mode in ("ro", "refresh", "replay") and given.get("cache") is False:
         raise InputError(
-            f"cache_mode={mode!r} needs a cache, and cache=False disables it",
+            f"cache_mode={mode!r} needs a cache file, but cache=False disables the cache",
             span=spans.get("cache_mode"),
-            hint='name the file: cache="x.tokens"',
+            hint='name a file: cache="x.tokens"',
         )
     return Settings(given if trace is None else {**given, "trace": trace}, notices)
 
@@ -200,7 +200,7 @@ def _raise(problem: Problem | None, span: Span | None = None) -> None:
 
 
 def _blocks(value: object, span: Span | None) -> str:
-    """A policy for blocks, written in full."""
+    """A policy for blocks in its full form. Raises InputError for an unknown one."""
     try:
         return str(BlockPolicy.parse(value if isinstance(value, str) else repr(value)))
     except CacheError as error:
@@ -208,7 +208,7 @@ def _blocks(value: object, span: Span | None) -> str:
 
 
 def _prefill(value: object) -> tuple[tuple[str, str], ...]:
-    """The pairs. Raises InputError for all else."""
+    """The pairs of `prefill`. Raises InputError for any other value."""
     pairs: list[tuple[str, str]] = []
     for pair in value if isinstance(value, list | tuple) else [value]:
         match pair:
@@ -221,7 +221,7 @@ def _prefill(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _cache(value: object, span: Span | None) -> bool | TokenCache:
-    """A cache as it was written; the name of a file is a `TokenCache` with its defaults."""
+    """The `cache` option; the name of a file becomes a `TokenCache` with its defaults."""
     if isinstance(value, bool | TokenCache):
         return value
     if not isinstance(value, str | os.PathLike):
@@ -235,11 +235,11 @@ def _cache(value: object, span: Span | None) -> bool | TokenCache:
 
 
 def _trace(value: object) -> str:
-    """The name of the file."""
+    """The name of the trace file. Raises InputError for any other value."""
     name = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
     if not isinstance(name, str) or os.path.splitext(name)[1].lower() not in TRACES:
         raise InputError(
             f"trace is the name of a file that ends in {', '.join(TRACES[:-1])} or {TRACES[-1]}; this is {value!r}",
-            hint="run.json has all calls of the model, run.lqrun can be replayed, run.html is a report to look at",
+            hint="use run.json for all calls of the model, run.lqrun for replays, or run.html for a report",
         )
     return name

@@ -1,4 +1,4 @@
-"""The last long prompts of a model, token by token, so that rows with one beginning do not spell it again."""
+"""Recent long prompts of a model, token by token, so that rows do not tokenize their common beginning again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lmql_lite.tokens import common_length
 
 PROMPTS = 4
 LEAST, MOST = 256, 16_384
-"""Tokens of a prompt that is kept: fewer are quick to spell, and more would take too much memory."""
+"""Bounds on the tokens of a kept prompt: shorter ones are fast to tokenize, longer ones take too much memory."""
 
 
 @dataclass(slots=True)
 class SpelledPrompt:
-    """Text of a program on a path: its tokens, where each of them ends in the text, their steps and their events."""
+    """Text of a program on a path: its tokens, their ends in the text, their steps and their events."""
 
     node: Node
     before: Step | None
@@ -28,7 +28,7 @@ class SpelledPrompt:
     moves: list[TokenMoved]
 
     def common(self, other: SpelledPrompt) -> int:
-        """Number of the first tokens that are the same in both."""
+        """Number of common tokens at the beginning."""
         if self.node != other.node or self.before is not other.before:
             return 0
         length = common_length(self.text, other.text)
@@ -37,12 +37,12 @@ class SpelledPrompt:
 
 @dataclass(slots=True)
 class SpelledPrompts:
-    """Belongs to one tree: the steps keep their nodes. Asked about prompts of `LEAST` to `MOST` tokens."""
+    """Recent prompts of one tree, whose nodes their steps keep. Prompts have `LEAST` to `MOST` tokens."""
 
     _kept: list[SpelledPrompt] = field(default_factory=list)
 
     def begin(self, prompt: SpelledPrompt) -> None:
-        """Fills in the steps that an earlier prompt has, and keeps this one if it has many others."""
+        """Copies the steps shared with an earlier prompt, and keeps this prompt if it has many others."""
         best, known = None, 0
         for each in self._kept:
             if (length := each.common(prompt)) > known:

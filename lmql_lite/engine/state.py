@@ -1,6 +1,6 @@
-"""State of a branch: a frozen value, so that a fork is an assignment. Its variables are in its frames.
+"""State of a branch: an immutable value, so that a fork is an assignment. Variables are in the branch's frames.
 
-Also the pieces of text that are not on its path yet, and the counts of the tokens that are.
+This module also has the pieces of text that are not on the path yet, and the counts of the tokens on the path.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lmql_lite.options import Sampling
 from lmql_lite.tokens import Role, Source, Token
 
 TEMPLATE = ""
-"""In the place of a hole: the model reads this, and it is no part of the prompt."""
+"""Hole name of template text: the model reads it, and it is not part of the prompt."""
 UNREAD = " "
-"""In the place of a hole: this is part of the prompt, and the model does not read it."""
+"""Hole name of unread text: it is part of the prompt, and the model does not read it."""
 LEAST_BLOCK = 16
-"""Fewest tokens of a block that is worth moving."""
+"""Minimum tokens of a block that is worth moving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +38,23 @@ class Piece:
     hole: str | None
     source: Source
     is_ended: bool = False
-    """True once its hole has its value; one of the same name that opens later does not count its tokens."""
+    """True once the hole has its value. A later hole of the same name does not count these tokens."""
 
     block: int | None = None
-    """Place in the prompt at which its block begins; None for text that belongs to none."""
+    """Place in the prompt where the block of this text begins; None outside blocks."""
 
     @property
     def whose(self) -> tuple[str | None, Source, bool, int | None]:
         return self.hole, self.source, self.is_ended, self.block
 
     def is_of(self, hole: str | None) -> bool:
-        """True if it is text of the open hole, which has that name."""
+        """True if the piece is text of the open hole, which has this name."""
         return hole is not None and self.hole == hole and not self.is_ended
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One token of the history, newest first. Dropped tokens stand in it too, with their fate."""
+    """One token of the history, which links back from the newest. Dropped tokens remain in it with their fate."""
 
     token: Token
     parent: Node
@@ -62,15 +62,15 @@ class Step:
     before: Step | None
 
     def is_of(self, hole: str | None) -> bool:
-        """True if the token is one of that hole's."""
+        """True if the token belongs to this hole."""
         return hole is not None and self.token.hole == hole
 
 
 @dataclass(frozen=True, slots=True)
 class Overhang:
-    """The last tokens of a hole run past its end: by `surplus` bytes, which what follows may claim (S14).
+    """The last tokens of a hole that run past its end by `surplus` bytes, which the following text may claim (S14).
 
-    `steps` are those tokens, oldest first; the first may lie across the end, with `before` as its bytes up to there.
+    `steps` are those tokens, oldest first. The first may straddle the end; `before` are its bytes up to the end.
     """
 
     steps: tuple[Step, ...]
@@ -78,12 +78,12 @@ class Overhang:
     surplus: bytes
 
     def reach(self, many: int) -> int:
-        """Number of bytes of the surplus that the first `many` tokens cover."""
+        """Number of surplus bytes that the first `many` tokens cover."""
         return sum(len(step.token.data) for step in self.steps[:many]) - len(data_of(self.before))
 
 
 class State(NamedTuple):
-    """`pending` is text said since the path's last token; `held` its end that was taken back for healing (S10)."""
+    """State of a branch. `pending` is text after the path's last token; `held` is text taken back for healing (S10)."""
 
     pc: int
     node: Node
@@ -95,32 +95,32 @@ class State(NamedTuple):
     matcher: Matcher | None = None
     history: Step | None = None
     depth: int = 0
-    """Tokens on the path."""
+    """Number of tokens on the path."""
     used: int = 0
-    """Tokens of the open hole."""
+    """Number of tokens of the open hole."""
     entry: tuple[Piece, ...] = ()
-    """Text before the open hole in tokens that reach into it from an earlier one (S15)."""
+    """Text before the open hole that is in the same token as the hole's beginning (S15)."""
     score: float = 0.0
-    """Sum of the raw log-probabilities of the tokens that were chosen."""
+    """Sum of the raw log-probabilities of the chosen tokens."""
     text: str = ""
     """The whole prompt so far."""
     turn: Role | None = None
-    """Of a chat, whose turn it is."""
+    """Speaker of the current turn of a chat."""
     media: tuple[Media, ...] = ()
-    """Pictures, videos and clips on the path: models know them as long as a state has them."""
+    """Pictures, videos and clips on the path; models hold them as long as a state does."""
 
     def say(self, text: str, *, is_block: bool = False) -> State:
-        """The program's own text; a block of it may be known from another place."""
+        """The state after the program's own text; a block of it may be known from another place."""
         piece = Piece(text.encode(), None, "prompt", block=len(self.text) if is_block else None)
         return self._replace(text=self.text + text, pending=join(self.pending, piece))
 
     def shown(self, item: Media, step: Step, added: int) -> State:
-        """Behind an item, which takes `added` places on the path."""
+        """The state after an item, which takes `added` places on the path."""
         media, text = (*self.media, item), self.text + str(item)
         return self._replace(node=step.node, history=step, depth=self.depth + added, media=media, text=text)
 
     def chosen(self, step: Step, logprob: float, matcher: Matcher | None) -> State:
-        """Behind a token that was chosen; the open hole then stands at `matcher`."""
+        """The state after a chosen token; `matcher` is the open hole's after it."""
         return self._replace(
             node=step.node,
             held=(),
@@ -141,7 +141,7 @@ class State(NamedTuple):
 
 
 def steps_since(before: State, after: State) -> list[Step]:
-    """Steps in the history of `after` since `before`, from which it came; oldest first."""
+    """Steps from `before` to its descendant `after`, oldest first."""
     steps = []
     step = after.history
     while step is not before.history:
@@ -152,7 +152,7 @@ def steps_since(before: State, after: State) -> list[Step]:
 
 
 def cut_off(state: State) -> State:
-    """Before the tokens that run past the end of a hole: what they have of it is pending again."""
+    """The state without the tokens that run past the end of a hole; their part of the hole is pending again."""
     overhang = state.overhang
     if overhang is None:
         return state
@@ -162,7 +162,7 @@ def cut_off(state: State) -> State:
 
 
 def noted(state: State, rejected: Iterable[Step]) -> State:
-    """With rejected tokens in the history, behind the value that took their place."""
+    """The state with rejected tokens in the history, after the value that replaced them."""
     for step in rejected:
         state = state._replace(history=replace(step, before=state.history))
     return state
@@ -177,7 +177,7 @@ def join(pieces: tuple[Piece, ...], piece: Piece) -> tuple[Piece, ...]:
 
 
 def ended(pieces: tuple[Piece, ...], hole: str | None, *, is_ended: bool = True) -> tuple[Piece, ...]:
-    """The pieces, once the hole of that name has its value."""
+    """The pieces, with those of this hole marked as ended."""
     return tuple(replace(piece, is_ended=is_ended) if hole and piece.hole == hole else piece for piece in pieces)
 
 
@@ -210,13 +210,13 @@ def without(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
     return pieces
 
 
-# Text that is not on a path yet: a template's, the prompt's, a block's, and text that the model does not read
+# Text that is not on a path yet: of a template, of the prompt, of a block, and unread by the model
 
 
 def block_marks(sizes: Sequence[int], pieces: tuple[Piece, ...]) -> dict[int, int]:
-    """Number of tokens of each block, by the number of its first token. `sizes` are the bytes of each token.
+    """Number of tokens of each block, by the index of its first token. `sizes` are the bytes of each token.
 
-    A block is the tokens that hold text of nothing else.
+    Tokens that also hold other text do not count for the block.
     """
     if all(piece.block is None for piece in pieces):
         return {}
@@ -244,27 +244,27 @@ def unread(text: bytes) -> Piece:
 
 
 def read(pieces: tuple[Piece, ...]) -> bytes:
-    """The part that the model reads."""
+    """The text that the model reads."""
     return b"".join(piece.data for piece in pieces if piece.hole != UNREAD)
 
 
 def shown(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """The part that is in the prompt."""
+    """The pieces that are in the prompt."""
     return tuple(piece for piece in pieces if piece.hole != TEMPLATE)
 
 
 def behind_template(pieces: tuple[Piece, ...]) -> int:
-    """The number of pieces up to the last one of the template."""
+    """Number of pieces up to and including the last one of the template."""
     return max((at for at, piece in enumerate(pieces, start=1) if piece.hole == TEMPLATE), default=0)
 
 
 def first_answer(pieces: tuple[Piece, ...]) -> int | None:
-    """The number of the first piece that is text of a hole."""
+    """Index of the first piece that is text of a hole; None if there is none."""
     return next((at for at, piece in enumerate(pieces) if piece.hole not in (None, TEMPLATE, UNREAD)), None)
 
 
 def begun(pieces: tuple[Piece, ...], length: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """The first `length` bytes that the model reads, with the unread ones around them, and what is left."""
+    """The first `length` bytes that the model reads, with unread text around them, and the rest."""
     first: tuple[Piece, ...] = ()
     while pieces and (length or pieces[0].hole == UNREAD):
         piece, *others = pieces
@@ -277,7 +277,7 @@ def begun(pieces: tuple[Piece, ...], length: int) -> tuple[tuple[Piece, ...], tu
 
 
 def stripped_left(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """White space that the query's text begins with is not read."""
+    """The pieces with leading white space of the query's text marked as unread."""
     if not pieces or pieces[0].hole is not None:
         return pieces
     text = pieces[0].data.decode()
@@ -286,7 +286,7 @@ def stripped_left(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 
 def stripped_right(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """White space that the query's text ends with is not read."""
+    """The pieces with trailing white space of the query's text marked as unread."""
     if not pieces or pieces[-1].hole is not None:
         return pieces
     text = pieces[-1].data.decode()
@@ -302,19 +302,19 @@ def _filled(*pieces: Piece) -> tuple[Piece, ...]:
 class PathCounts:
     """Counts of the tokens on one path, for penalties.
 
-    Only tokens that joined or left the path since the last question are counted, so that a token costs as much at the
-    end of a long text as at its beginning.
+    Each update counts only tokens that joined or left the path since the last question, so that its cost does not grow
+    with the text.
     """
 
     _slots: dict[int, int] = field(default_factory=dict)
-    """Of a token in the columns."""
+    """Index of each token in the columns."""
     _ids: array[int] = field(default_factory=partial(array, "i"))
     _in_text: array[int] = field(default_factory=partial(array, "i"))
     _said: array[int] = field(default_factory=partial(array, "i"))
     _counted: list[Step] = field(default_factory=list)
     """Oldest first."""
     _places: dict[int, int] = field(default_factory=dict)
-    """Of a step, by its identity, among those that were counted."""
+    """Index of each counted step, by its identity."""
 
     def fork(self) -> PathCounts:
         fork = PathCounts()

@@ -1,8 +1,8 @@
 """Queries in holes of other queries (S26): recognised, called on the text as it is, and answered.
 
-`[X: q(a)]`, `[X: q]`, `[q(X, a)]` and `where q(X, a)` all mean: run q's body here, with its own variables; X is what
-it returns. Only the run knows what `q` is, since `kind(3)` may as well be a type and `fits(X)` a predicate; therefore
-an op keeps function and arguments apart (`Callee`): a query is never called as the Python function that it also is.
+`[X: q(a)]`, `[X: q]`, `[q(X, a)]` and `where q(X, a)` all run q's body here, with its own variables; X is its return
+value. Only the run knows whether `q` is a query, since `kind(3)` may be a type and `fits(X)` a predicate. An op
+therefore keeps function and arguments apart (`Callee`), so that a query is not called as a Python function.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from lmql_lite.program.ops import STEP, Callee, Hole, Return
 
 
 async def called(branch: Branch, hole: Hole) -> tuple[Hole, NestedCall | None]:
-    """The hole without the callee that is a query, and that query's call; None if no callee is one.
+    """The hole without the callee that is a query, and the call of that query; None if no callee is a query.
 
-    Raises QueryError where two queries would fill it, and for a call in the hole that is no query.
+    Raises QueryError if two queries would fill the hole, and for a call in the hole that is not a query.
     """
-    branch.own()  # a query may be one of this query's own, and see its variables
+    branch.own()  # a query defined in this query sees its variables
     found: tuple[Callee, Callable] | None = None
     for callee in hole.callees:
         function = await branch.python(callee.function, hole.span)
         if isinstance(function, Callable) and not isinstance(function, type):
             if found is not None:
-                hint = "keep one of them; the other can stand in a hole of its own"
+                hint = "keep one of them, and give the other a hole of its own"
                 raise QueryError(f"two queries cannot fill [{hole.name}] at once", span=callee.span, hint=hint)
             found = (callee, function)
         elif callee.form == "hole":
@@ -46,13 +46,13 @@ async def called(branch: Branch, hole: Hole) -> tuple[Hole, NestedCall | None]:
     try:
         call = function.nested(by_place, by_name)
     except TypeError as error:
-        raise QueryError(f"this call of a query does not fit: {error}", span=callee.span) from error
+        raise QueryError(f"the arguments do not fit the query: {error}", span=callee.span) from error
     return _without(hole, callee), call
 
 
 def _without(hole: Hole, callee: Callee) -> Hole:
-    """The hole for the query that fills it: the query is neither its type nor a predicate."""
-    if callee.form == "type":  # its clauses are those of a hole without type
+    """The hole without the query that fills it as its type or predicate."""
+    if callee.form == "type":  # the clauses then belong to a hole without a type
         return asked(replace(hole, type=None), hole.type.clauses if hole.type else ())
     if callee.form == "hole":
         return hole
@@ -69,12 +69,12 @@ def _shown(value: Any) -> str:
 
 
 async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewhere | None) -> None:
-    """Fills the hole by a query, which goes on with the text as it is; `elsewhere` runs one with a model of its own."""
+    """Calls the query that fills a hole; it continues the text so far. `elsewhere` runs one with a model of its own."""
     if len(branch.frames) >= MOST_DEEP:
         raise QueryError(
-            f"queries call each other more than {MOST_DEEP} deep, here {nested.name} for [{op.name}]",
+            f"queries are nested more than {MOST_DEEP} deep, here by {nested.name} for [{op.name}]",
             span=op.span,
-            hint="a query that calls itself needs a case in which it does not",
+            hint="give the recursion a case that ends it",
         )
     branch.own()
     environment = environment_of(nested.program, nested.inputs)
@@ -103,11 +103,11 @@ async def give_back(branch: Branch, op: Return, value: Any) -> None:
     """Returns from the innermost query to the hole that called it."""
     frame = branch.frames.pop()
     caller = frame.caller
-    assert caller is not None, "a hole has called it"
+    assert caller is not None, "a hole has called the query"
     if op.value is not None:
         await _answer(branch, caller, value)
         return
-    text = branch.state.text[len(caller.before.text) :]  # it stays, and is the value
+    text = branch.state.text[len(caller.before.text) :]  # the text stays, and is the value
     branch.state = branch.state._replace(pc=caller.before.pc)
     for event in frame.held_back or ():
         branch.say(event)
@@ -116,7 +116,7 @@ async def give_back(branch: Branch, op: Return, value: Any) -> None:
 
 
 async def _answer(branch: Branch, caller: Caller, value: Any) -> None:
-    """The value of a query replaces its text."""
+    """Replaces the text of a query by its value."""
     if caller.nested.typed is not None:
         value = caller.nested.typed(value)
     name, text = caller.op.name, sayable(str(value), caller.op.span)

@@ -1,4 +1,4 @@
-"""Tracebacks of a query: its own lines and what they called, without the frames of the engine."""
+"""Tracebacks of a query: its own lines and the functions that they call, without the frames of the engine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import TracebackType
 from lmql_lite.errors import LmqlLiteError
 
 MACHINERY = tuple(str(folder) for folder in (Path(__file__).parent.parent, Path(asyncio.__file__).parent))
-"""Folders whose code brings a run to the query's own Python."""
+"""Folders of the code between the user's call and the query's own Python."""
 
 
 def from_query(trace: TracebackType | None, file: str) -> TracebackType | None:
-    """The part of a traceback that begins in the query's source, without what lies between its own lines; all of it
-    where nothing of that took part."""
+    """The traceback from the query's source on, without the engine's frames between its lines. The whole traceback if
+    no line of the query is in it."""
     part = trace
     while part is not None and part.tb_frame.f_code.co_filename != file:
         part = part.tb_next
@@ -23,7 +23,7 @@ def from_query(trace: TracebackType | None, file: str) -> TracebackType | None:
     last = part
     while last.tb_next is not None:
         following = _beyond(last.tb_next)
-        if following is None or _is_machinery(following):  # it ends there
+        if following is None or _is_machinery(following):  # the query's own frames end there
             break
         last.tb_next = following
         last = following
@@ -31,8 +31,8 @@ def from_query(trace: TracebackType | None, file: str) -> TracebackType | None:
 
 
 def shorten(error: BaseException) -> None:
-    """Removes the frames of the engine from the traceback of an exception that the query's own Python raised. An error
-    of this package states its own place, and keeps none of them."""
+    """Removes the frames of the engine from the traceback of an exception of the query's own Python. An error of this
+    package loses all frames, because it states its place itself."""
     error.__traceback__ = None if isinstance(error, LmqlLiteError) else _beyond(error.__traceback__)
 
 
@@ -48,7 +48,7 @@ def _is_machinery(trace: TracebackType) -> bool:
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """The exception of the query's Python: no coroutine lets a StopIteration pass as it is."""
+    """The exception of the query's own Python. Coroutines replace a StopIteration by a RuntimeError."""
     cause = error.__cause__
     if isinstance(error, RuntimeError) and isinstance(cause, StopIteration) and "StopIteration" in str(error):
         return cause

@@ -1,1 +1,1 @@
-"""Bytes on tiers: memory, disk, Redis, and several of them as one. Knows keys and bytes, not what they mean."""
+"""Tiers that store bytes under keys: memory, disk, Redis, and several of them as one."""

@@ -1,4 +1,4 @@
-"""Replacement of whole files: a reader sees the old file or the new one, never a part, also after a crash."""
+"""Replacement of whole files: a reader sees the old file or the new one, never a part, even after a crash."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 TEMPORARY_PREFIX = ".tmp-"
-"""First characters of the name of a file that is being written. Such a file that stays was left by a crash."""
+"""First characters of the name of a file that is being written. A crash may leave such a file behind."""
 
 
 def replace_file(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, durable: bool = False) -> int:
     """Writes `parts` to a file beside `path`, then renames it to `path`. Returns the number of bytes written.
 
-    `durable` waits until the disk has the content and the name. Without it a power failure may leave a file with
-    wrong content under the new name, so that a reader needs a checksum; a killed process cannot.
-    Raises OSError where the file cannot be written; then nothing is left beside `path`, and `path` is as it was.
+    `durable` waits until the disk has the content and the name. Without it a power failure, but not a killed process,
+    may leave wrong content under the new name, so that readers need a checksum. Raises OSError if the file cannot be
+    written; `path` is then unchanged, and no other file is left.
 
         replace_file(Path("x.json"), [b"{}"], durable=True)
     """

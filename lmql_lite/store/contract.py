@@ -1,4 +1,4 @@
-"""Protocol of a tier: values of bytes under keys of text. Every failure of a tier is a miss and a notice."""
+"""Protocol of a tier: bytes under text keys. Every failure of a tier is a miss and a notice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Bytes that nobody changes any more once a tier has them."""
+"""Bytes that must not change once a tier has them."""
 
 _MOST_NOTICES = 20
 
@@ -26,11 +26,11 @@ class TierCounts:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the values asked for that were found; 0.0 before the first question."""
+        """Share of requested values that were found; 0.0 before the first request."""
         return self.hits / (self.hits + self.misses) if self.hits else 0.0
 
     def add_read(self, values: Sequence[Buffer | None]) -> None:
-        """Counts the answers to one question."""
+        """Counts the hits and misses of one read."""
         found = [len(value) for value in values if value is not None]
         self.hits += len(found)
         self.misses += len(values) - len(found)
@@ -38,10 +38,10 @@ class TierCounts:
 
 
 class Notices(list[str]):
-    """Sentences about what went wrong: each once, and at most twenty. The library prints nothing itself."""
+    """Sentences about failures, without duplicates, at most twenty. The library prints nothing itself."""
 
     def add(self, sentence: str) -> None:
-        """Adds a sentence that is new."""
+        """Adds a sentence, unless it is known."""
         if sentence not in self and len(self) < _MOST_NOTICES:
             self.append(sentence)
 
@@ -49,8 +49,8 @@ class Notices(list[str]):
 class Store(Protocol):
     """Bytes under keys, bounded in bytes, least recently used entries evicted first. Threads may share it.
 
-    No method raises because a tier is full, damaged, slow or gone: that is a miss, and `notices` says why. Of keys that
-    are read or touched together, the first one counts as the most recently used.
+    No method raises because a tier is full, damaged, slow or gone: that is a miss, and `notices` has the reason. Of
+    keys read or touched together, the first counts as the most recently used.
     """
 
     name: str
@@ -59,32 +59,33 @@ class Store(Protocol):
     notices: Notices
 
     def get(self, keys: Sequence[str]) -> list[Buffer | None]:
-        """Verified value of each key, None for a miss. Nobody may change the buffers."""
+        """Verified value of each key, None for a miss. The buffers must not be changed."""
 
     def head(self, keys: Sequence[str], size: int) -> list[Buffer | None]:
-        """First bytes of each value, at most `size`: a cheap hint that is not verified and touches nothing."""
+        """First bytes of each value, at most `size`: a cheap hint, not verified and without effect on recency."""
 
     def contains(self, keys: Sequence[str]) -> list[bool]:
-        """True if `get` would find each key, damage aside. Moves no values."""
+        """For each key, True if `get` would find it, unless it is damaged. Moves no values."""
 
     def put(self, key: str, value: Buffer) -> bool:
-        """Stores a value, in place of an older one. False where it was refused: too large, or the tier failed."""
+        """Stores a value, replacing an older one. False if it was refused because it is too large or the tier
+        failed."""
 
     def touch(self, keys: Sequence[str]) -> None:
         """Marks entries as used now."""
 
     def delete(self, key: str) -> bool:
-        """Removes an entry. False where there was none."""
+        """Removes an entry. False if there was none."""
 
     def pin(self, key: str, pinned: bool) -> bool:
-        """Exempts an entry from eviction, or ends that. False where there is no such entry."""
+        """Exempts an entry from eviction, or ends the exemption. False if there is no such entry."""
 
     def sizes(self) -> Mapping[str, int]:
-        """Bytes that each entry takes, by key."""
+        """Bytes of each entry, by key."""
 
     def keys(self) -> list[str]:
         """All keys."""
         return list(self.sizes())
 
     def close(self) -> None:
-        """Finishes what is under way and releases files and connections. A second call does nothing."""
+        """Finishes pending work, and releases files and connections. A second call does nothing."""

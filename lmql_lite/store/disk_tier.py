@@ -1,8 +1,8 @@
 """Disk tier: one file per entry in one folder, shared by any number of processes.
 
-The folder is the index: names are the keys, sizes and times of access are those of the files, so that nothing has to be
-loaded and neither a restart nor a crash loses anything. Only the holder of the folder's lock file writes: beside, then
-by a rename. What is read is verified, and a damaged file is set aside.
+The folder is the index: the files' names are the keys, and their sizes and access times are used, so that nothing has
+to be loaded and neither a restart nor a crash loses anything. Only the holder of the folder's lock file writes: to a
+temporary file, then by a rename. Values are verified on reading, and damaged files are set aside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lmql_lite.store.envelope import CorruptEntry, envelope_size, seal, unseal
 from lmql_lite.store.file_lock import lock_file
 
 _LOCK_SECONDS = 2.0
-"""Longest wait of a writer for the other processes; then its entry is not stored."""
+"""Maximum wait of a writer for other processes, after which its entry is not stored."""
 _LONGEST_NAME = 240
 _PINNED_SECONDS = 4102444800
 """Time of last access, in Unix seconds, of a pinned file: the year 2100, so that every process sees the pin."""
@@ -31,7 +31,7 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 def file_name(key: str) -> str:
-    """Key as a name that Windows takes too: `!` and two hexadecimal digits stand for each byte that it would not.
+    """Key as a file name that Windows accepts too: other bytes become `!` and two hexadecimal digits.
 
     >>> file_name("model/x@1@0"), file_name("Zoë"), file_name("nul")
     ('model!2fx@1@0', 'Zo!c3!ab', '!6eul')
@@ -44,11 +44,11 @@ def file_name(key: str) -> str:
 
 
 class DiskTier(Store):
-    """Entries as files in `folder`, at most `most_bytes` of them in all, whichever process wrote them.
+    """Entries as files in `folder`, at most `most_bytes` in total, from all processes.
 
-    Files are named after their keys and end in `suffix`. A folder that cannot be made, read or written is a tier
+    Files are named after their keys and end in `suffix`. A folder that cannot be created, read or written is a tier
     without entries, with a notice. Caches that share a folder and a suffix have keys of different patterns: only a key
-    that `keys` matches is an entry of this tier. With `reads_only` nothing is written, not even a time of use.
+    that matches `keys` is an entry of this tier. With `reads_only` nothing is written, not even a time of use.
 
         tier = DiskTier(Path("cache/kv"), 2**30)
         tier.put("key", b"value")
@@ -68,9 +68,9 @@ class DiskTier(Store):
         self._keys, self._reads_only = keys, reads_only
         self._guard = Lock()
         self._mark = secrets.token_bytes(16)
-        """Content of the lock file as long as nobody else has written: only then `_used` is right."""
+        """Expected content of the lock file. If another process has changed it, `_used` is out of date."""
         self._used = 0
-        with self._failures("the folder cannot be made"):
+        with self._failures("the folder cannot be created"):
             if not reads_only:
                 folder.mkdir(parents=True, exist_ok=True)
 
@@ -138,7 +138,7 @@ class DiskTier(Store):
         return {_key(path.name[:-end]): size for _, size, path in sorted(self._files()) if path.suffix == self._suffix}
 
     def close(self) -> None:
-        """Nothing is open between calls."""
+        """Does nothing, since no file is open between calls."""
 
     def _path(self, key: str) -> Path:
         return self._folder / (file_name(key) + self._suffix)
@@ -178,20 +178,20 @@ class DiskTier(Store):
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Holds the folder's lock, with `_used` right. Yields False where others held it for too long."""
+        """Holds the folder's lock, with `_used` up to date. Yields False if others held it for too long."""
         path = self._folder / ".lock"
         with self._guard, lock_file(path, _LOCK_SECONDS) as held:
             if held and path.read_bytes() != self._mark:
-                for temporary in self._folder.glob(TEMPORARY_PREFIX + "*"):  # of a crash: a writer holds the lock
+                for temporary in self._folder.glob(TEMPORARY_PREFIX + "*"):  # left by a crash
                     temporary.unlink(missing_ok=True)
                 self._used = sum(size for _, size, _ in self._files())
                 path.write_bytes(self._mark)
             if not held:
-                self.notices.add(f"{self._folder}: another process keeps it locked; an entry was not kept")
+                self.notices.add(f"{self._folder} is locked by another process: an entry was not kept")
             yield held
 
     def _make_room(self, need: int, replaced: Path) -> bool:
-        """Evicts until `need` more bytes fit, damaged files first. False where pinned ones leave no room."""
+        """Evicts entries until `need` more bytes fit, damaged files first. False if pinned ones leave no room."""
         if self._used + need <= self._most:
             return True
         files = sorted(self._files(), key=lambda file: (file[2].suffix == self._suffix, file[0]))
@@ -207,7 +207,7 @@ class DiskTier(Store):
         return self._used + need <= self._most
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
-        """Time of last use, size and path of each file of an entry, also of damaged ones."""
+        """Time of last use, size and path of each entry's file, including damaged ones."""
         for path in self._folder.glob("*" + self._suffix + "*"):
             key = path.name.removesuffix(_DAMAGED).removesuffix(self._suffix)
             with suppress(OSError):
@@ -217,14 +217,14 @@ class DiskTier(Store):
 
 
 def _unnoticed(path: str, flags: int) -> int:
-    """Opens a file whose time of last access stays: it is that of the last use, which `touch` alone sets."""
+    """Opens a file without a change of its access time, which is the time of last use and set only by `touch`."""
     with suppress(PermissionError):
         return os.open(path, flags | getattr(os, "O_NOATIME", 0))
     return os.open(path, flags)
 
 
 def _key(name: str) -> str:
-    """Key that `file_name` turned into a name."""
+    """Key of a name made by `file_name`."""
     return re.sub(
         "(?:![0-9a-f]{2})+", lambda found: bytes.fromhex(found[0].replace("!", "")).decode(errors="replace"), name
     )

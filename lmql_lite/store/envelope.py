@@ -1,4 +1,4 @@
-"""Envelope of a value outside this process's memory: its full key, its length and a checksum stand before it.
+"""Envelope of a value outside this process's memory: its full key, its length and a checksum precede it.
 
     mark "\\x93lqstor\\x01" (8 bytes) · bytes of the value (8) · CRC-32 of the value (4) · bytes of the key (4) · the
     key in UTF-8 · CRC-32 of all that (4) · zeros up to a multiple of 64 · the value
@@ -20,18 +20,18 @@ _ALIGNMENT = 64
 
 
 class CorruptEntry(Exception):
-    """Bytes that are no whole entry, or an entry of another key. Never leaves a tier: it becomes a miss."""
+    """Bytes that are not a complete entry, or the entry of another key. Tiers turn this error into a miss."""
 
 
 def seal(key: str, value: Buffer) -> bytes:
-    """Envelope of a value, to be written directly before it."""
+    """Envelope of a value, to write directly before it."""
     name = key.encode()
     head = _HEAD.pack(_MARK, len(value), zlib.crc32(value), len(name)) + name
     return (head + zlib.crc32(head).to_bytes(4, "little")).ljust(envelope_size(key), b"\0")
 
 
 def envelope_size(key: str) -> int:
-    """Bytes of the envelope of a key's value."""
+    """Size of the envelope of a key's value, in bytes."""
     size = _HEAD.size + len(key.encode()) + 4
     return size + -size % _ALIGNMENT
 

@@ -1,4 +1,4 @@
-"""Exclusive lock on an open file, among processes that ask for it, and a lock file for things that are no one file."""
+"""Exclusive advisory lock on an open file, and a lock file for resources that are not a single file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import IO
 if sys.platform == "win32":
     import msvcrt
 
-    _BYTE = 2**62  # far behind the data: on Windows a lock keeps readers out of the bytes it covers
+    _BYTE = 2**62  # far beyond the data, because a Windows lock blocks readers of the locked bytes
 
     def try_lock(file: IO[bytes]) -> bool:
-        """Takes the lock; False where another handle has it."""
+        """Takes the lock; False if another handle has it."""
         file.seek(_BYTE)
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
@@ -32,7 +32,7 @@ else:
     import fcntl
 
     def try_lock(file: IO[bytes]) -> bool:
-        """Takes the lock; False where another handle has it. OSError where the file system has no locks."""
+        """Takes the lock; False if another handle has it. Raises OSError if the file system has no locks."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -45,10 +45,10 @@ else:
 
 @contextmanager
 def lock_file(path: Path, seconds: float) -> Iterator[bool]:
-    """Context that holds an exclusive lock on a lock file, which is created where it is missing and never removed.
+    """Context that holds an exclusive lock on a lock file, which is created if it is missing and never removed.
 
-    Yields True while the lock is held; False where another process or thread held it for `seconds`.
-    Raises OSError where the file cannot be created, or where the file system has no locks.
+    Yields True while the lock is held; False if another process or thread held it for `seconds`. Raises OSError if the
+    file cannot be created, or if the file system has no locks.
 
         with lock_file(folder / ".lock", seconds=1.0) as held:
             if held: ...

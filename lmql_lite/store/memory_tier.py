@@ -1,4 +1,4 @@
-"""Memory tier: the process's own, bounded in bytes."""
+"""Memory tier: values in this process, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmql_lite.store.contract import Buffer, Notices, Store, TierCounts
 
 
 class MemoryTier(Store):
-    """Values in this process, at most `most_bytes` of them in all.
+    """Values in this process, at most `most_bytes` in total.
 
     >>> tier = MemoryTier(2**20)
     >>> tier.put("key", b"value"), tier.get(["key", "other"])

@@ -1,7 +1,7 @@
 """Connection to a Redis or Valkey server that may refuse, hang or be gone: one round trip at a time, or none.
 
-A circuit breaker asks nothing for a while after a failure: half a second at first, twice as long after each further
-one, at most 30 seconds. The redis package's own retries are off: they turn a time-out of 0.2 seconds into seven.
+After a failure a circuit breaker sends nothing for half a second, and for twice as long after each further failure, at
+most 30 seconds. The redis package's own retries are off, because they turn a time-out of 0.2 seconds into seven.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 
 class RedisConnection:
-    """Connection that answers or says that it cannot. Threads may share it.
+    """Connection that answers, or reports that it cannot. Threads may share it.
 
-    `url` is `redis://host:port`, `rediss://...`, `valkey://...` or `unix://path`. `timeout` is in seconds and holds for
-    connecting and for each piece of an answer. Raises CacheError for a URL that is none, and where the redis package
-    is missing; a server that does not answer is no error.
+    `url` is `redis://host:port`, `rediss://...`, `valkey://...` or `unix://path`. `timeout`, in seconds, applies to
+    connecting and to each piece of an answer. Raises CacheError for an invalid URL, and if the redis package is
+    missing. A server that does not answer is not an error.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
@@ -48,9 +48,9 @@ class RedisConnection:
         self._failures = (redis.RedisError, OSError)
 
     def asked(self, command: Callable[[Any], object], otherwise: list[Any]) -> list[Any]:
-        """Answers to the commands of one round trip, which `command` adds to a pipeline.
+        """Answers to the commands that `command` adds to a pipeline, in one round trip.
 
-        `otherwise` where the server fails or refuses one of them, and while the breaker is open.
+        Returns `otherwise` if the server fails or refuses one of them, and while the breaker is open.
         """
         if time.monotonic() < self._silent_until:
             return otherwise
@@ -60,12 +60,12 @@ class RedisConnection:
             answers: list[Any] = pipeline.execute()
         except self._failures as error:
             self.errors += 1
-            if isinstance(error, self._refusal):  # an answer: its memory is full, or a key is somebody else's
+            if isinstance(error, self._refusal):  # an answer: the memory is full, or a key belongs to another program
                 self.notices.add(f"{self.url} refuses a command ({error})")
                 return otherwise
             self._silent_until = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            self.notices.add(f"{self.url} does not answer ({error}); what it holds is a miss until it does")
+            self.notices.add(f"{self.url} does not answer ({error}); its entries are misses until it does")
             return otherwise
         self._pause = _FIRST_PAUSE
         return answers

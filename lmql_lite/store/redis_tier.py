@@ -1,8 +1,8 @@
 """Redis tier: entries on a Redis or Valkey server, shared by machines.
 
-An entry is a string in its envelope. Beside the entries of a name stand a sorted set (key by time of last use) and a
-hash (key by bytes), from which a script on the server keeps the cap. All carry the hash tag `{name}`, so that a
-cluster keeps them in one slot. The server may lose any of it at any time.
+An entry is a string in its envelope. For the entries of a name, a sorted set has the times of last use and a hash the
+sizes, from which a script on the server enforces the limit. All keys have the hash tag `{name}`, so that a cluster
+keeps them in one slot. The server may lose any of them at any time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lmql_lite.store.envelope import CorruptEntry, envelope_size, seal, unseal
 from lmql_lite.store.redis_connection import RedisConnection
 
 _PIECE_BYTES = 1 << 18
-"""Size of the pieces in which a value is sent: the time-out holds for each piece, not for the whole value."""
+"""Size of the pieces in which a value is sent. The time-out applies to each piece, not to the whole value."""
 _PUT = """
 local name, size, cap, used, evicted = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[2]), 0
 local sizes = redis.call('HGETALL', KEYS[2])
@@ -40,10 +40,10 @@ return evicted
 
 
 class RedisTier(Store):
-    """Entries on the server at `url`, at most `most_bytes` under the name `namespace`, whoever wrote them.
+    """Entries on the server at `url`, at most `most_bytes` under the name `namespace`, from all writers.
 
-    `url` and `timeout` are those of `RedisConnection`, which raises CacheError for a wrong URL. A server that does
-    not answer is a tier without entries.
+    `url` and `timeout` are those of `RedisConnection`, which raises CacheError for a wrong URL. A server that does not
+    answer is a tier without entries.
 
         tier = RedisTier("redis://localhost:6379", "kv", 2**30)
     """
@@ -127,7 +127,7 @@ class RedisTier(Store):
             pipeline.zadd(self._order, {key: now - place for place, key in enumerate(keys)}, xx=True, gt=True)
 
     def _unsealed(self, key: str, data: bytes | None) -> Buffer | None:
-        """Value of an entry; one that is damaged or foreign is removed."""
+        """Value of an entry. A damaged or foreign entry is removed."""
         try:
             return None if data is None else unseal(key, data)
         except CorruptEntry as error:

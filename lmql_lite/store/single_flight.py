@@ -1,4 +1,4 @@
-"""Single flight: equal work that several threads or tasks ask for at the same time is done once."""
+"""Single flight: work that several threads or tasks request at the same time is done once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ Value = TypeVar("Value")
 class SingleFlight(Generic[Value]):
     """Work in progress, by key. The first caller of a key works, the others wait for its value.
 
-    If the first caller fails or is cancelled, its exception is its own: one of those who wait works next. Nothing is
-    kept once the work is done. Threads, tasks and event loops may share one object.
+    If the first caller fails or is cancelled, only that caller gets the exception, and one of the others works next.
+    Nothing is kept once the work is done. Threads, tasks and event loops may share one object.
 
         flight = SingleFlight[bytes]()
         data = flight.call("key", lambda: read_slowly("key"))
         data = await flight.acall("key", lambda: fetch("key"))
 
-    Who works on many keys at once uses `join` and `leave` themselves.
+    For work on many keys at once, use `join` and `leave`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[Hashable, Future[Value] | None] = {}
-        """The future is made for the first one who waits."""
+        """Work by key; a future is made when the first caller waits."""
 
     def call(self, key: Hashable, work: Callable[[], Value]) -> Value:
-        """Value of `work()`, from this thread or from whoever works on `key` already. Raises what `work` raises.
+        """Value of `work()`, from this thread or from the caller that already works on `key`. Exceptions of `work` pass
+        through.
 
         Must not be called on the thread of an event loop whose task works on the same key: it would wait for itself.
         """
@@ -48,7 +49,7 @@ class SingleFlight(Generic[Value]):
         return value
 
     async def acall(self, key: Hashable, work: Callable[[], Awaitable[Value]]) -> Value:
-        """Like `call`, for work that is awaited. Cancelling one caller disturbs none of the others."""
+        """Like `call`, for awaitable work. Cancelling one caller does not affect the others."""
         while (others := self.join(key)) is not None:
             await ended(others)
             if not others.cancelled():
@@ -62,7 +63,8 @@ class SingleFlight(Generic[Value]):
         return value
 
     def join(self, key: Hashable) -> Future[Value] | None:
-        """Future of the work on a key; None if nobody works on it: then the caller has to, and to `leave`."""
+        """Future of the work on a key; None if nobody works on it. The caller must then do the work and call
+        `leave`."""
         with self._lock:
             if key not in self._running:
                 self._running[key] = None
@@ -73,7 +75,7 @@ class SingleFlight(Generic[Value]):
             return future
 
     def leave(self, key: Hashable, *value: Value) -> None:
-        """Ends the work: with its value, or without one, so that somebody else begins anew."""
+        """Ends the work with its value, or without a value, so that another caller begins again."""
         with self._lock:
             future = self._running.pop(key)
         if future is None:
@@ -90,7 +92,7 @@ async def ended(future: Future[Value]) -> None:
     loop, event = asyncio.get_running_loop(), asyncio.Event()
 
     def wake(_: Future[Value]) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
             loop.call_soon_threadsafe(event.set)
 
     future.add_done_callback(wake)

@@ -14,14 +14,14 @@ Found: TypeAlias = "tuple[Buffer, str] | None"
 """Value and the name of the tier that had it; None for a miss."""
 
 _MOST_QUEUED_BYTES = 256 << 20
-"""Values that wait to be written hold at most this; beyond it, `put` writes at once."""
+"""Maximum bytes of values that wait to be written; beyond it, `put` writes at once."""
 
 
 class Tiered(Store):
     """Tiers from fast to slow, at least one. A value found below is promoted to the tiers above it.
 
-    `write_behind` lets `put` return once the first tier has the value; a thread writes the others, in order. Threads
-    that ask for the same keys at the same time ask the tiers below the first one once.
+    With `write_behind`, `put` returns once the first tier has the value, and a thread writes to the others in order.
+    Simultaneous requests of several threads for the same keys reach the lower tiers once.
 
         store = Tiered([MemoryTier(2**30), DiskTier(Path("kv"), 2**34)])
         store.read(["key"])      # [(b"...", "disk")] at first, then [(b"...", "memory")]
@@ -57,7 +57,7 @@ class Tiered(Store):
         return [bool(one) for one in self._first(keys, lambda tier, some: tier.contains(some))]
 
     def put(self, key: str, value: Buffer, behind: bool | None = None) -> bool:
-        """See `Store.put`. `behind` overrides `write_behind`. True where a tier has the value, or will have it."""
+        """See `Store.put`. `behind` overrides `write_behind`. True if a tier has the value or will have it."""
         kept, below = self.tiers[0].put(key, value), self.tiers[1:]
         behind = self._write_behind if behind is None else behind
         with self._lock:
@@ -69,11 +69,11 @@ class Tiered(Store):
         return any([kept, *(tier.put(key, value) for tier in below)])
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """Begins to load values into the first tier, and returns at once."""
+        """Starts to load values into the first tier, and returns at once."""
         self._later(lambda: self.read(keys))
 
     def flush(self) -> None:
-        """Waits until everything that was put is written."""
+        """Waits until all queued values are written."""
         if self._worker is not None:
             self._later(lambda: None).result()
 
@@ -89,7 +89,7 @@ class Tiered(Store):
         return sum(tier.pin(key, pinned) for tier in self.tiers) > 0
 
     def sizes(self) -> dict[str, int]:
-        """See `Store.sizes`. An entry on several tiers counts where it is found first."""
+        """See `Store.sizes`. An entry on several tiers counts on the first of them."""
         return {key: size for tier in reversed(self.tiers) for key, size in tier.sizes().items()}
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Tiered(Store):
             tier.close()
 
     def _load(self, keys: Sequence[str]) -> list[Found]:
-        """Values from the tiers below the first one, promoted; the last key first, so that it is evicted first."""
+        """Values from the lower tiers, promoted in reverse order, so that the last key is evicted first."""
         found: dict[str, Found] = dict.fromkeys(keys)
         for level, tier in enumerate(self.tiers[1:], 1):
             missing = [key for key in keys if found[key] is None]
@@ -113,7 +113,7 @@ class Tiered(Store):
         return list(found.values())
 
     def _first(self, keys: Sequence[str], ask: Callable[[Store, list[str]], list[Any]]) -> list[Any]:
-        """First true answer for each key, tier by tier."""
+        """The first true answer of a tier for each key."""
         found: dict[str, Any] = dict.fromkeys(keys)
         for tier in self.tiers:
             if missing := [key for key, one in found.items() if not one]:

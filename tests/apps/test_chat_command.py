@@ -206,7 +206,7 @@ def test_a_very_long_message_does_not_fit_and_may_be_said_otherwise(capsys: pyte
     assert hold(ECHO, ScriptedModel(echoing), "x" * 100_000, "One?", "") == 0
     out, err = answers(capsys)
     assert out[-2:] == ["One?", "goodbye"]
-    assert "does not fit" in err
+    assert "exceeds the context" in err
     assert TAKEN_BACK in err
 
 

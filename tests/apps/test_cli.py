@@ -208,7 +208,7 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
         ('"a[JOKE]" where STOPS_AT(JOEK, "?")\n', 3, "q.lq:1:26", "JOKE"),
         ('"a[B]" where WORDS(B)[0] == "c"\n', 3, "q.lq:1:14", "WORDS only says how long"),
         ('"a[B]" where is_prime(int(B))\n', 2, "q.lq:1:14", "define or import the function is_prime in the query"),
-        ('"a[B]" where B == "c" and str.upper(B) == "D"\n', 4, "q.lq:1:27", "the only value that was left was 'c'"),
+        ('"a[B]" where B == "c" and str.upper(B) == "D"\n', 4, "q.lq:1:27", "the only possible value was 'c'"),
         ('"a[B]" where not STOPS_AT(B, "x")\n', 3, "q.lq:1:18", "cannot stand under `not`"),
         ('"a[B]" where len(B) < \n', 3, "q.lq:1:", ""),
         ("", 3, "q.lq:1:1", "empty"),

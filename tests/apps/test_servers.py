@@ -97,9 +97,9 @@ def test_a_second_run_from_a_file_costs_nothing(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [
-        (["--max-requests", "0"], "the run may make 0 requests, and needs another one"),
-        (["--max-total-tokens", "3"], "the run may use 3 tokens"),
-        (["--max-cost", "0.000001", "--prices", "1,1"], "the run may cost 1e-06"),
+        (["--max-requests", "0"], "the run may make at most 0 requests, and needs another one"),
+        (["--max-total-tokens", "3"], "the run may use at most 3 tokens"),
+        (["--max-cost", "0.000001", "--prices", "1,1"], "the run may cost at most 1e-06"),
     ],
     ids=["requests", "tokens", "cost"],
 )

@@ -46,7 +46,7 @@ def test_what_hangs_on_a_damaged_record_is_asked_again_and_found_then_law_4(plac
         assert [said(late.tree, *path) for path in ((1, 2), (1, 2, 3), (4,))] == [None if is_lost else 7, 8, 9]
         for process in (other, late):
             assert len(process.trees.notices) == is_lost
-            assert all("is damaged; what cannot be read is asked for again" in each for each in process.trees.notices)
+            assert all("is damaged; unreadable entries are asked for again" in each for each in process.trees.notices)
         done = compacted(FILE)
         assert done.was_damaged == is_lost and read_file(FILE).is_sound and done.after.entries == 3 - is_lost
         await late.trees.follow()

@@ -183,7 +183,7 @@ def test_a_file_whose_beginning_is_lost_is_used_from_there_on_law_4(tmp_path: Pa
         assert follow(file) == kept
         assert file.append(admit, always(more))
         (notice,) = file.notices
-        assert "is damaged; what cannot be read is asked for again" in notice
+        assert "is damaged; unreadable entries are asked for again" in notice
     assert (read(path))[0] == [*kept, *more]
     assert [one.what for one in read_file(path).damage][:1] == ["no frame begins here"]
 
@@ -400,7 +400,7 @@ def test_compact_fails_on_windows_only_while_somebody_else_has_the_file_open(
     with opened(path) as writer:
         with path.open("rb"):
             assert not writer.rewrite(admit, always(new))
-        assert "could not be rewritten beside itself (Access is denied), and stays as it is" in writer.notices[0]
+        assert "could not be rewritten (Access is denied), and is unchanged" in writer.notices[0]
         assert follow(writer) == [OTHER, *old] and read(path)[0] == old
         assert [file.name for file in tmp_path.iterdir()] == ["x.tokens"]
         assert writer.rewrite(admit, always(new))
@@ -442,7 +442,7 @@ def test_a_rewriting_that_finds_a_folder_in_its_place_says_so_and_changes_nothin
 
     with opened(path) as file:
         assert not file.rewrite(admit, always([]))
-        assert "could not be rewritten beside itself" in file.notices[0]
+        assert "could not be rewritten" in file.notices[0]
     assert read_file(path).frames == 1
 
 

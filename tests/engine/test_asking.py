@@ -46,13 +46,13 @@ def test_at_the_end_of_stdin_a_sentence_says_so(stdin: io.StringIO | None, monke
     with pytest.raises(EOFError) as caught:
         read_line()
     assert isinstance(caught.value, NoMoreInput)
-    assert "input() asks for a line" in caught.value.message
+    assert "input() needs a line" in caught.value.message
     assert "lq chat" in (caught.value.hint or "")
 
 
 def test_a_line_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), "utf-8"))
-    with pytest.raises(InputError, match="no UTF-8 text"):
+    with pytest.raises(InputError, match="not UTF-8 text"):
         read_line()
-    with pytest.raises(InputError, match="no UTF-8 text"):
+    with pytest.raises(InputError, match="not UTF-8 text"):
         checked("caf\udce9")

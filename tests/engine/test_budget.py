@@ -33,7 +33,7 @@ def served(**able: Any) -> ScoredCompleter:
 def test_a_run_ends_before_the_request_that_is_one_too_many(session: lq.Session) -> None:
     model = served()
     assert lq.run_sync(DIFFERENT, model=served()).usage.requests == 3
-    with pytest.raises(lq.BudgetError, match="the run may make 2 requests, and needs another one"):
+    with pytest.raises(lq.BudgetError, match="the run may make at most 2 requests, and needs another one"):
         lq.run_sync(DIFFERENT, model=model, session=session, max_requests=2)
     assert model.requests == 2
     assert lq.run_sync(DIFFERENT, model=model, session=session, max_requests=1).usage.requests == 1
@@ -59,10 +59,13 @@ def test_a_run_that_knows_everything_needs_no_budget_S8(session: lq.Session) -> 
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [
-        ({"max_requests": 0}, "the run may make 0 requests, and needs another one"),
-        ({"max_requests": 0, "max_total_tokens": 0}, "may make 0 requests"),
-        ({"max_total_tokens": 8}, "the run may use 8 tokens, and may have used"),
-        ({"max_cost": 1e-6, "prices": (1.0, 2.0)}, "the run may cost 1e-06, and may come to"),
+        ({"max_requests": 0}, "the run may make at most 0 requests, and needs another one"),
+        ({"max_requests": 0, "max_total_tokens": 0}, "may make at most 0 requests"),
+        ({"max_total_tokens": 8}, "the run may use at most 8 tokens, and the next request could bring it to"),
+        (
+            {"max_cost": 1e-6, "prices": (1.0, 2.0)},
+            "the run may cost at most 1e-06, and the next request could bring it to",
+        ),
     ],
     ids=["requests", "requests first", "tokens", "cost"],
 )
@@ -246,7 +249,7 @@ def test_max_requests_0_sends_nothing_to_a_server_that_is_not_known_yet(config: 
     """R7. The probe was sent before the limit was looked at: one request to plain text, three to a chat."""
     with serving(config, LIST) as server:
         model = lq.model("openai/stub", base_url=server.base_url)
-        with pytest.raises(lq.BudgetError, match="may make 0 requests"):
+        with pytest.raises(lq.BudgetError, match="may make at most 0 requests"):
             lq.run_sync(ANY, model=model, session=lq.Session(), max_requests=0)
         assert server.requests == 0
 

@@ -79,7 +79,7 @@ def test_a_replay_says_what_it_does_not_know(folder: Path) -> None:
     assert run(JOKE, cache_mode="replay").usage.forward_passes == 0
     with pytest.raises(lq.CacheError, match=r'the recording has no answer of demo at token .* asked " b"'):
         run(JOKE.replace("good", "bad"), cache_mode="replay")
-    with pytest.raises(lq.InputError, match="reads a file, and none is named"):
+    with pytest.raises(lq.InputError, match="cache_mode='replay' needs a cache file"):
         run('"[X]"', cache_mode="replay")
 
 
@@ -145,7 +145,7 @@ def test_a_flipped_bit_costs_a_notice_and_no_result_law_4(folder: Path, capsys: 
     assert (second.usage.forward_passes, third.usage.forward_passes) == (first.usage.forward_passes, 0)
     for result in (second, third):
         (notice,) = result.notices
-        assert "joke.tokens: is damaged; what cannot be read is asked for again" in notice
+        assert "joke.tokens: is damaged; unreadable entries are asked for again" in notice
     with pytest.raises(SystemExit):
         main(["cache", "verify", "joke.tokens"])
     said = capsys.readouterr().out.splitlines()

@@ -67,5 +67,5 @@ def test_a_host_may_ask_the_user_in_its_own_way(session: lq.Session) -> None:
 
 def test_at_the_end_of_stdin_a_sentence_says_so(session: lq.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    with pytest.raises(lq.InputError, match="input\\(\\) asks for a line, and stdin is at its end"):
+    with pytest.raises(lq.InputError, match="input\\(\\) needs a line, but stdin is at its end"):
         lq.run_sync('"{input()}"', session=session)

@@ -245,7 +245,7 @@ def test_the_limit_on_tokens_never_cuts_json(session: lq.Session) -> None:
         result = lq.run_sync(PERSON + '"[X: list[Person]]"', model=people, session=session, max_tokens=limit)
         assert all(person.name == "Al" for person in result["X"][:-1])
         assert len([token for token in result.tokens if token.hole == "X"]) <= limit
-    with pytest.raises(lq.ConstraintError, match=r"\[X\] is not complete within the 20 tokens") as caught:
+    with pytest.raises(lq.ConstraintError, match=r"\[X\] is not complete within its limit of 20 tokens") as caught:
         source = "\"[X: {'type': 'string', 'minLength': 30}]\""
         lq.run_sync(source, model=rambling, session=session, max_tokens=20)
     assert caught.value.hint is not None and "max_tokens" in caught.value.hint

@@ -234,7 +234,7 @@ def test_the_plan_names_what_the_server_is_then_asked_for_S17(source: str, alone
 
 def test_a_distribution_is_a_problem_where_the_server_scores_nothing() -> None:
     (problem,) = planned('"a[X]" distribution X in ["b", "c"]').problems
-    assert problem == "<query>:1:3: [X] has a distribution, and the server scores no texts"
+    assert problem == "<query>:1:3: [X] has a distribution, but the server cannot score texts"
 
 
 def test_what_nothing_can_meet_is_a_problem_S22() -> None:

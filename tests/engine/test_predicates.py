@@ -162,7 +162,7 @@ def test_when_no_value_is_left_or_the_limit_is_reached_the_clause_is_named(sessi
     assert caught.value.span is not None and caught.value.span.source == 'str.upper(X) == "Z"'
     with pytest.raises(lq.ConstraintError, match="the last of 4 values"):
         lq.run_sync('"[X]" where len(X) == 3 and str.upper(X) == "Z"', model=model, session=session, max_backtracks=3)
-    with pytest.raises(lq.ConstraintError, match="the only value that was left was 'a'"):
+    with pytest.raises(lq.ConstraintError, match="the only possible value was 'a'"):
         lq.run_sync('"[X]" where X == "a" and str.upper(X) == "Z"', model=model, session=session)
 
 
@@ -244,7 +244,7 @@ def test_giving_up_on_the_way_is_a_backtrack_and_the_error_shows_the_text_so_far
     source = 'def short(text, final):\n    return len(text) < 3\n"[X]" where len(X) == 4 and short(X)'
     with pytest.raises(lq.ConstraintError, match=r"the last of 4 values was '...'\n"):
         lq.run_sync(source, model=model, session=session, max_backtracks=3)
-    with pytest.raises(lq.ConstraintError, match=r"the only value that was left was '...'\n"):
+    with pytest.raises(lq.ConstraintError, match=r"the only possible value was '...'\n"):
         lq.run_sync(source, model=model, session=session, max_backtracks=0)
 
 

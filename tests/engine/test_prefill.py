@@ -97,7 +97,7 @@ def test_a_distribution_becomes_the_option_that_is_given(session: Session) -> No
         ([("C", " blue"), ("D", "")], ConstraintError, "[C] cannot be ' blue'"),
         ([("C", " blu")], ConstraintError, "[C] cannot begin with ' blu'"),
         ([("C", " gre"), ("D", "")], ConstraintError, "[C] cannot be ' gre'"),
-        ([("D", " I")], InputError, "prefill gives [D] as hole 1 of the run, and [C] is opened there"),
+        ([("D", " I")], InputError, "prefill names [D] as hole 1 of the run, but [C] opens there"),
         ("C", InputError, "prefill is pairs (hole, text); this is 'C'"),
         ([("C", 3)], InputError, "prefill is pairs (hole, text)"),
     ],

@@ -224,7 +224,7 @@ def test_models_whose_blocks_cannot_be_moved_are_refused_and_still_run(tmp_path:
             run(model, cache=False, blocks="rotate")
         assert "leave blocks= out" in (raised.value.hint or "")
         assert run(model, cache=False).prompt == run(model, PLAIN, cache=False).prompt
-    with pytest.raises(lq.ModelError, match="demo cannot move blocks"):
+    with pytest.raises(lq.ModelError, match="demo does not support blocks="):
         run("demo", blocks="rotate")
     assert FIRST in run("demo", max_tokens=2).prompt
 

@@ -220,7 +220,9 @@ def test_what_a_refresh_writes_says_so_and_when() -> None:
 
 
 def test_a_refresh_needs_something_to_replace() -> None:
-    with pytest.raises(lq.InputError, match=r"cache_mode=.refresh. needs a cache, and cache=False disables it"):
+    with pytest.raises(
+        lq.InputError, match=r"cache_mode=.refresh. needs a cache file, but cache=False disables the cache"
+    ):
         lq.run_sync('"[X]"', cache=False, cache_mode="refresh")
 
 

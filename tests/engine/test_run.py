@@ -392,7 +392,7 @@ def test_a_model_that_raises_mid_run_names_the_hole_and_what_it_said_stays(sessi
 
 
 def test_a_text_longer_than_the_context_names_the_hole(session: lq.Session) -> None:
-    with pytest.raises(lq.ModelError, match=r"\[X\] does not fit: scripted reads at most 4096 tokens"):
+    with pytest.raises(lq.ModelError, match=r"\[X\] exceeds the context of scripted, which reads at most 4096 tokens"):
         run('"{text}[X]"', "", session, {"text": "x " * 4000})
 
 
@@ -404,7 +404,7 @@ def test_a_text_that_cannot_fit_is_refused_without_encoding_it(session: lq.Sessi
     encoded: list[int] = []
     encode = model.tokenizer.encode
     model.tokenizer.encode = lambda text: encoded.append(len(text)) or encode(text)  # type: ignore
-    with pytest.raises(lq.ModelError, match=r"\[X\] does not fit: scripted reads at most 4096 tokens"):
+    with pytest.raises(lq.ModelError, match=r"\[X\] exceeds the context of scripted, which reads at most 4096 tokens"):
         lq.run_sync(source, {"text": "x" * 400_000}, model=model, session=session)
     assert sum(encoded) < 1000
 

@@ -172,7 +172,7 @@ def test_methods_are_queries_too(session: lq.Session) -> None:
 
 
 def test_a_call_that_does_not_fit_says_where(session: lq.Session) -> None:
-    with pytest.raises(lq.QueryError, match="does not fit: too many positional arguments") as caught:
+    with pytest.raises(lq.QueryError, match="do not fit the query: too many positional arguments") as caught:
         lq.run_sync('"[X: one_of(1, 2, 3)]"', {"one_of": one_of}, model=speaking(), session=session)
     assert caught.value.span is not None and caught.value.span.source == "one_of(1, 2, 3)"
 

@@ -145,7 +145,7 @@ def test_what_is_no_cache_is_told_so(make: Any, sentence: str) -> None:
 
 
 def test_a_wrong_cache_in_a_header_is_shown_with_its_place() -> None:
-    with pytest.raises(lq.InputError, match=r"<query>:1:\d+: 'a.b' names no file|names no file") as caught:
+    with pytest.raises(lq.InputError, match="is not the name of a file") as caught:
         lq.run_sync('argmax(cache="")\n    "[X]"', session=lq.Session())
     assert caught.value.span is not None
 

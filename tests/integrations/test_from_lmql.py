@@ -110,14 +110,14 @@ STUDY = [
         "Be short.Capital of Peru?It is Lima.",
         chat=True,
         holes={"ANSWER": "It is Lima."},
-        notices=("the option chunksize is left out",),
+        notices=("the option chunksize is ignored",),
     ),
     Lmql(
         "chunks and chatter",
         'sample(temperature=0.0, openai_chunksize=32, verbose=True)\n    "Say:[X]"\nfrom "openai/text"\nwhere STOPS_AT(X, ".")',
         "Say: hi.",
         holes={"X": " hi."},
-        notices=("the option openai_chunksize is left out", "the option verbose is left out"),
+        notices=("the option openai_chunksize is ignored", "the option verbose is ignored"),
     ),
     Lmql(
         "a data class by its type",

@@ -86,7 +86,7 @@ def test_an_answer_with_another_effort_is_another_answer() -> None:
 def test_effort_is_not_for_models_that_do_not_think() -> None:
     with pytest.raises(lq.InputError, match="effort is one of none, minimal"):
         lq.run_sync('"[X]"', model="demo", effort="much")
-    with pytest.raises(lq.InputError, match="effort is for models behind an API"):
+    with pytest.raises(lq.InputError, match="effort is an option of models on servers"):
         lq.run_sync('"[X]"', model=lq.ScriptedModel("a"), effort="low")
     with serving(VLLM, "Hi") as server, pytest.raises(ModelError, match="effort= is for chats"):
         lq.run_sync('"[X]"', model=OpenAIModel("stub", base_url=server.base_url), effort="low")

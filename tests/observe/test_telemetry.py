@@ -99,7 +99,7 @@ def test_the_logger_tells_of_runs_where_its_level_says_so(caplog: pytest.LogCapt
     told = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "lmql_lite"]
     assert told[0] == ("INFO", "run on scripted began: decoder argmax, seed 1")
     assert ("DEBUG", "run on scripted: [X] is ' hi.', ended by stop") in told
-    assert any(level == "INFO" and "the option verbose is left out" in text for level, text in told)
+    assert any(level == "INFO" and "the option verbose is ignored" in text for level, text in told)
     assert told[-1][0] == "INFO" and "run on scripted ended in" in told[-1][1]
 
 

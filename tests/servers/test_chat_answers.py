@@ -178,7 +178,7 @@ def test_no_hole_asks_more_often_than_it_may() -> None:
         with pytest.raises(lq.BudgetError) as caught:
             lq.run_sync(source, model=asked, session=lq.Session(), max_hole_requests=1)
         assert server.requests == met + 1
-        assert "[X] has had 1 request" in caught.value.message and caught.value.hint
+        assert "[X] has used its 1 request" in caught.value.message and caught.value.hint
 
 
 def test_a_plan_shows_where_answers_are_told() -> None:

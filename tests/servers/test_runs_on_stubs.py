@@ -93,7 +93,7 @@ def test_turns_of_a_chat_are_messages(kind: str) -> None:
 def test_the_budget_of_a_run_is_a_hard_limit() -> None:
     source = 'for i in range(5):\n    "Say {i}:[A]\\n" where STOPS_AT(A, "x")\n'
     with serving(OPENAI_TEXT, lambda said: b" abcx") as server:
-        with pytest.raises(lq.BudgetError, match="may make 2 requests"):
+        with pytest.raises(lq.BudgetError, match="may make at most 2 requests"):
             lq.run_sync(source, model=model_of(server), session=lq.Session(), max_requests=2)
         assert server.requests <= 3
 

@@ -142,7 +142,7 @@ def test_check_19_a_folder_that_cannot_be_made_is_a_tier_without_entries(tmp_pat
     tier = DiskTier(tmp_path / "file" / "cache", 2**20)
     assert not tier.put("key", ENTRY) and tier.get(["key"]) == [None] and not tier.contains(["key"])[0]
     assert not tier.pin("key", True) and not tier.delete("key") and tier.keys() == []
-    assert "the folder cannot be made" in tier.notices[0]
+    assert "the folder cannot be created" in tier.notices[0]
 
 
 def test_check_19_a_full_disk_costs_the_entry_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_folder_that_another_process_keeps_locked_is_read(tmp_path: Path, monk
     with lock_file(tmp_path / ".lock", 1.0) as held:
         assert held and not tier.put("new", ENTRY) and not tier.delete("old")
         assert bytes(tier.get(["old"])[0] or b"") == ENTRY
-    assert tier.notices == [f"{tmp_path}: another process keeps it locked; an entry was not kept"]
+    assert tier.notices == [f"{tmp_path} is locked by another process: an entry was not kept"]
     assert tier.put("new", ENTRY)
 
 

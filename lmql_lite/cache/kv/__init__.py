@@ -1,1 +1,1 @@
-"""Attention keys and values of known prefixes, kept in pages on tiers, so that a prompt is prefilled once."""
+"""KV cache: attention keys and values of known prefixes, in pages on tiers, so that a prompt is prefilled once."""

@@ -1,4 +1,4 @@
-"""Blocks of a prompt, and the policy by which their keys and values are reused at other places."""
+"""Blocks of a prompt, and the policy for the reuse of their keys and values at other places."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lmql_lite.errors import did_you_mean
 BlockKind = Literal["exact", "rotate", "blend", "smash"]
 _KINDS = ("exact", "rotate", "blend", "smash")
 EXACT = "exact"
-"""The policy of a run that names none."""
+"""Default policy of a run."""
 _FORM = re.compile(r"\s*([a-z]+)\s*(?:\((.*)\))?\s*")
 
 
 class CBlock(str):
-    """Text of a prompt that is used again, at any place. Inside a query `{block(text)}` makes one.
+    """Text of a prompt whose keys and values are reused at any place. Inside a query `{block(text)}` makes a block.
 
-    `cache=False` makes it text like any other. A block is a str: joined with other text, it is text.
+    `cache=False` makes it ordinary text. A block is a str; joined with other text, it becomes ordinary text.
 
     >>> lq.CBlock("A long document.").cache
     True
@@ -45,13 +45,13 @@ def block(text: object) -> CBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockPolicy:
-    """Rule by which blocks are reused.
+    """Policy for the reuse of blocks.
 
-    `exact` reuses prefixes only and changes no result. The others are approximations: `rotate` moves a block to its
-    place, `blend` also computes the share `recomputed` of the moved tokens again, and `smash` moves nothing, for
-    comparison. A block is prefilled behind the first `behind` tokens of the prompt, which are thrown away. The tokens
-    that are computed again are those nearest to the text after the blocks, or those with the largest deviation in the
-    second layer. With `max_kl`, in nats per token, a block set whose scores are further away is computed exactly.
+    `exact` reuses only prefixes and changes no result. The others are approximations: `rotate` moves a block to its
+    place, `blend` also recomputes the share `recomputed` of the moved tokens, and `smash`, for comparison, leaves keys
+    as they are. A block is prefilled after the first `behind` tokens of the prompt, which are then dropped. `recompute`
+    selects tokens nearest to the text after the blocks, or those with the largest deviation in the second layer. With
+    `max_kl`, in nats per token, blocks whose scores diverge more are computed exactly.
 
     >>> str(lq.BlockPolicy.parse("blend(0.15, recompute=deviation)"))
     'blend(0.15, behind=64, recompute=deviation)'
@@ -68,9 +68,9 @@ class BlockPolicy:
             meant = did_you_mean(self.kind, _KINDS)
             raise KVError(f"no policy for blocks is called {self.kind!r}", hint=meant or f"one of {', '.join(_KINDS)}")
         if self.kind == "blend" and not 0 < self.recomputed <= 1:
-            raise KVError("blend needs the share of tokens that are computed again", hint="such as blend(0.15)")
+            raise KVError("blend needs the share of tokens to recompute", hint="such as blend(0.15)")
         if self.kind != "blend" and self.recomputed:
-            raise KVError(f"{self.kind} computes no token again", hint=f"write blend({self.recomputed:g})")
+            raise KVError(f"{self.kind} recomputes no tokens", hint=f"write blend({self.recomputed:g})")
         if self.behind < 0:
             raise KVError(f"behind is {self.behind}", hint="a number of tokens, 64 by default")
         if self.recompute not in ("near", "deviation"):
@@ -95,7 +95,7 @@ class BlockPolicy:
             try:
                 values[name] = kinds[name](value)
             except ValueError as error:
-                raise KVError(f"{name} is {value!r} in {text!r}", hint="a number is expected") from error
+                raise KVError(f"{name} is {value!r} in {text!r}", hint="write a number") from error
         return cls(**values)
 
     def __str__(self) -> str:
@@ -112,5 +112,5 @@ class BlockPolicy:
 
     @property
     def head(self) -> int:
-        """Number of tokens of the prompt's beginning behind which a block is prefilled."""
+        """Number of tokens of the prompt's beginning after which a block is prefilled."""
         return 0 if self.kind == "smash" else self.behind

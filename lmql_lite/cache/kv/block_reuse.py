@@ -1,8 +1,8 @@
-"""Keys and values of a prompt with blocks: moved to their places, partly computed again, and measured.
+"""Reuse of blocks in a prompt: keys and values are moved to their places, partly recomputed, and measured.
 
-A prompt is token ids and the spans of its blocks. The beginning up to the end of the first block is a true prefix
-if that block begins within the head, and then exact. Every further block was prefilled behind the head: it is moved to
-its place, and what stands between blocks is computed there, after all that stands before it.
+A prompt is token ids and the spans of its blocks. The beginning up to the end of the first block is a true prefix, and
+exact, if that block begins within the head. Every further block was prefilled after the head and is moved to its place.
+Text between blocks is computed in place, and sees all text before it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 Span = tuple[int, int]
 """Begin and end of a block, in tokens of the prompt."""
 Prefilled = Callable[[tuple[int, ...]], KV]
-"""Keys and values of a sequence from its first token on, computed or known."""
+"""Function that returns keys and values of a whole sequence, computed or known."""
 CHECK_LAYER = 1
-"""Layer whose keys and values show which tokens deviate: the first one that depends on what stands before a token."""
+"""Layer whose keys and values show which tokens deviate: the first that depends on the text before a token."""
 _PROBE_TOKENS = 24
 _TOLERANCE = 1e-3
 
 
 def prefilled_by(network: Any) -> Prefilled:
-    """Prefill by plain passes of the network. Raises Unsupported for one that has no keys and values to keep."""
+    """Prefill by plain passes of the network. Raises Unsupported for a network without keys and values to keep."""
     return lambda tokens: _continued(network, tokens, (), 0)
 
 
 def kept_by(engine: KVCacheEngine, network: Any) -> Prefilled:
-    """Prefill of what the engine does not know; it keeps the result."""
+    """Prefill of tokens that the engine does not know; the engine keeps the result."""
 
     def prefilled(tokens: tuple[int, ...]) -> KV:
         kv, known = engine.longest(tokens)
@@ -48,7 +48,7 @@ def kept_by(engine: KVCacheEngine, network: Any) -> Prefilled:
 
 
 def _continued(network: Any, tokens: tuple[int, ...], kv: KV, known: int) -> KV:
-    """Keys and values of all tokens, of which those of the first ones are known."""
+    """Keys and values of all tokens, given those of the first `known` ones."""
     import torch
 
     past = to_cache(kv, network.device)
@@ -59,10 +59,10 @@ def _continued(network: Any, tokens: tuple[int, ...], kv: KV, known: int) -> KV:
 
 
 def unsupported_reason(network: Any) -> str | None:
-    """The reason why blocks of this network cannot be moved; None where they can.
+    """The reason why blocks of this network cannot be moved; None if they can.
 
-    Asks the network itself: keys are rotated and compared, and a text of which all tokens are computed by a scattered
-    pass is compared with a plain one.
+    This is tested on the network itself. Rotated keys are compared with computed ones, and a scattered pass over a
+    whole text is compared with a plain pass.
     """
     import torch
 
@@ -74,14 +74,14 @@ def unsupported_reason(network: Any) -> str | None:
     try:
         own = scattered_pass(network, KVSlots(), tokens, range(len(tokens)), range(len(tokens)))
     except (Unsupported, AttributeError, IndexError, TypeError, ValueError, RuntimeError, KeyError) as error:
-        return f"its attention cannot be given other keys ({type(error).__name__})"
+        return f"its attention does not accept other keys ({type(error).__name__})"
     if own.shape != plain.shape or (own - plain).abs().max() > _TOLERANCE * max(1.0, float(plain.abs().max())):
-        return "its attention is of a kind that gives other scores when it is given other keys"
+        return "its attention computes other scores when its keys are replaced"
     return None
 
 
 class BlockReuse:
-    """Prompts with blocks, for one network under one policy. `prefilled` gives keys and values of a block.
+    """Prompts with blocks, for one network under one policy. `prefilled` returns keys and values of a block.
 
     reuse = BlockReuse(network, BlockPolicy.parse("rotate"), prefilled_by(network))
     slots = reuse.slots(ids, spans)
@@ -93,9 +93,8 @@ class BlockReuse:
         self._prefilled = prefilled
 
     def slots(self, tokens: Sequence[int], spans: Sequence[Span]) -> KVSlots:
-        """Keys and values of a prompt that ends with its last block; what has to be computed is `missing`.
-
-        The last token is always among that, so that it has scores.
+        """Keys and values of a prompt that ends with its last block. Tokens to compute are in `missing`, among them
+        always the last one, whose scores are needed.
         """
         slots, place, moved = KVSlots(), 0, list[int]()
         missing: list[int] = []
@@ -118,7 +117,7 @@ class BlockReuse:
         return slots
 
     def ask(self, slots: KVSlots, tokens: Sequence[int], wanted: Sequence[int]) -> torch.Tensor:
-        """Computes what is missing and the tokens behind `slots`. Logits after the tokens at the places `wanted`."""
+        """Logits after the tokens at the places `wanted`. Computes missing tokens and those after `slots`."""
         places = (*slots.missing, *range(slots.length, len(tokens)))
         numbers = {place: number for number, place in enumerate(places)}
         return scattered_pass(
@@ -128,7 +127,7 @@ class BlockReuse:
     def measured(
         self, tokens: Sequence[int], spans: Sequence[Span], suffix: Sequence[int]
     ) -> tuple[Divergence, torch.Tensor]:
-        """Divergence of the scores of `suffix` behind the prompt from those of a full prefill, and the latter."""
+        """Divergence of the scores of `suffix` after the prompt from those of a full prefill, and the latter."""
         wanted = range(len(tokens), len(tokens) + len(suffix))
         reused = self.ask(self.slots(tokens, spans), (*tokens, *suffix), wanted)
         full = self.full(tokens, suffix)
@@ -147,7 +146,7 @@ class BlockReuse:
     def _recomputed(
         self, slots: KVSlots, tokens: Sequence[int], moved: Sequence[int], missing: Sequence[int]
     ) -> list[int]:
-        """Places of the moved tokens that are computed again."""
+        """Places of the moved tokens to recompute."""
         import torch
 
         count = len(moved) if self.policy.kind == "exact" else int(self.policy.recomputed * len(moved))
@@ -167,4 +166,4 @@ class BlockReuse:
             of_blocks = torch.isin(at, torch.tensor(moved, device=at.device))
             best = distance.masked_fill(~of_blocks, -1.0).topk(count).indices
             return sorted(places[one] for one in best.tolist())
-        raise Unsupported("the network has no second layer by which tokens could be chosen")
+        raise Unsupported("the network has no second layer, which recompute=deviation needs")

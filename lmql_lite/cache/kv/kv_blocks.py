@@ -1,8 +1,8 @@
-"""Arithmetic of prompt blocks: keys moved to another place, blocks joined, and how far the result is from a prefill.
+"""Arithmetic of prompt blocks: moved keys, joined blocks, and their divergence from a prefill.
 
-A block that was prefilled at one place is used at another. Its values and, once rotated, its keys are those of a
-prefill of the block alone at the new place; what a block would have read in the text before it is missing. So a joined
-sequence is an approximation, unless it is one block at its own place. All functions work on the layout `huggingface`.
+A block that was prefilled at one place is used at another. Its values and rotated keys equal those of a prefill of the
+block alone at the new place; its attention to the text before it is missing. So a joined sequence is an approximation,
+unless it is one block at its own place. All functions use the layout `huggingface`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Value = TypeVar("Value")
 
 _PROBE_PLACES = (1, 7, 250)
 _TOLERANCE = 1e-4
-"""Largest difference up to place 256; further away it grows with the place, as the noise of single precision does."""
+"""Largest difference up to place 256. Beyond it grows with the place, like the noise of single precision."""
 
 
 class SimpleLRUCache(Generic[Value]):
-    """Cache of at most `capacity` values; of 0 or fewer, one that keeps nothing.
+    """Cache of at most `capacity` values; with 0 or fewer it keeps nothing.
 
-    `on_evict` is called with each value that has to give way to a new key, before the new one is visible.
+    `on_evict` is called with each evicted value, before the new one is visible.
 
     >>> cache = SimpleLRUCache(1, on_evict=print)
     >>> cache.put("a", "first"); cache.put("b", "second"); cache.get("a"), cache.get("b"), cache.current_size()
@@ -43,7 +43,7 @@ class SimpleLRUCache(Generic[Value]):
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Keeps a value as the most recently used. Replacing the value of a key evicts nothing."""
+        """Stores a value as the most recently used. Replacing the value of a key evicts nothing."""
         if self.capacity <= 0:
             return
         if key not in self._values and len(self._values) >= self.capacity:
@@ -54,7 +54,7 @@ class SimpleLRUCache(Generic[Value]):
         self._values.move_to_end(key)
 
     def get(self, key: Hashable) -> Value | None:
-        """Value of a key, which is now the most recently used; None where there is none."""
+        """Value of a key, which becomes the most recently used; None if there is none."""
         if key in self._values:
             self._values.move_to_end(key)
         return self._values.get(key)
@@ -65,10 +65,10 @@ class SimpleLRUCache(Generic[Value]):
 
 
 def merge_dynamic_caches(caches: Sequence[Any]) -> Any:
-    """New transformers cache with the keys and values of `caches` one after the other, as they are.
+    """New transformers cache with the unchanged keys and values of `caches`, one after the other.
 
     Keys keep the places at which they were computed: rotate them first (`joined_blocks`). The caches are not changed.
-    Raises KVError where there is none, and where one has sliding windows or layers without keys of their own.
+    Raises KVError without a cache, and for one with sliding windows or layers without keys of their own.
     """
     import torch
     import transformers
@@ -78,12 +78,12 @@ def merge_dynamic_caches(caches: Sequence[Any]) -> Any:
         raise KVError("there is no cache to merge", hint="give at least one")
     for layer in (layer for cache in caches for layer in cache.layers):
         if getattr(layer, "is_sliding", False):
-            raise Unsupported("layers with a sliding window cannot be merged: a token's place decides what they drop")
+            raise Unsupported("layers with a sliding window cannot be merged: they drop tokens by place")
     parts = [[(layer.keys, layer.values) for layer in cache.layers] for cache in caches]
     if len({len(part) for part in parts}) > 1 or any(
         tensor is None for part in parts for pair in part for tensor in pair
     ):
-        raise Unsupported("the caches do not have the same layers, each with keys and values of its own")
+        raise Unsupported("the caches differ in their layers, or a layer has no keys and values of its own")
     merged = library.DynamicCache()
     for number, layers in enumerate(zip(*parts, strict=True)):
         keys, values = (torch.cat(tensors, dim=-2) for tensors in zip(*layers, strict=True))
@@ -92,10 +92,10 @@ def merge_dynamic_caches(caches: Sequence[Any]) -> Any:
 
 
 def rotated_kv(network: Any, kv: KV, by: int) -> KV:
-    """Keys and values of a block, its keys moved `by` places on, by the network's own rotation.
+    """Keys and values of a block, with keys moved forward by `by` places by the network's own rotation.
 
-    Angles are computed in double precision. Raises Unsupported where the network has no rotation that can be applied to
-    keys alone. Whether it is right is what `can_rotate` finds out.
+    Angles are computed in double precision. Raises Unsupported if the network has no rotation that can be applied to
+    keys alone. `can_rotate` tests if the rotation is right.
     """
     import torch
 
@@ -117,9 +117,9 @@ def rotated_kv(network: Any, kv: KV, by: int) -> KV:
         if kind not in angles:
             dummy = torch.zeros(1, 1, 1, dtype=torch.float64, device=keys.device)
             cos, sin = (one.double() for one in rotary(dummy, torch.tensor([[by]], device=keys.device), *kind))
-            scale = (cos**2 + sin**2).sqrt()  # some kinds of rotation scale the keys too; that has been done
+            scale = (cos**2 + sin**2).sqrt()  # some rotations also scale the keys, which has been done
             angles[kind] = ((cos / scale).to(wide.dtype), (sin / scale).to(wide.dtype))
-        _, turned = apply(wide[:, :0], wide, *angles[kind])  # no query is needed
+        _, turned = apply(wide[:, :0], wide, *angles[kind])  # no queries are needed
         moved.append((turned[0].to(keys.dtype), values))
     return tuple(moved)
 
@@ -127,8 +127,8 @@ def rotated_kv(network: Any, kv: KV, by: int) -> KV:
 def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> bool:
     """True if rotated keys equal those of a prefill at the new place, in every layer, to 1e-4.
 
-    Asks the network itself, also behind the end of its context, so that learned positions, rotations that depend on
-    the length of the text and layers with states are found out whatever they are called. Five small passes.
+    This is tested on the network itself by five small passes, also beyond its context. So learned positions, rotations
+    that depend on the length of the text, and layers with states are detected whatever their names.
     """
     import torch
 
@@ -162,9 +162,9 @@ def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> b
 
 
 def joined_blocks(network: Any, blocks: Sequence[tuple[KV, int]], *, rotate: bool = True) -> KV:
-    """Keys and values of blocks one after the other. Each comes with the place at which it was prefilled.
+    """Keys and values of consecutive blocks. Each block comes with the place at which it was prefilled.
 
-    `rotate=False` leaves keys where they were, which is wrong but for comparison. Raises KVError without blocks.
+    `rotate=False` does not move keys, which is wrong and only for comparison. Raises KVError without blocks.
     """
     import torch
 
@@ -182,7 +182,7 @@ def joined_blocks(network: Any, blocks: Sequence[tuple[KV, int]], *, rotate: boo
 
 @dataclass(frozen=True)
 class Divergence:
-    """Distance of scores from those of a full prefill: KL in nats per token, share of equal best tokens."""
+    """Divergence of scores from those of a full prefill: KL in nats per token, and the share of equal best tokens."""
 
     mean_kl: float
     p95_kl: float
@@ -193,7 +193,7 @@ class Divergence:
 
 
 def divergence(full: torch.Tensor, reused: torch.Tensor) -> Divergence:
-    """Distance of the logits `reused` from `full`, both [tokens, vocabulary], at least one token."""
+    """Divergence of the logits `reused` from `full`, both [tokens, vocabulary], at least one token."""
     import torch
 
     one, other = torch.log_softmax(full.double(), -1), torch.log_softmax(reused.double(), -1)

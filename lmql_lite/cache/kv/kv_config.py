@@ -1,8 +1,8 @@
-"""Configuration of the engine, in LMCache's words: from a YAML file, the environment and arguments.
+"""Configuration of the engine, with LMCache's names: from a YAML file, the environment and arguments.
 
-Order: default, then file, then `LMCACHE_<KEY>`, then `LMQL_CACHE_<KEY>`, then arguments. `LMCACHE_CONFIG_FILE` or
-`LMQL_CACHE_CONFIG_FILE` names the file. Both generations of LMCache's keys are understood: `local_device` of the old
-one says what `local_cpu` and `local_disk` say in the new one.
+Later sources override earlier ones: default, file, `LMCACHE_<KEY>`, `LMQL_CACHE_<KEY>`, arguments.
+`LMCACHE_CONFIG_FILE` or `LMQL_CACHE_CONFIG_FILE` names the file. Both generations of LMCache's keys are understood: the
+old `local_device` stands for the new `local_cpu` and `local_disk`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _WITHOUT_EFFECT = re.compile(
     "blend_.*|enable_blending|pre_caching_hash_algorithm|blocking_timeout_secs|min_retrieve_tokens|extra_config|"
     "use_layerwise|enable_p2p|enable_controller|lmcache_instance_id|error_handling|internal_api_.*"
 )
-"""Keys of LMCache that change nothing here."""
+"""Keys of LMCache without effect here."""
 _OTHER_LAYER = re.compile("ec_.*|ec")
-"""Keys of the encoder cache, which stand in the same file."""
+"""Keys of the encoder cache, which may be in the same file."""
 _KEY = re.compile("[^@]*(@[^@]*){5,}")
-"""Form of the keys of pages: another cache may have its entries in the same folder."""
+"""Pattern of the keys of pages, since another cache may have its entries in the same folder."""
 _URL = re.compile(r"(redis|rediss|valkey|valkeys)://([^/@,]*@)?[^/,:@]+:\d+(/\d*)?|unix://.+")
 
 
 @dataclass(frozen=True)
 class KVCacheMetadata:
-    """Identity of the keys and values: another value of any field is another cache.
+    """Identity of keys and values: caches that differ in any field share nothing.
 
-    `fmt` is the layout, `huggingface` or `vllm`; `dtype` is torch's or LMCache's name; `fingerprint` identifies the
-    weights, for example `model_fingerprint(network)`, because a name says too little.
+    `fmt` is the layout, `huggingface` or `vllm`. `dtype` is torch's or LMCache's name. `fingerprint` identifies the
+    weights, for example `model_fingerprint(network)`, because a name is not enough.
     """
 
     model_name: str
@@ -62,58 +62,58 @@ class KVCacheMetadata:
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """Options of the engine. Sizes are in GiB, as in LMCache; each tier has a cap of its own.
+    """Options of the engine. Sizes are in GiB, as in LMCache; each tier has its own limit.
 
     KVCacheConfig(local_disk="/var/cache/kv", max_local_disk_size=20.0)
     KVCacheConfig.load("lmcache.yaml", {"chunk_size": 128})
     """
 
     chunk_size: int = 256
-    """Tokens of a page."""
+    """Number of tokens of a page."""
     local_cpu: bool = True
     max_local_cpu_size: float = 5.0
     local_disk: str | None = None
-    """Folder, also as `file:///folder/`."""
+    """Folder, as a path or as `file:///folder/`."""
     max_local_disk_size: float = 0.0
     """0 with a folder means 64 GiB."""
     remote_url: str | None = None
     """`redis://host:port`, `rediss://`, `valkey://` or `unix://path`."""
     max_remote_size: float = 64.0
     remote_timeout: float = 0.25
-    """Seconds that a connection or an answer may take."""
+    """Time-out of a connection or an answer, in seconds."""
     remote_serde: str = "safetensor"
     """Accepted for compatibility: pages are always safetensors bytes."""
     pipelined_backend: bool = False
-    """Writes below memory are done by a thread."""
+    """True if a thread writes to tiers below memory."""
     save_unfull_chunk: bool = True
-    """Stores the last page of a sequence also where it is not full."""
+    """True to store the last page of a sequence even if it is not full."""
     save_decode_cache: bool = False
-    """Stores pages of generated tokens too (`KVCacheEngine.save_decoded`)."""
+    """True to store pages of generated tokens too (`KVCacheEngine.save_decoded`)."""
     cache_policy: str = "LRU"
     cache_salt: str = ""
     """Beginning of the hash chain: users with different salts do not see each other's pages."""
     notices: tuple[str, ...] = field(default=(), compare=False)
     """Sentences about options that were ignored."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Source of each value that is not the default."""
+    """Source of each value other than the default."""
 
     def __post_init__(self) -> None:
         folder = self.local_disk
         if folder is not None:
             object.__setattr__(self, "local_disk", re.sub("^file://(localhost)?", "", folder) or None)
         if self.chunk_size < 1:
-            raise KVError(f"chunk_size is {self.chunk_size}", hint="a page has at least one token, 256 by default")
+            raise KVError(f"chunk_size is {self.chunk_size}", hint="write 1 or more tokens; the default is 256")
         if min(self.max_local_cpu_size, self.max_local_disk_size, self.max_remote_size, self.remote_timeout) < 0:
             raise KVError("a size or time-out of the cache is negative", hint="sizes are in GiB, time-outs in seconds")
         if self.remote_url is not None and not _URL.fullmatch(self.remote_url):
             raise KVError(f"remote_url {self.remote_url!r} is not supported", hint="such as redis://localhost:6379")
         if self.remote_serde not in _LOSSLESS:
             raise KVError(
-                f"remote_serde {self.remote_serde!r} is not supported: pages are kept bit for bit",
+                f"remote_serde {self.remote_serde!r} is not supported, because pages are stored losslessly",
                 hint=f"one of {', '.join(_LOSSLESS)}",
             )
         if self.cache_policy.upper() != "LRU":
-            raise KVError(f"cache_policy {self.cache_policy!r} is not supported", hint="LRU is the only one")
+            raise KVError(f"cache_policy {self.cache_policy!r} is not supported", hint="write LRU")
 
     @classmethod
     def load(
@@ -123,14 +123,14 @@ class KVCacheConfig:
         environment: Mapping[str, str] | None = None,
         layer: str = "",
     ) -> KVCacheConfig:
-        """Config from all sources. `environment` is that of the process unless given.
+        """Config from all sources. `environment` is by default that of the process.
 
-        `layer` names another cache with options of its own over these: `ec` for the encoder cache. Its keys `ec_<key>`
-        and those under `ec:` in the file, then `LMCACHE_EC_<KEY>` and `LMQL_CACHE_EC_<KEY>`, are stronger than all
-        keys without it. A config with a layer always has a memory tier.
+        `layer` names another cache whose options override these: `ec` for the encoder cache. Its keys `ec_<key>` and
+        those under `ec:` in the file, then `LMCACHE_EC_<KEY>` and `LMQL_CACHE_EC_<KEY>`, override all keys without the
+        layer. A config with a layer always has a memory tier.
 
-        Raises KVError for a file that cannot be used and for a wrong value in it or in `overrides`. A wrong value in
-        the environment is a notice, and the value before it stays.
+        Raises KVError for an unusable file, and for a wrong value in it or in `overrides`. A wrong value in the
+        environment gives a notice and is ignored.
         """
         environment = os.environ if environment is None else environment
         named = environment.get("LMQL_CACHE_CONFIG_FILE") or environment.get("LMCACHE_CONFIG_FILE")
@@ -140,7 +140,7 @@ class KVCacheConfig:
         if layer:
             nested, flat = values.get(layer) or {}, layer + "_"
             if not isinstance(nested, Mapping):
-                raise KVError(f"{path}: {layer} is {nested!r}", hint="it is a map of keys and values")
+                raise KVError(f"{path}: {layer} is {nested!r}", hint="write a map of keys and values")
             own = {key.removeprefix(flat): value for key, value in values.items() if key.startswith(flat)}
             config = config._with({**nested, **own}, f"{path}, {layer}")
             config = config._with_environment(environment, flat.upper())
@@ -151,7 +151,7 @@ class KVCacheConfig:
         return config
 
     def _with_environment(self, environment: Mapping[str, str], layer: str) -> KVCacheConfig:
-        """Config with the variables `<prefix><layer><KEY>`. Those with a wrong value are notices."""
+        """Config with the variables `<prefix><layer><KEY>`. Wrong values give notices."""
         config = self
         for prefix in _PREFIXES:
             for name in sorted(environment):
@@ -190,8 +190,8 @@ class KVCacheConfig:
             raise KVError("the cache has no tier", hint="set local_cpu, local_disk or remote_url")
 
     def open_tiers(self, namespace: str = "kv", keys: re.Pattern[str] = _KEY, *, reads_only: bool = False) -> Tiered:
-        """Tiers of this config, from fast to slow, for the keys that `keys` matches. With `reads_only`, files stay as
-        they are. Raises CacheError where there is none or redis is not installed."""
+        """Tiers of this config, from fast to slow, for keys that match `keys`. With `reads_only`, files are not
+        changed. Raises CacheError if there is no tier or redis is not installed."""
         self._require_tier()
         tiers: list[Store] = []
         if self.local_cpu:
@@ -216,7 +216,7 @@ _KEYS = {"local_device": str} | {
 
 
 def _parsed(key: str, value: object, kind: type) -> Any:
-    """Value of a key, also from text with quotes and spaces. Raises KVError where it is of another type."""
+    """Value of a key, also from text with quotes and spaces. Raises KVError for a value of another type."""
     text = value.strip().strip("'\"").strip() if isinstance(value, str) else value
     if kind is str and (text is None or text in ("", "None", "none", "null")):
         return "" if key == "cache_salt" else None
@@ -227,7 +227,7 @@ def _parsed(key: str, value: object, kind: type) -> Any:
             return kind(text)
     except ValueError:
         pass
-    raise KVError(f"{key} is {value!r}", hint=f"{key} is a value of type {kind.__name__}")
+    raise KVError(f"{key} is {value!r}", hint=f"write a value of type {kind.__name__}")
 
 
 def _read_yaml(path: Path) -> Mapping[str, object]:

@@ -1,7 +1,7 @@
-"""Engine that keeps attention keys and values of known prefixes: store, retrieve, lookup (LMCache's seed surface).
+"""Engine that keeps attention keys and values of known prefixes: store, retrieve, lookup (LMCache's interface).
 
-A sequence is cut into chunks of 256 tokens; a chunk is stored as a page under the hash of all tokens up to its end, on
-tiers. Whatever fails is a miss: the caller computes, and the answer is the same.
+A sequence is divided into chunks of 256 tokens. A chunk is stored on tiers as a page, under the hash of all tokens up
+to its end. Every failure is a miss: the caller computes, and the answer is the same.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ _KEPT_REQUESTS = 1000
 
 @dataclass(frozen=True)
 class KVRequest:
-    """Tokens that one call asked for, and how many each tier had."""
+    """Number of tokens that one call requested, and the number found on each tier."""
 
     asked: int
     by_tier: Mapping[str, int]
 
     @property
     def found(self) -> int:
-        """Tokens that were found, on any tier."""
+        """Number of tokens found on any tier."""
         return sum(self.by_tier.values())
 
     @property
     def hit_rate(self) -> float:
-        """Share of the tokens that were found; 0.0 where none were asked for."""
+        """Share of requested tokens that were found; 0.0 if none were requested."""
         return self.found / self.asked if self.asked else 0.0
 
 
 @dataclass(frozen=True)
 class KVReport:
-    """Figures of an engine since it was opened: all requests together, and each tier by name."""
+    """Figures of an engine since it was opened: of all requests, and of each tier by name."""
 
     total: KVRequest
     tiers: dict[str, TierCounts]
@@ -78,10 +78,10 @@ class KVReport:
 
 
 class KVCacheEngine:
-    """Keys and values of prefixes, by their tokens. Threads may share an engine, processes its tiers.
+    """Keys and values of prefixes, by their tokens. Threads may share an engine, and processes its tiers.
 
     `tokens` is a 1-D tensor, array or sequence of token ids. Keys and values are pairs of tensors per layer, without a
-    batch dimension, in the metadata's layout and dtype. What an engine returns never aliases what it keeps.
+    batch dimension, in the metadata's layout and dtype. Returned tensors never alias stored ones.
 
         engine = KVCacheEngine(KVCacheConfig(local_disk="cache"), KVCacheMetadata("my/model", fingerprint=digest))
         engine.store(tokens, kv)
@@ -102,10 +102,10 @@ class KVCacheEngine:
         self._index = KVIndex(self.tiers, self._key)
         if not metadata.fingerprint:
             self._notices.add(
-                f"{metadata.model_name}: without a fingerprint, other weights of that name share its pages"
+                f"{metadata.model_name}: without a fingerprint, other weights of this name share its pages"
             )
 
-    # -- the seed's surface
+    # -- LMCache's interface
 
     def store(
         self,
@@ -118,11 +118,11 @@ class KVCacheEngine:
         """Stores keys and values of a sequence, page by page.
 
         `kv_tensors_mask` marks the tokens that `kv_tensors_raw` covers: all, or all from a multiple of the chunk size
-        on. `skip_existing` leaves pages alone that are there. Without `blocking`, tiers below memory are written by a
-        thread; the tensors may be changed as soon as the call returns.
+        on. `skip_existing` does not rewrite stored pages. Without `blocking`, a thread writes to tiers below memory;
+        the tensors may be changed as soon as the call returns.
 
-        Layers with different numbers of tokens are not stored, with a notice: they were trimmed. Raises KVError for
-        wrong shapes, dtypes and masks.
+        Layers with different numbers of tokens were trimmed, and give a notice instead of being stored. Raises KVError
+        for wrong shapes, dtypes and masks.
         """
         ids = token_ids(tokens)
         skipped = left_out(kv_tensors_mask, len(ids))
@@ -132,7 +132,7 @@ class KVCacheEngine:
         if skipped % size:
             raise KVError(f"the mask begins at token {skipped}, which is not a multiple of the chunk size {size}")
         if skipped and not skip_existing:
-            raise KVError("a mask needs skip_existing=True", hint="store the whole sequence to rewrite its pages")
+            raise KVError("a mask needs skip_existing=True", hint="to rewrite pages, store the whole sequence")
         if not self._checked(kv_tensors_raw, len(ids) - skipped):
             return
         chunks = chunk_tokens(ids, size)
@@ -141,7 +141,7 @@ class KVCacheEngine:
         parents, keys = self._chain(chunks)
         is_there = self.tiers.contains(keys) if skip_existing else [False] * len(keys)
         layers = None
-        for number in reversed(range(skipped // size, len(chunks))):  # a prefix is evicted after what needs it
+        for number in reversed(range(skipped // size, len(chunks))):  # a prefix is evicted after the pages that need it
             if not is_there[number]:
                 layers = layers or [(as_bits(key), as_bits(value)) for key, value in kv_tensors_raw]
                 cut = slice(number * size - skipped, number * size - skipped + len(chunks[number]))
@@ -157,9 +157,9 @@ class KVCacheEngine:
     ) -> tuple[KV | torch.Tensor | tuple[()], torch.Tensor]:
         """Keys and values of the longest known prefix, in whole pages, and a mask of the tokens that they cover.
 
-        `mask` marks the tokens that are wanted: all, or all from some token on. `return_tuple=False` gives one tensor
-        `[layers, 2, heads, tokens, head size]`, or with `vllm` `[layers, 2, tokens, heads, head size]`. Where nothing
-        is found, the first part is `()`. Raises KVError for a mask of another form.
+        `mask` marks the wanted tokens: all, or all from some token on. `return_tuple=False` returns one tensor
+        `[layers, 2, heads, tokens, head size]`, or with `vllm` `[layers, 2, tokens, heads, head size]`. For a miss the
+        first part is `()`. Raises KVError for a mask of another form.
         """
         import torch
 
@@ -192,9 +192,9 @@ class KVCacheEngine:
     # -- beyond the seed
 
     def longest(self, tokens: TokenIds) -> tuple[KV, int]:
-        """Keys and values of the longest known prefix, to the token, and its length.
+        """Keys and values of the longest known prefix, exact to the token, and its length.
 
-        The last page may be one of another sequence, of which only the shared beginning is used.
+        The last page may be that of another sequence, of which only the common beginning is used.
         """
         ids = token_ids(tokens)
         pages = self._pages(ids, 0, partial=True)
@@ -204,10 +204,10 @@ class KVCacheEngine:
         return (self._joined(pages, 0, known) if known else ()), known
 
     def save_decoded(self, tokens: TokenIds, kv: Callable[[], KV], is_done: bool = False) -> bool:
-        """Stores a sequence that is being generated, whenever a page is full, and at its end if `is_done`.
+        """Stores a sequence during generation, whenever a page is full, and at its end with `is_done`.
 
-        Call it after each token; `kv` is called only when something is stored. Does nothing unless the config says
-        `save_decode_cache`. Returns whether it stored.
+        Call it after each token; `kv` is called only when a page is stored. Does nothing unless the config has
+        `save_decode_cache`. Returns True if it stored a page.
         """
         is_due = is_done or (len(tokens) and len(tokens) % self.config.chunk_size == 0)
         if not (self.config.save_decode_cache and is_due):
@@ -216,17 +216,18 @@ class KVCacheEngine:
         return True
 
     def prefetch(self, tokens: TokenIds) -> None:
-        """Begins to load the pages of a sequence into the first tier, and returns at once."""
+        """Starts to load the pages of a sequence into the first tier, and returns at once."""
         self.tiers.prefetch(self._known(tokens))
 
     def pin(self, tokens: TokenIds, pinned: bool = True) -> int:
-        """Exempts the known pages of a sequence from eviction, or ends that. Returns the number of their tokens."""
+        """Exempts the known pages of a sequence from eviction, or ends the exemption. Returns their number of
+        tokens."""
         for key in self._known(tokens):
             self.tiers.pin(key, pinned)
         return self.lookup(tokens)
 
     def move(self, tokens: TokenIds, tier: str) -> int:
-        """Moves the known pages of a sequence to one tier: `memory`, `disk` or `redis`. Returns how many moved.
+        """Moves the known pages of a sequence to one tier: `memory`, `disk` or `redis`. Returns their number of tokens.
 
         Raises KVError for a tier that this engine does not have.
         """
@@ -246,21 +247,21 @@ class KVCacheEngine:
         return moved
 
     def clear(self, tokens: TokenIds) -> int:
-        """Removes the known pages of a sequence from all tiers. Returns how many."""
+        """Removes the known pages of a sequence from all tiers. Returns their number."""
         return sum(self.tiers.delete(key) for key in self._known(tokens))
 
     def inspect(self) -> dict[str, list[tuple[KVKey, int]]]:
-        """Keys and bytes of all pages, by tier, whatever model they belong to."""
+        """Keys and sizes in bytes of all pages, by tier, of all models."""
         pages: dict[str, list[tuple[KVKey, int]]] = {}
         for tier in self.tiers.tiers:
             pages[tier.name] = []
             for key, size in tier.sizes().items():
-                with suppress(KVError):  # an entry that no engine wrote
+                with suppress(KVError):  # an entry from another program
                     pages[tier.name].append((KVKey.parse(key), size))
         return pages
 
     def report(self) -> KVReport:
-        """Figures since the engine was opened; `requests` has the latest ones singly."""
+        """Figures since the engine was opened; `requests` has the latest requests."""
         with self._lock:
             total = KVRequest(self._asked, dict(self._found))
         notices = [*self.config.notices, *self._notices]
@@ -291,21 +292,21 @@ class KVCacheEngine:
         return keys[: is_there.index(False)]
 
     def _checked(self, kv: KV, tokens: int) -> bool:
-        """True if keys and values can be stored. Raises KVError where they do not belong to the tokens at all."""
+        """True if keys and values can be stored. Raises KVError if they do not match the tokens at all."""
         layers = [tensor for pair in kv for tensor in pair]
         if not layers or any(len(pair) != 2 for pair in kv):
-            raise KVError("keys and values are a pair of tensors for each layer", hint="((k, v), (k, v), ...)")
+            raise KVError("keys and values must be a pair of tensors for each layer", hint="((k, v), (k, v), ...)")
         for tensor in layers:
             if tensor.ndim != 3:
                 raise KVError(f"a tensor has {tensor.ndim} dimensions instead of 3", hint="leave out the batch")
             if str(tensor.dtype) != f"torch.{self.metadata.dtype}":
-                raise KVError(f"a tensor is of dtype {tensor.dtype}, the metadata says {self.metadata.dtype}")
+                raise KVError(f"a tensor has dtype {tensor.dtype}, but the metadata has {self.metadata.dtype}")
         counts = {tensor.shape[self._axis] for tensor in layers}
         if counts == {tokens}:
             return True
         if len(counts) > 1 and max(counts) <= tokens:
             self._notices.add(
-                f"{self.metadata.model_name}: layers hold {sorted(counts)} of {tokens} tokens: not stored"
+                f"{self.metadata.model_name}: layers hold {sorted(counts)} of {tokens} tokens, and were not stored"
             )
             return False
         raise KVError(f"keys and values are those of {sorted(counts)} tokens, not of {tokens}")
@@ -336,13 +337,13 @@ class KVCacheEngine:
     def _page(
         self, key: str, data: Buffer, parent: str, before: Sequence[KVPage], tokens: Tokens | None = None
     ) -> KVPage | None:
-        """Page from its bytes; None, with a notice, where it does not fit to its tokens and to the pages before it."""
+        """Page from its bytes; None and a notice if it does not match its tokens or the pages before it."""
         try:
             page = decode_page(data)
             shapes = [_shapes(one, self._axis) for one in (page, *before[:1])]
             fits = page.parent == parent and shapes[0] == shapes[-1] and _is_whole(page, self._axis)
             if not fits or (tokens is not None and not np.array_equal(page.tokens, tokens)):
-                raise KVError("it does not fit to the pages before it")
+                raise KVError("it does not match the pages before it")
         except KVError as error:
             self._notices.add(f"the page {key} was removed: {error.message}")
             self.tiers.delete(key)
@@ -351,7 +352,7 @@ class KVCacheEngine:
         return page
 
     def _closest(self, parent: str, ids: Tokens, before: Sequence[KVPage]) -> tuple[KVPage | None, str, int]:
-        """Page behind `parent` that shares most tokens with `ids`, its tier, and how many tokens it shares."""
+        """Page after `parent` that shares most tokens with `ids`, its tier, and the number of shared tokens."""
         for count, key in self._index.closest(parent, ids):
             (found,) = self.tiers.read([key])
             page = found and self._page(key, found[0], parent, before)
@@ -375,7 +376,7 @@ class KVCacheEngineBuilder:
 
     @classmethod
     def get_or_create(cls, instance_id: str, config: KVCacheConfig, metadata: KVCacheMetadata) -> KVCacheEngine:
-        """Engine of that name. Raises KVError where it exists with another config or other metadata."""
+        """Engine of this name. Raises KVError if it exists with another config or other metadata."""
         with cls._lock:
             engine = cls._engines.get(instance_id)
             if engine is None:
@@ -386,13 +387,13 @@ class KVCacheEngineBuilder:
 
     @classmethod
     def get(cls, instance_id: str) -> KVCacheEngine | None:
-        """Engine of that name; None where there is none."""
+        """Engine of this name; None if there is none."""
         with cls._lock:
             return cls._engines.get(instance_id)
 
     @classmethod
     def destroy(cls, instance_id: str) -> None:
-        """Closes the engine of that name and forgets it. Does nothing where there is none."""
+        """Closes and removes the engine of this name. Does nothing if there is none."""
         with cls._lock:
             engine = cls._engines.pop(instance_id, None)
         if engine is not None:

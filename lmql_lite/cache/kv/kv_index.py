@@ -11,15 +11,15 @@ from lmql_lite.cache.kv.kv_page import Tokens, page_tokens, place_tags
 from lmql_lite.store.contract import Store
 
 _MOST_PAGES = 1 << 16
-"""Most pages in the index; then it begins anew."""
+"""Maximum number of pages in the index, after which it starts over."""
 _MOST_CANDIDATES = 64
-"""Most pages of other processes that are looked into at one place."""
+"""Maximum number of pages of other processes that are inspected at one place."""
 _HEAD_BYTES = 1 << 16
 _PLACE = "@after%"
 
 
 def shared_tokens(one: Tokens, other: Tokens) -> int:
-    """Number of tokens that two sequences have in common at their beginnings."""
+    """Number of common tokens at the beginnings of two sequences."""
     length = min(len(one), len(other))
     differ = np.flatnonzero(one[:length] != other[:length])
     return int(differ[0]) if len(differ) else length
@@ -28,8 +28,8 @@ def shared_tokens(one: Tokens, other: Tokens) -> int:
 class KVIndex:
     """Keys and tokens of the pages that an engine has seen, by their place (`place_tags`).
 
-    The tiers are the truth: an entry may have been evicted, and the pages of other processes are looked for once
-    behind each page. `key_of` gives this engine's key from a page's hash and its place.
+    Only the tiers are authoritative: a page may be evicted, and pages of other processes are searched for once after
+    each page. `key_of` returns this engine's key from a page's hash and its place.
     """
 
     def __init__(self, store: Store, key_of: Callable[[str, str], str]) -> None:
@@ -38,7 +38,7 @@ class KVIndex:
         self._places: dict[str, dict[str, Tokens]] = {}
         self._count = 0
         self._listed: set[str] = set()
-        """Pages whose followers were looked for on the tiers."""
+        """Pages whose successors were searched for on the tiers."""
 
     def add(self, key: str, tokens: Tokens) -> None:
         """Adds a page that is on a tier."""
@@ -52,7 +52,7 @@ class KVIndex:
             children[key] = tokens.copy()
 
     def closest(self, parent: str, ids: Tokens) -> list[tuple[int, str]]:
-        """Pages behind `parent` that begin like `ids`: tokens that they share and keys, the best two."""
+        """The best two pages after `parent` that begin like `ids`: the number of shared tokens, and the key."""
         places = place_tags(parent, ids)
         if parent not in self._listed:
             self._listed.add(parent)
@@ -62,7 +62,7 @@ class KVIndex:
         return sorted(((shared_tokens(tokens, ids), key) for key, tokens in children), reverse=True)[:2]
 
     def _look(self, places: set[str]) -> None:
-        """Learns the pages at some places from the tiers: those of other processes, and of earlier ones."""
+        """Adds pages at some places from the tiers: those of other and of earlier processes."""
         ours = []
         for key in self._store.keys():  # noqa: SIM118
             place, fields = key.rpartition(_PLACE)[2], key.split("@")

@@ -3,7 +3,7 @@
     huggingface   per layer [heads, tokens, head size], as one tensor [layers, 2, heads, tokens, head size]
     vllm          per layer [tokens, heads, head size], as one tensor [layers, 2, tokens, heads, head size]
 
-No batch dimension. torch and transformers are imported when they are needed, not with this module.
+There is no batch dimension. torch and transformers are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 """What releases of transformers call the cache of a pass, the newest first."""
 
 _WHOLE_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer"}
-"""Cache layers of transformers that hold one key and one value per token, as long as nothing was trimmed."""
+"""Cache layers of transformers that hold one key and one value per token, unless tokens were trimmed."""
 
 
 class Unsupported(KVError):
@@ -44,7 +44,7 @@ class Unsupported(KVError):
 
 
 def token_ids(tokens: TokenIds) -> Tokens:
-    """Tokens as int64, from any of the forms that callers have. Raises KVError where they are not one sequence."""
+    """Tokens as int64, from any form that callers use. Raises KVError if they are not one sequence."""
     ids = np.asarray(tokens.cpu() if hasattr(tokens, "cpu") else tokens)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise KVError(
@@ -54,7 +54,7 @@ def token_ids(tokens: TokenIds) -> Tokens:
 
 
 def left_out(mask: Mask | None, tokens: int) -> int:
-    """Number of tokens that a mask leaves out at the beginning. Raises KVError unless it is False..., True..."""
+    """Number of tokens that a mask excludes at the beginning. Raises KVError unless it is False..., True..."""
     if mask is None:
         return 0
     flags = np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask)
@@ -62,12 +62,12 @@ def left_out(mask: Mask | None, tokens: int) -> int:
         raise KVError(f"a mask of shape {flags.shape} and type {flags.dtype} is not a mask of {tokens} tokens")
     count = int((~flags).sum())
     if not flags[count:].all():
-        raise KVError("the mask is not False for a beginning and True for the rest")
+        raise KVError("the mask must be False for a beginning and True for the rest")
     return count
 
 
 def kv_to_tensor(kv: KV) -> torch.Tensor:
-    """One tensor from the tensors of all layers. Raises KVError where their shapes differ."""
+    """One tensor from the tensors of all layers. Raises KVError if their shapes differ."""
     import torch
 
     if len({tuple(tensor.shape) for pair in kv for tensor in pair}) > 1:
@@ -76,12 +76,12 @@ def kv_to_tensor(kv: KV) -> torch.Tensor:
 
 
 def tensor_to_kv(tensor: torch.Tensor) -> KV:
-    """Tensors of all layers, as views of the one tensor."""
+    """Tensors of all layers, as views of one tensor."""
     return tuple((layer[0], layer[1]) for layer in tensor)
 
 
 def as_bits(tensor: torch.Tensor) -> Bits:
-    """Tensor as an array of unsigned integers, on the CPU; a view where that is possible."""
+    """Tensor as an array of unsigned integers on the CPU; a view if possible."""
     import torch
 
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -92,7 +92,7 @@ def as_bits(tensor: torch.Tensor) -> Bits:
 def joined_kv(pages: Sequence[Sequence[tuple[Bits, Bits]]], dtype: str, axis: int, begin: int, end: int) -> KV:
     """Tensors of all layers, from the arrays of consecutive pages: the tokens from `begin` to `end`.
 
-    The values are copied once. Where all layers have one shape, the tensors are views of one.
+    The values are copied once. If all layers have one shape, the tensors are views of one tensor.
     """
     import torch
 
@@ -121,14 +121,14 @@ def joined_kv(pages: Sequence[Sequence[tuple[Bits, Bits]]], dtype: str, axis: in
 def from_cache(cache: Any, tokens: int) -> KV:
     """Keys and values of the first `tokens` tokens in a transformers cache, in the layout `huggingface`.
 
-    Raises Unsupported for a cache of which a prefix cannot be kept: recurrent or linear-attention states, layers that
-    share or quantise keys, windows that dropped the first tokens, several sequences.
+    Raises Unsupported for a cache without storable prefixes: recurrent or linear-attention states, layers that share or
+    quantise keys, windows that dropped the first tokens, several sequences.
     """
     kv = []
     for number, layer in enumerate(getattr(cache, "layers", None) or ()):
         kind, keys, values = type(layer).__name__, getattr(layer, "keys", None), getattr(layer, "values", None)
         if kind not in _WHOLE_LAYERS:
-            raise Unsupported(f"layer {number} is a {kind}, whose keys and values are not kept token by token")
+            raise Unsupported(f"layer {number} is a {kind}, which does not hold keys and values per token")
         if keys is None or values is None or keys.ndim != 4 or values.ndim != 4 or not keys.numel():
             raise Unsupported(f"layer {number} has no keys and values of its own")
         known = int(getattr(layer, "cumulative_length", keys.shape[2]))
@@ -145,7 +145,7 @@ def from_cache(cache: Any, tokens: int) -> KV:
 def to_cache(kv: KV, device: Any = None) -> Any:
     """New transformers cache with these keys and values (layout `huggingface`), every layer at full length.
 
-    Masks follow the model's own config, so that layers with a window see their window.
+    Masks follow the model's own config, so that layers with a window keep it.
     """
     import transformers
 
@@ -171,10 +171,10 @@ def cache_of(output: Any) -> Any:
 
 
 def model_fingerprint(network: Any, extra: str = "") -> str:
-    """Identity of what a network computes: its config and every bit of its parameters and buffers.
+    """Fingerprint of a network, 64 hexadecimal digits: over its config and every bit of its parameters and buffers.
 
-    Reads all weights once, at memory speed. `extra` is anything else that changes keys and values, such as the
-    versions of libraries. 64 hexadecimal digits.
+    Reads all weights once, at memory speed. `extra` is text for anything else that changes keys and values, such as
+    versions of libraries.
     """
     import torch
 
@@ -189,4 +189,4 @@ def model_fingerprint(network: Any, extra: str = "") -> str:
 
 
 _IRRELEVANT = {"_name_or_path", "transformers_version", "architectures", "use_cache"}
-"""Fields of a config that say where a model came from, not what it computes."""
+"""Fields of a config that describe the origin of a model, and do not affect its results."""

@@ -1,4 +1,4 @@
-"""Page of a sequence: a chunk of its tokens with the keys and values of every layer; its key, its hash, its bytes.
+"""Page of a sequence: a chunk of tokens with the keys and values of every layer, and its key, hash and bytes.
 
 Pages of one sequence form a chain: the hash of each covers all tokens up to its end. The bytes are those of a
 safetensors file: `tokens`, then `k.0`, `v.0`, `k.1`, ... , and under `parent` the hash of the page before it.
@@ -23,7 +23,8 @@ from lmql_lite.store.contract import Buffer
 Tokens: TypeAlias = NDArray[np.int64]
 
 SHARED_TOKENS = 16
-"""Tokens of a page that its key tells about: of a longer page, only a beginning of at least that length is found."""
+"""Number of tokens of a page that its key identifies. Common beginnings of longer pages are found from this length
+on."""
 
 LMCACHE_DTYPES = {
     "float16": "half",
@@ -43,7 +44,7 @@ class KVError(CacheError, ValueError, AssertionError):
 
 
 def dtype_name(dtype: object) -> str:
-    """torch's name of a dtype, from itself or any name that LMCache knows. Raises KVError for others.
+    """torch's name of a dtype, from the dtype or any name known to LMCache. Raises KVError for others.
 
     >>> dtype_name("torch.bfloat16"), dtype_name("half"), dtype_name("float")
     ('bfloat16', 'float16', 'float32')
@@ -57,10 +58,10 @@ def dtype_name(dtype: object) -> str:
 
 @dataclass(frozen=True)
 class KVKey:
-    """Key of a page. Pages whose keys differ in any field have nothing to do with each other.
+    """Key of a page. Pages whose keys differ in any field are unrelated.
 
     As text: `fmt@model@world_size@worker_id@chunk_hash@dtype@tag%value@...`, percent-escaped, so that any model name
-    comes back.
+    can be parsed back.
 
     >>> str(KVKey("vllm", "org/m@1", 1, 0, "ab", "half", (("weights", "c0"),)))
     'vllm@org%2Fm%401@1@0@ab@half@weights%c0'
@@ -99,7 +100,7 @@ def chunk_tokens(tokens: Tokens, chunk_size: int) -> list[Tokens]:
 
 
 def chunk_hash(tokens: Tokens, prefix_hash: str) -> str:
-    """SHA-256, in hexadecimal, of the hash of what came before and of the tokens as little-endian int64."""
+    """SHA-256, in hexadecimal, of the hash of the prefix and the tokens as little-endian int64."""
     return hashlib.sha256(prefix_hash.encode("ascii") + tokens.astype("<i8").tobytes()).hexdigest()
 
 
@@ -115,7 +116,7 @@ def prefix_hashes(chunks: Sequence[Tokens], initial: str = "") -> list[str]:
 def place_tags(parent: str, tokens: Tokens) -> list[str]:
     """Values of the tag `after` of pages that follow the page `parent` and begin like `tokens`.
 
-    The tag names the parent and the first tokens, 16 of them or all, so that keys alone tell which pages may share a
+    The tag names the parent and the first tokens, at most 16, so that keys alone show which pages may have a common
     beginning with `tokens`. The last value is that of a page with exactly these tokens.
     """
     lengths = range(1, min(len(tokens), SHARED_TOKENS) + 1)
@@ -124,7 +125,7 @@ def place_tags(parent: str, tokens: Tokens) -> list[str]:
 
 @dataclass(frozen=True)
 class KVPage:
-    """Tokens of a page and their keys and values: for each layer two arrays, whose token axis is the layout's."""
+    """Tokens of a page and their keys and values: two arrays per layer, with the layout's token axis."""
 
     tokens: Tokens
     parent: str
@@ -132,7 +133,7 @@ class KVPage:
 
 
 def encode_page(tokens: Tokens, parent: str, layers: Sequence[tuple[Bits, Bits]], dtype: str) -> bytearray:
-    """Bytes of a page. The arrays are copied once, however they lie in memory; `dtype` is torch's name."""
+    """Bytes of a page. The arrays are copied once, whatever their memory layout; `dtype` is torch's name."""
     named = [TensorBits("tokens", "int64", tokens.astype("<i8"))]
     for number, (key, value) in enumerate(layers):
         named += [TensorBits(f"k.{number}", dtype, key), TensorBits(f"v.{number}", dtype, value)]
@@ -140,7 +141,7 @@ def encode_page(tokens: Tokens, parent: str, layers: Sequence[tuple[Bits, Bits]]
 
 
 def decode_page(data: Buffer) -> KVPage:
-    """Page from its bytes, whose arrays lie where the bytes lie. Raises KVError for other bytes."""
+    """Page from its bytes; the arrays are views of the bytes. Raises KVError for invalid bytes."""
     try:
         tensors, metadata = decode_tensors(data)
         parent = metadata["parent"]
@@ -156,12 +157,12 @@ def decode_page(data: Buffer) -> KVPage:
         else:
             raise KVError(f"the page has an unexpected tensor {one.name}")
     if tokens is None or tokens.ndim != 1 or len(arrays) % 2 or not arrays:
-        raise KVError("the page is not complete")
+        raise KVError("the page is incomplete")
     return KVPage(tokens, parent, tuple(zip(arrays[::2], arrays[1::2], strict=True)))
 
 
 def page_tokens(beginning: Buffer) -> Tokens | None:
-    """Tokens of a page from its first bytes; None where they are not among them."""
+    """Tokens of a page from its first bytes; None if the bytes do not contain them."""
     try:
         header, body = read_header(beginning)
         (count,) = header["tokens"]["shape"]

@@ -1,10 +1,10 @@
-"""Pass of a network over tokens at any places of a sequence: their keys and values replace those that stand there.
+"""Scattered pass: a network pass over tokens at any places of a sequence, whose keys and values it replaces.
 
-Plain passes append. This one computes a subset again, in every layer, while the other places keep what they have; a
-text, the gaps between reused blocks and the tokens that a policy recomputes are therefore one pass.
+Plain passes append. A scattered pass recomputes a subset in every layer, while the other places keep their keys and
+values. So text, gaps between reused blocks and tokens that a policy recomputes take one pass.
 
-Attention is a function of our own, registered as `lq_scattered` while a pass runs: in the place of the mask it is given
-the distance from each query to each slot, so that causality and windows are one comparison.
+Attention is this module's function, registered as `lq_scattered` during a pass. In place of the mask it gets the
+distance from each query to each slot, so that causality and windows are one comparison.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     import torch
 
 _ROOM = 64
-"""Slots that are made beyond the length that is needed."""
+"""Number of spare slots beyond the needed length."""
 
 
 class KVSlots:
-    """Keys and values of one sequence in tensors that can be written: a slot for each place.
+    """Keys and values of one sequence in writable tensors, with one slot for each place.
 
-    `missing` are the places below `length` whose slots have nothing yet, in ascending order.
+    `missing` are the places below `length` with empty slots, in ascending order.
     """
 
     def __init__(self) -> None:
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Per layer keys and values `[heads, room, head size]`."""
+        """Keys and values per layer, `[heads, room, head size]`."""
         self.length = 0
         self.missing: tuple[int, ...] = ()
 
     def put(self, kv: KV, begin: int, room: int) -> None:
-        """Writes keys and values of consecutive tokens from the place `begin` on."""
+        """Writes keys and values of consecutive tokens, starting at the place `begin`."""
         for number, (keys, values) in enumerate(kv):
             self.reserve(number, keys, values, max(room, begin + keys.shape[1]))
             own_keys, own_values = self.layers[number]
@@ -57,7 +57,7 @@ class KVSlots:
             self.layers[number] = keys, values
 
     def cut(self, length: int) -> KVSlots:
-        """Slots of the first `length` tokens, in tensors of their own."""
+        """Copy of the slots of the first `length` tokens."""
         fork = KVSlots()
         fork.put(self.kv(length), 0, length)
         fork.missing = tuple(place for place in self.missing if place < length)
@@ -75,7 +75,7 @@ class KVSlots:
 
 
 class LayerReached(Exception):
-    """The layer at which a pass was to stop; `keys` and `values` are those that it computed there."""
+    """Reports that a pass has reached its last layer; `keys` and `values` are those computed there."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def scattered_pass(
 
 
 def _cache_over(slots: KVSlots, at: torch.Tensor, length: int, stop_at: int | None) -> Any:
-    """Cache for one pass of the network: an update writes the slots and returns all of them."""
+    """Cache for one pass of the network. An update writes the slots and returns all of them."""
     import transformers
 
     library: Any = transformers
@@ -148,7 +148,7 @@ def _cache_over(slots: KVSlots, at: torch.Tensor, length: int, stop_at: int | No
 
 @contextmanager
 def _attending(network: Any) -> Iterator[None]:
-    """Our attention in the place of the network's own. Whoever runs the network meanwhile waits: see the caller."""
+    """Replaces the network's attention by `_attention`. The caller ensures that no other pass runs meanwhile."""
     import transformers
 
     library: Any = transformers
@@ -173,8 +173,8 @@ def _attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of queries to all slots at a distance of 0 or more, and within the window. Heads that share keys are
-    rows of one matrix, so that no key is copied."""
+    """Attention of queries to all slots at a distance of at least 0 and within the window. Heads that share keys are
+    rows of one matrix, so that no keys are copied."""
     from torch.nn.functional import scaled_dot_product_attention
 
     heads, rows, size = query.shape[1:]

@@ -1,4 +1,4 @@
-"""Rules of a response cache: what it reads and writes, how long answers last, how much room they get."""
+"""Policy of a response cache: reading and writing, expiry, size, and errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "D": 86_400, "W": 604_800}
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """Rules of a response cache.
+    """Policy of a response cache.
 
     `mode`: `rw` reads and writes, `ro` only reads, `refresh` asks again and replaces, `off` does nothing.
     `expiry`: age from which an answer is asked for again, in seconds or as `"7D"`, `"12h"`, `"30m"`.
     `max_bytes`: size of the log at which its oldest lines are dropped.
-    `on_error`: `warn` or `raise` a CacheError where an answer cannot be kept.
-    `default_temperature`: temperature of the model where a request names none.
-    `minus_infinity`: a log-likelihood of minus infinity may be kept.
+    `on_error`: `warn` or `raise` a CacheError if an answer cannot be kept.
+    `default_temperature`: temperature of the model for requests that name none.
+    `minus_infinity`: True if a log-likelihood of minus infinity may be kept.
 
     >>> lq.CachePolicy(mode="ro", expiry="7D").on_error
     'warn'
@@ -42,7 +42,7 @@ class CachePolicy:
         if self.on_error not in ("warn", "raise"):
             raise InputError(f"on_error={self.on_error!r} is unknown", hint="write warn or raise")
         if self.max_bytes is not None and self.max_bytes < 4096:
-            raise InputError(f"max_bytes={self.max_bytes} is too small for a cache", hint="4096 is the least")
+            raise InputError(f"max_bytes={self.max_bytes} is too small for a cache", hint="write 4096 or more")
         _ = self.seconds
 
     @property
@@ -60,7 +60,7 @@ class CachePolicy:
 
 
 class CacheNotices:
-    """Sentences about what a cache could not do, each said once: as a warning, or raised under `on_error="raise"`."""
+    """Sentences about failures of a cache, each emitted once: as a warning, or raised with `on_error="raise"`."""
 
     def __init__(self, log: Path, on_error: str) -> None:
         self._log, self._on_error = log, on_error
@@ -68,13 +68,14 @@ class CacheNotices:
         self._unsaid: list[str] = []
 
     def note(self, sentence: str) -> None:
-        """Notes a sentence for `speak`."""
+        """Adds a sentence for `speak`."""
         if sentence not in self.sentences:
             self.sentences.append(sentence)
             self._unsaid.append(sentence)
 
     def speak(self, failed: BaseException | None = None) -> None:
-        """Warns of what is new, when the answers are safe. Raises CacheError for a failure where the policy says so."""
+        """Emits new sentences as warnings, once the answers are safe. Raises CacheError for a failure if the policy
+        does."""
         if failed is not None:
             reason = failed.strerror if isinstance(failed, OSError) and failed.strerror else str(failed)
             sentence = f"{self._log}: an answer could not be kept ({reason})"

@@ -1,4 +1,4 @@
-"""Group commit: what arrives while one group is being written is the next group. No timer."""
+"""Group commit: items that arrive while one group is written form the next group. There is no timer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 IDLE_SECONDS = 0.05
-"""So long a thread waits for the next group: another one takes longer to start."""
+"""Time that a thread waits for the next group, since a new thread takes longer to start."""
 
 Soon = Callable[[Callable[[], None]], object]
 
 
 class WriteGroup(Generic[Item]):
-    """Items of several callers that are written together. `future` ends when they are, with the error of the write."""
+    """Items of several callers that are written together. `future` ends after the write, with its error, if any."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -35,14 +35,14 @@ class WriteGroup(Generic[Item]):
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
         loop.call_soon_threadsafe(event.set)
 
 
 class GroupCommit(Generic[Item]):
-    """Collects items of many threads and writes all that wait as one group, one group at a time.
+    """Collects items of many threads, and writes all waiting items as one group, one group at a time.
 
-    `write` takes the items of a group; what it raises is the error of that group.
+    `write` takes the items of a group; its exception is the error of the group.
     """
 
     def __init__(self, write: Callable[[list[Item]], None]) -> None:
@@ -50,16 +50,16 @@ class GroupCommit(Generic[Item]):
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._is_idle = False
-        """A thread waits for the next group."""
+        """True while a thread waits for the next group."""
         self._next = WriteGroup[Item]()
         self._current: WriteGroup[Item] | None = None
         """The group that is being written."""
 
     def submit(self, items: list[Item], soon: Soon | None = None) -> WriteGroup[Item]:
-        """Hands items over to the next group. A thread writes while anything waits.
+        """Adds items to the next group. A thread writes while items wait.
 
-        `soon` calls the start of that thread a little later, as `call_soon` of an event loop does: what other tasks of
-        the loop hand over until then is of the same group.
+        `soon` starts that thread a little later, like `call_soon` of an event loop, so that items which other tasks of
+        the loop add until then are in the same group.
         """
         group = self._join(items)
         if soon is None:
@@ -69,7 +69,7 @@ class GroupCommit(Generic[Item]):
         return group
 
     def run(self, items: list[Item]) -> WriteGroup[Item]:
-        """Like `submit`, but returns when they are written: by this thread unless another group is being written."""
+        """Like `submit`, but returns after the write, by this thread unless another group is being written."""
         group = self._join(items)
         if (mine := self._begin()) is not None:
             self._finish(mine)
@@ -78,7 +78,7 @@ class GroupCommit(Generic[Item]):
         return group
 
     def finish(self) -> None:
-        """Returns when everything that was handed over is written."""
+        """Waits until all added items are written."""
         while True:
             if (mine := self._begin()) is not None:
                 self._finish(mine)
@@ -93,7 +93,7 @@ class GroupCommit(Generic[Item]):
             return self._next
 
     def _begin(self) -> WriteGroup[Item] | None:
-        """The next group, if nobody writes: the caller then has to `_finish` it."""
+        """The next group if no thread is writing. The caller must then `_finish` it."""
         with self._lock:
             if self._current is not None or not self._next.items:
                 return None
@@ -122,7 +122,7 @@ class GroupCommit(Generic[Item]):
             return
         try:
             threading.Thread(target=self._drain, args=(group,), name="lmql-lite-commit").start()
-        except RuntimeError:  # no thread can be started any more: the interpreter ends
+        except RuntimeError:  # no thread can start, because the interpreter is shutting down
             self._drain(group)
 
     def _drain(self, group: WriteGroup[Item] | None) -> None:

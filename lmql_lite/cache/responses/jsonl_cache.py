@@ -1,6 +1,6 @@
-"""The older surface of lmms-eval's caches: one JSONL file per task and rank, and a wrapper around a model.
+"""The older interface of lmms-eval's caches: one JSONL file per task and rank, and a wrapper around a model.
 
-`LMMS_EVAL_USE_CACHE=True` switches the files on, `LMMS_EVAL_HOME` moves them. `ResponseCache` does more.
+`LMMS_EVAL_USE_CACHE=True` enables the files, `LMMS_EVAL_HOME` moves them. `ResponseCache` does more.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NAMES = ("model_name", "model_version", "model_id", "pretrained", "model")
 class JsonlCache:
     """Mix-in for a model class: answers by task and document in files that people can read.
 
-    Beside the answer each record has a digest of the request, so that a changed prompt or option is asked again; a
-    record without one, of lmms-eval itself, counts for its document. Answers of sampling requests are never kept.
+    Each record has the answer and a digest of the request, so that a changed prompt or option is asked again. A record
+    without a digest, from lmms-eval itself, counts for its document. Answers of sampling requests are never kept.
 
         def generate_until(self, requests):
             self.load_cache()
@@ -46,10 +46,10 @@ class JsonlCache:
     rank: int = 0
     world_size: int = 1
     cache_tasks: Sequence[str] = ()
-    """Names of the tasks that the model is attached to; they name its folder."""
+    """Names of the tasks of the model, which are part of its folder's name."""
 
     def load_cache(self) -> None:
-        """Reads the files of this model, if the environment switches the cache on."""
+        """Reads the files of this model, if the environment enables the cache."""
         self._kept: dict[str, dict[str, dict[str, Any]]] = {}
         self._digests = KeyMaker("", None, "full", 0.0)
         self._is_on = os.environ.get("LMMS_EVAL_USE_CACHE") == "True"
@@ -57,13 +57,13 @@ class JsonlCache:
             self._read()
 
     def load_jsonl_cache(self) -> dict[str, dict[Any, Any]]:
-        """Kept answers by task and document."""
+        """Cached answers by task and document."""
         if not hasattr(self, "_kept"):
             self.load_cache()
         return {task: {each["doc_id"]: each["response"] for each in of.values()} for task, of in self._kept.items()}
 
     def get_response_from_cache(self, requests: Sequence[AnyRequest]) -> tuple[list[dict[str, Any]], list[AnyRequest]]:
-        """Kept answers as dicts of `index`, `doc_id` and `response`, and the requests that have none."""
+        """Cached answers as dicts of `index`, `doc_id` and `response`, and the requests without one."""
         if not hasattr(self, "_kept"):
             self.load_cache()
         cached: list[dict[str, Any]] = []
@@ -107,7 +107,7 @@ class JsonlCache:
         return Path(home).expanduser() / "eval_cache" / f"{kind}_{_file_name(name or kind)}_{digest}"
 
     def _read(self) -> None:
-        """Reads the files of all ranks, whatever their number was; later records win."""
+        """Reads the files of all ranks of any number of ranks; later records win."""
         for path in sorted(self._folder().glob(f"*{SUFFIX}")):
             task = re.sub(r"_rank\d+_world_size\d+$", "", path.stem)
             for line in path.read_bytes().splitlines():
@@ -130,7 +130,7 @@ class JsonlCache:
 
 
 def merge_responses(cached: Sequence[Mapping[str, Any]], answers: Sequence[Any]) -> list[Any]:
-    """Cached and new answers in the order of the requests that they belong to."""
+    """Cached and new answers in the order of their requests."""
     known = {each["index"]: each["response"] for each in cached}
     new = iter(answers)
     return [known[index] if index in known else next(new) for index in range(len(known) + len(answers))]
@@ -141,7 +141,7 @@ def _document(doc_id: Any) -> str:
 
 
 def _file_name(text: str) -> str:
-    """Name as part of a file's name, distinct for distinct names."""
+    """Part of a file's name for a name; distinct for distinct names."""
     plain = re.sub(r"[^\w.-]", "_", text)
     return (
         plain if plain == text and len(text) < 100 else f"{plain[:80]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -149,10 +149,10 @@ def _file_name(text: str) -> str:
 
 
 class CachingModel:
-    """A model whose request methods go through a cache; everything else is the model's own.
+    """Wrapper that puts a cache in front of a model's request methods; everything else is the model's own.
 
-    Equal arguments are one question, whatever document they come from. A model that has `set_cache_hook` gets a hook,
-    by which it can keep answers before its method returns: `hook.add_partial(method, arguments, answer)`.
+    Equal arguments are one question, whatever their document. A model with `set_cache_hook` gets a hook to store
+    answers before its method returns: `hook.add_partial(method, arguments, answer)`.
 
         model = CachingModel(model, "answers.db")
         answers = model.generate_until(requests)
@@ -198,7 +198,7 @@ class _Original:
 
 
 class CacheHook:
-    """Door by which a model keeps answers one by one."""
+    """Hook with which a model stores answers one by one."""
 
     def __init__(self, cache: ResponseCache) -> None:
         self._cache = cache

@@ -1,4 +1,4 @@
-"""Answers of any model object: a list at once, or one by one, from a plain method or an async one."""
+"""Answers of any model object: as a list or one by one, from a plain or an async method."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from lmql_lite.errors import InputError, ModelError
 def method_of(model: Any, request_type: str) -> Callable[[list[AnyRequest]], Any]:
     method = getattr(model, request_type, None)
     if not callable(method):
-        raise InputError(f"the model has no method {request_type!r}", hint="it takes a list of requests")
+        raise InputError(f"the model has no method {request_type!r}", hint="add a method that takes a list of requests")
     return method  # type: ignore[no-any-return]
 
 
 def answers_of(given: Any, expected: int) -> Iterator[tuple[Any, bool, float]]:
-    """Answers of a model, whether they come one by one, and when. Raises ModelError for any other number of them."""
+    """Each answer of a model, True if answers arrive one by one, and its time. Raises ModelError for another number of
+    answers."""
     if isinstance(given, list | tuple):
         if len(given) != expected:
             raise _miscounted(len(given), expected)
@@ -28,7 +29,7 @@ def answers_of(given: Any, expected: int) -> Iterator[tuple[Any, bool, float]]:
         yield from ((answer, False, now) for answer in given)
         return
     if not isinstance(given, Iterator):
-        raise ModelError(f"the model returned {type(given).__qualname__}", hint="a list or an iterator is expected")
+        raise ModelError(f"the model returned {type(given).__qualname__}", hint="return a list or an iterator")
     count = 0
     for count, answer in enumerate(given, 1):
         if count > expected:
@@ -39,7 +40,7 @@ def answers_of(given: Any, expected: int) -> Iterator[tuple[Any, bool, float]]:
 
 
 async def called(method: Callable[[list[AnyRequest]], Any], part: list[AnyRequest]) -> Any:
-    """Result of an async method, or of one that blocks and runs in a thread."""
+    """Result of an async method, or of a blocking one, which runs in a thread."""
     if iscoroutinefunction(method):
         return await method(part)
     given = method(part) if isasyncgenfunction(method) else await asyncio.to_thread(method, part)
@@ -47,7 +48,7 @@ async def called(method: Callable[[list[AnyRequest]], Any], part: list[AnyReques
 
 
 async def async_answers_of(given: Any, expected: int) -> AsyncIterator[tuple[Any, bool, float]]:
-    """`answers_of` for an async iterator, and for a plain one, which may block and runs in a thread."""
+    """`answers_of` for an async iterator, or for a plain one, which may block and therefore runs in a thread."""
     if not isinstance(given, AsyncIterator):
         answers = answers_of(given, expected)
         while (each := await asyncio.to_thread(next, answers, None)) is not None:
@@ -64,5 +65,5 @@ async def async_answers_of(given: Any, expected: int) -> AsyncIterator[tuple[Any
 
 def _miscounted(given: int, expected: int) -> ModelError:
     return ModelError(
-        f"the model gave {given} answers to {expected} requests", hint="a method returns one answer for each request"
+        f"the model returned {given} answers to {expected} requests", hint="return one answer for each request"
     )

@@ -1,11 +1,11 @@
-"""Folder of one model's answers: logs of ranks in it, logs of runs below it, and how far the runs were merged.
+"""Folder of one model's answers: logs of ranks, logs of runs, and the state of their merging.
 
 <model>/rank<R>.jsonl              logs of caches that `ResponseCache.open` opened
-<model>/cache.jsonl                what `finalize` merged
+<model>/cache.jsonl                log merged by `finalize`
 <model>/runs/<run>/rank_<R>.jsonl  logs of a run that `ResponseCache.create` made
                    rank_<R>.done   this rank has finished
-                   .ready          all ranks have
-                   .merged         sizes up to which cache.jsonl has the logs
+                   .ready          all ranks have finished
+                   .merged         sizes up to which the logs are in cache.jsonl
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ RUN_IDS = ("LMMS_CACHE_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 
 
 def run_id(world_size: int) -> str:
-    """Name of this run, the same in all of its ranks.
+    """Name of this run, the same in all its ranks.
 
-    Taken from the environment: the first of `RUN_IDS`; several ranks without one are named after their master. A single
-    process without one gets a random name.
+    It is the first of `RUN_IDS` in the environment. Without one, several ranks are named after their master, and a
+    single process gets a random name.
     """
     name = next(filter(None, map(os.environ.get, RUN_IDS)), None)
     if name is None and world_size == 1:
@@ -43,7 +43,7 @@ def run_id(world_size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CacheRun:
-    """Folder of one run of one or several ranks, and of the marks in it."""
+    """Folder of one run of one or several ranks, with its marks."""
 
     path: Path
 
@@ -51,21 +51,21 @@ class CacheRun:
         return self.path / f"rank_{rank}{SUFFIX}"
 
     def begin(self, rank: int) -> None:
-        """Notes that a rank works on the run, also on one that had ended. Raises OSError."""
+        """Marks a rank as working on the run, even if the run had ended. Raises OSError."""
         for mark in (self._done(rank), self.path / ".ready"):
             mark.unlink(missing_ok=True)
         now = time.time_ns()
-        os.utime(self.path.parent, ns=(now, now))  # readers look again where something changed
+        os.utime(self.path.parent, ns=(now, now))  # readers look again after a change
 
     def finish(self, rank: int) -> None:
-        """Notes that a rank has written everything. Raises OSError."""
+        """Marks a rank as finished. Raises OSError."""
         replace_file(self._done(rank), [b"%f\n" % time.time()])
 
     def _done(self, rank: int) -> Path:
         return self.path / f"rank_{rank}.done"
 
     def await_ranks(self, world_size: int, seconds: float) -> list[int]:
-        """Waits until all ranks have finished, and marks the run as ready. Returns the ranks that are late."""
+        """Waits until all ranks have finished, and marks the run as ready. Returns the ranks that have not finished."""
         until = time.monotonic() + seconds
         while late := [rank for rank in range(world_size) if not self._done(rank).exists()]:
             if time.monotonic() >= until:
@@ -75,13 +75,13 @@ class CacheRun:
         return []
 
     def unmerged(self) -> list[Path]:
-        """Logs with answers that the merged log may lack, and those that may get some."""
+        """Logs with answers that the merged log may lack, or that may still get some."""
         known = self._merged()
         logs = sorted(self.path.glob(f"*{SUFFIX}"))
         return [path for path in logs if path.stat().st_size != known.get(path.name)]
 
     def note_merged(self, sizes: dict[str, int]) -> None:
-        """Notes that the merged log has these logs up to these sizes. Raises OSError."""
+        """Records that the merged log has these logs up to these sizes. Raises OSError."""
         replace_file(self.path / MERGED, [json.dumps(self._merged() | sizes).encode()], durable=True)
 
     def _merged(self) -> dict[str, int]:
@@ -97,7 +97,7 @@ def is_merged(log: Path) -> bool:
 
 
 class ModelFolder:
-    """Folder of one model. Files that change what is read are noticed by the times of their folders."""
+    """Folder of one model. Changes of its set of logs are detected by the times of folders."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,11 +117,11 @@ class ModelFolder:
         return []
 
     def logs(self) -> list[Path]:
-        """Logs that have all answers of the model: those of merged runs are left out."""
+        """Logs that have all answers of the model, without those of merged runs."""
         if not self._times or any(_changed(path) != time for path, time in self._times.items()):
             times = {path: _changed(path) for path in (self.path, self.path / RUNS)}
             logs: list[Path] = []
-            for run in self.runs():  # before the folder itself: what they were merged into is there then
+            for run in self.runs():  # before the folder itself, so that the log into which they were merged exists then
                 changed = _changed(run.path)
                 with suppress(OSError):
                     if found := run.unmerged():

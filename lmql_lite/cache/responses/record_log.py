@@ -1,10 +1,10 @@
-"""A log of records for people and programs: one JSON object a line, the last field its checksum.
+"""Log of records for people and programs: one JSON object per line, whose last field is a checksum.
 
-The log is the truth of a response cache. Only the holder of its lock writes, at the end, one write and one sync for a
-group of lines. A line that is torn or damaged stays where it is and is stepped over.
+The log is the authoritative data of a response cache. Only the holder of its lock writes, at the end, with one write
+and one sync for a group of lines. Incomplete or damaged lines are skipped and left in place.
 
-Every record has a `kind`, the `schema` of its fields and the `model_hash` of its model: `cache` opens a log, `response`
-is an answer of a model, `attempt` a row of a data-set run. Readers step over kinds that they do not know.
+Every record has a `kind`, the `schema` of its fields and the `model_hash` of its model. `cache` opens a log, `response`
+is an answer of a model, `attempt` a row of a data-set run. Readers skip unknown kinds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIRST = b'{"kind":"'
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a log. `record` is None where it is damaged; `end` is the offset of the next line."""
+    """One line of a log. `record` is None if the line is damaged; `end` is the offset of the next line."""
 
     data: bytes
     record: dict[str, Any] | None
@@ -51,7 +51,7 @@ def sealed(body: str) -> bytes:
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """Line of a record. Text that UTF-8 cannot spell is escaped."""
+    """Line of a record. Text that UTF-8 cannot encode is escaped."""
     fields = {"kind": record["kind"]} | {name: value for name, value in record.items() if name != "crc32"}
     try:
         return sealed(json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1])
@@ -60,15 +60,15 @@ def line_of(record: Mapping[str, Any]) -> bytes:
 
 
 def opening(fingerprint: str, model_hash: str) -> bytes:
-    """First line of a log. Its bytes tell two logs of the same name apart."""
+    """First line of a log, whose bytes distinguish it from other logs of the same name."""
     return line_of({"kind": "cache", "schema": SCHEMA, "model_hash": model_hash, "model_fingerprint": fingerprint,
                     "log_id": os.urandom(8).hex(), "created_at": time.time()})  # fmt: skip
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[LogLine]:
-    """Whole lines from an offset on. What a write left without an end is not among them.
+    """Complete lines from an offset on, without an incomplete one at the end.
 
-    Raises CacheError for a record of a newer schema, and OSError where the file cannot be read.
+    Raises CacheError for a record of a newer schema, and OSError if the file cannot be read.
     """
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
@@ -84,7 +84,7 @@ def read_lines(path: Path, start: int = 0) -> Iterator[LogLine]:
 
 
 def _records(data: bytes, end: int, path: Path) -> Iterator[LogLine]:
-    """The record of a line; of a damaged line those that are whole: a flipped line end joins two of them."""
+    """The record of a line. A damaged line may contain several complete records, joined by a damaged line end."""
     if not data.strip():
         return
     if (record := _checked(data, path)) is not None:
@@ -116,7 +116,7 @@ def _checked(data: bytes, path: Path) -> dict[str, Any] | None:
 
 
 def identity(path: Path) -> str:
-    """Digest of a log's first line, empty where it has none: another log of this name has another one."""
+    """Digest of a log's first line, "" without one. It differs between logs of the same name."""
     try:
         with open(path, "rb") as file:
             first = file.readline(1 << 16)
@@ -126,9 +126,9 @@ def identity(path: Path) -> str:
 
 
 class RecordLog:
-    """The writer of a log, and the holder of its lock.
+    """Writer of a log, which holds its lock.
 
-    Raises OSError where the file cannot be made, and BlockingIOError where another process writes it.
+    Raises OSError if the file cannot be created, and BlockingIOError if another process writes it.
     """
 
     def __init__(self, path: Path, first_line: bytes) -> None:
@@ -147,7 +147,7 @@ class RecordLog:
             raise
 
     def _mend(self) -> None:
-        """Ends a torn line, so that the next one stands alone."""
+        """Ends an incomplete line, so that the next line is separate."""
         if self.end:
             self._file.seek(self.end - 1)
             self._is_torn = self._file.read(1) != b"\n"
@@ -155,14 +155,14 @@ class RecordLog:
             self._is_torn = False
 
     def is_current(self) -> bool:
-        """True if the path still names the file that is written."""
+        """True if the path still names the open file."""
         try:
             return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         except FileNotFoundError:
             return False
 
     def append(self, lines: list[bytes]) -> None:
-        """Writes lines and waits until the disk has them, all or none. Raises OSError."""
+        """Writes all lines or none, and waits until the disk has them. Raises OSError."""
         if not self.is_current():
             raise FileNotFoundError(f"{self.path} was removed or replaced")
         rest = memoryview(b"".join([b"\n" if self._is_torn else self._first_line, *lines]))
@@ -182,12 +182,12 @@ class RecordLog:
             sync_folder(self.path.parent)
 
     def close(self) -> None:
-        """Ends writing. The lock ends with the file: in a forked child the parent keeps it."""
+        """Closes the file, which releases the lock. After a fork, the parent keeps the lock."""
         self._file.close()
 
 
 def rewrite(path: Path, lines: Iterator[bytes]) -> int:
-    """Puts lines in the place of a log; a crash leaves the old one. Returns the number of bytes."""
+    """Replaces a log by other lines; a crash leaves the old log. Returns the number of bytes."""
     size = replace_file(path, lines, durable=True)
     os.chmod(path, 0o600)
     return size

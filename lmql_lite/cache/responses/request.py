@@ -1,4 +1,4 @@
-"""Requests to any model, its answers, and the rules which of them may be kept."""
+"""Requests to any model, its answers, and the rules for which answers may be kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOGLIKELIHOOD = "loglikelihood"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question to a model: the arguments of its method `request_type`, and the place in a data set.
+    """One question to a model: the arguments of its method `request_type`, and its place in a data set.
 
     The first dict among `arguments` holds the generation options. `metadata` may name `task`, `doc_id` and `repeats`.
 
@@ -55,7 +55,7 @@ class AnyRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer of a model that says more than its text. A hit has all of it.
+    """Answer of a model with more than its text. A hit returns all fields.
 
     >>> lq.Reply("no").finish_reason is None
     True
@@ -80,9 +80,9 @@ def type_of(request: AnyRequest) -> str:
 
 
 def is_deterministic(request_type: str, options: Mapping[str, Any] | None, default_temperature: float = 0.0) -> bool:
-    """True if the same request gives the same answer. A value that cannot be read counts as sampling.
+    """True if equal requests give equal answers. An unreadable value counts as sampling.
 
-    `default_temperature` is that of the model where a request names none.
+    `default_temperature` is that of the model for requests that name none.
     """
     if request_type == LOGLIKELIHOOD:
         return True
@@ -99,7 +99,7 @@ def is_deterministic(request_type: str, options: Mapping[str, Any] | None, defau
 
 
 def _number(value: Any) -> float:
-    """The number that a value is or spells; NaN if it is none, so that every comparison fails."""
+    """The value as a number; NaN if it is not one, so that every comparison fails."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -116,9 +116,9 @@ def _is_no(value: Any) -> bool:
 
 
 def rejection(request_type: str, answer: Any, minus_infinity: bool = False) -> str | None:
-    """Reason why an answer must not be served again, or None if it may be.
+    """Reason why an answer must not be served again; None if it may be.
 
-    `minus_infinity` admits a log-likelihood of minus infinity.
+    `minus_infinity` accepts a log-likelihood of minus infinity.
     """
     if answer is None:
         return "the answer is None"

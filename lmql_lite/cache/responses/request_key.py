@@ -1,4 +1,4 @@
-"""Keys of requests: SHA-256 over everything that an answer depends on, and the key of lmms-eval's cache beside it."""
+"""Keys of requests: SHA-256 over everything that an answer depends on. Also the keys of lmms-eval's cache."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SEED_OPTIONS = (
     "temperature", "top_p", "top_k", "max_new_tokens", "max_gen_toks", "do_sample", "num_beams", "until",
     "repetition_penalty", "n", "best_of", "num_return_sequences",
 )  # fmt: skip
-"""Options that count in a key of lmms-eval."""
+"""Options that are part of a key of lmms-eval."""
 TRANSPORT = frozenset(
     ("batch_size", "cache", "concurrency", "extra_headers", "headers", "max_retries", "num_concurrent", "num_retries",
      "request_timeout", "retries", "stream", "timeout", "user", "verbose")
 )  # fmt: skip
-"""Options that never change an answer. Every other one counts, credentials excepted."""
+"""Options that never change an answer. Every other one is part of a key, except credentials."""
 ALIASES = {
     "max_tokens": ("max_tokens", "max_new_tokens", "max_gen_toks", "max_completion_tokens"),
     "stop": ("stop", "until", "stop_sequences"),
 }
 REMEMBERED = 64
-"""Option dicts whose canonical form is remembered: those of a task are one object."""
+"""Number of option dicts whose canonical form is remembered. Requests of a task share one dict."""
 KeyRule = Literal["full", "seed"]
 
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
@@ -40,11 +40,11 @@ _PAIR = re.compile(r"([\w-]+)=[^,|&\"\s]*")
 
 
 class Unkeyable(ValueError):
-    """A request holds a value that no key can stand for. The sentence names it."""
+    """A request holds a value that cannot be part of a key. The sentence names the value."""
 
 
 def canonical(value: Any) -> Any:
-    """JSON data, equal for values that mean the same: `0.0` and `0`, a tuple and a list. Raises Unkeyable."""
+    """JSON data, equal for equivalent values: `0.0` and `0`, a tuple and a list. Raises Unkeyable."""
     kind = type(value)
     if value is None or kind is str or kind is bool or kind is int:
         return value
@@ -69,18 +69,18 @@ def canonical(value: Any) -> Any:
 
 
 def canonical_options(options: Mapping[str, Any]) -> str:
-    """Canonical JSON text of the options that may change an answer, aliases folded. Raises Unkeyable."""
+    """Canonical JSON text of the options that may change an answer, with aliases unified. Raises Unkeyable."""
     found = {name: canonical(value) for name, value in options.items() if name not in TRANSPORT and not is_secret(name)}
     for name, aliases in ALIASES.items():
         used = [alias for alias in aliases if alias in found]
-        if len(used) == 1:  # two of them may contradict each other: then each keeps its own name
+        if len(used) == 1:  # several aliases may contradict each other, so each then keeps its name
             value = found.pop(used[0])
             found[name] = [value] if name == "stop" and isinstance(value, str) else value
     return _compact(found)
 
 
 def content_of(arguments: Sequence[Any], options: Mapping[str, Any]) -> str:
-    """Canonical JSON text of everything that a request shows the model, options left out. Raises Unkeyable."""
+    """Canonical JSON text of everything that a request shows the model, without options. Raises Unkeyable."""
     parts = []
     for each in arguments:
         if type(each) is str:
@@ -110,7 +110,7 @@ def seed_key(
     eval_version: str = "",
     version: int = 1,
 ) -> str:
-    """Cache key of lmms-eval, byte for byte. Its version 1 has neither the model nor the prompt of a generation.
+    """Cache key of lmms-eval, byte for byte. Its version 1 includes neither the model nor the prompt of a generation.
 
     seed_key("generate_until", "mme", 3, 0, {"temperature": 0.0, "until": ["\\n"]})
     """
@@ -122,7 +122,7 @@ def seed_key(
 
 
 def seed_options(options: Mapping[str, Any] | None) -> str:
-    """Canonical JSON text of the twelve options that lmms-eval counts. Raises Unkeyable."""
+    """Canonical JSON text of the twelve options in keys of lmms-eval. Raises Unkeyable."""
     found = {}
     for name, value in (options or {}).items():
         if name in SEED_OPTIONS:
@@ -160,7 +160,7 @@ def fingerprint_model(model: str, model_args: str | Mapping[str, Any] | None = N
 
 
 def without_user(text: str) -> str:
-    """Text without the user and password of any address in it, and without `api_key=...` and the like."""
+    """Text without the user and password of URLs, and without `api_key=...` and the like."""
     return _PAIR.sub(lambda pair: "" if is_secret(pair[1]) else pair[0], _USER.sub("", text))
 
 
@@ -170,7 +170,7 @@ def model_hash(fingerprint: str) -> str:
 
 
 def fingerprint_task(config: Mapping[str, Any] | None) -> str:
-    """First 16 digits of the SHA-256 of a task's configuration; addresses of functions are left out. Empty for none."""
+    """First 16 digits of the SHA-256 of a task's configuration, without addresses of functions; "" for None."""
     if not config:
         return ""
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", _compact(_described(config)))
@@ -178,7 +178,7 @@ def fingerprint_task(config: Mapping[str, Any] | None) -> str:
 
 
 def _described(value: Any) -> Any:
-    """JSON data; what has no such form is its repr."""
+    """A value as JSON data, with the repr of values that JSON lacks."""
     if isinstance(value, Mapping):
         return {str(name): _described(each) for name, each in value.items()}
     if isinstance(value, Set):
@@ -202,13 +202,13 @@ def _parsed(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KeyedOptions:
-    """Options of a request in canonical form. `problem` says why there is none."""
+    """Options of a request in canonical form. `problem` is the reason why there is none."""
 
     text: str
     is_deterministic: bool
     problem: str = ""
     shared: dict[str, str] = field(default_factory=dict)
-    """By task, the fields of a key that all requests with these options share."""
+    """Fields of a key that all requests with these options share, by task."""
 
 
 class Keyed(NamedTuple):
@@ -216,7 +216,7 @@ class Keyed(NamedTuple):
 
     key: str
     content: str
-    """Short digest of what the request shows the model, for people."""
+    """Short digest, for people, of the text that the request shows the model."""
     options: KeyedOptions
     problem: str = ""
 
@@ -237,7 +237,7 @@ class KeyMaker:
         return self._tasks.get(task_name, "")
 
     def key(self, request_type: str, request: AnyRequest) -> Keyed:
-        """Key of a request, and what it was made of."""
+        """Key of a request, with its parts."""
         given = generation_options(request)
         known = self._options.get((request_type, id(given)))
         if known is not None and known[0] is given and known[1] == given:
@@ -262,7 +262,7 @@ class KeyMaker:
         return Keyed(hashlib.sha256(payload + shown + b"]}").hexdigest(), f"{crc32(shown):08x}", options)
 
     def _canonical(self, request_type: str, given: Mapping[str, Any]) -> KeyedOptions:
-        """Canonical options, remembered for the dict that holds them."""
+        """Canonical options, remembered by the dict that holds them."""
         deterministic = is_deterministic(request_type, given, self._default_temperature)
         try:
             options = KeyedOptions(seed_options(given) if self._is_seed else canonical_options(given), deterministic)

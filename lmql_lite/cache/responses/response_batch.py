@@ -19,12 +19,12 @@ from lmql_lite.cache.responses.response_store import Write
 from lmql_lite.store.single_flight import SingleFlight
 
 REMEMBERED = 256
-"""Tasks whose part of a line is remembered."""
+"""Number of tasks whose part of a line is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheHit:
-    """A kept answer, and the unix time at which the model gave it."""
+    """A cached answer, and its Unix time."""
 
     response: Any
     created_at: float
@@ -32,36 +32,36 @@ class CacheHit:
 
 @dataclass(slots=True)
 class Asked:
-    """A request that goes to the model."""
+    """A request to send to the model."""
 
     index: int
     request: AnyRequest
     keyed: Keyed
     replaces: bool = False
     leads: bool = False
-    """Other calls wait for this one's answer."""
+    """True if other calls may wait for this answer."""
     answer: tuple[Any] | None = None
-    """The answer, once there is one: it may be None."""
+    """The answer in a tuple, because an answer may be None; None before it arrives."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """One call of `execute` under way."""
+    """One active call of `execute`."""
 
     request_type: str
     requests: list[AnyRequest]
     results: list[Any]
     asked: list[Asked] = field(default_factory=list)
     copies: dict[str, list[int]] = field(default_factory=dict)
-    """Further requests of a key that is asked for."""
+    """Indices of further requests with the key of a sent one."""
     elsewhere: list[tuple[int, Future[Any]]] = field(default_factory=list)
-    """Requests whose answer another call is waiting for."""
+    """Requests that another call has sent, with the future of the answer."""
     answered: int = 0
     writes: list[Write] = field(default_factory=list)
     groups: list[WriteGroup[Write]] = field(default_factory=list)
 
     def note(self, asked: Asked, answer: Any) -> None:
-        """The answer of a request, and of those with the same key."""
+        """Stores the answer for a request and for those with the same key."""
         asked.answer = (answer,)
         for index in (asked.index, *self.copies.pop(asked.keyed.key, ())):
             self.results[index] = answer
@@ -71,7 +71,7 @@ class Batch:
             self.results[place] = answer
 
     def unanswered(self) -> list[int]:
-        """Takes the answers that other calls got. The requests of those that got none."""
+        """Stores the answers of other calls. Returns the requests that those calls left unanswered."""
         for index, future in self.elsewhere:
             if not future.cancelled():
                 self.results[index] = future.result()
@@ -84,14 +84,14 @@ class Batch:
 
 
 class RecordMaker:
-    """Records of one model's answers. Lines of one task share most of their text, which is made once."""
+    """Maker of records of one model's answers. Lines of one task share most of their text, which is made once."""
 
     def __init__(self, keys: KeyMaker, model_hash: str) -> None:
         self._keys, self._model_hash = keys, model_hash
         self._middles: dict[tuple[str, str, str], str] = {}
 
     def write(self, request_type: str, asked: Asked, text: str, problem: str, created_at: float) -> Write:
-        """Line and row of an answer, given as JSON text. Only without a problem it gets a key, and may be served."""
+        """Line and row of an answer, given as JSON text. With a problem it gets no key, and is not served."""
         key = "" if problem else asked.keyed.key
         task = str(asked.request.task_name)
         doc_id, idx = asked.request.doc_id, asked.request.idx
@@ -127,7 +127,7 @@ class RecordMaker:
         return middle
 
     def record(self, request_type: str, asked: Asked) -> dict[str, Any]:
-        """Fields of a record, the answer left out. A document without a JSON form is its type's name."""
+        """Fields of a record without the answer. A document that JSON lacks is replaced by the name of its type."""
         task, doc_id, idx = str(asked.request.task_name), asked.request.doc_id, asked.request.idx
         try:
             doc_id, idx = canonical(doc_id), canonical(idx)
@@ -140,29 +140,30 @@ class RecordMaker:
 
 
 class InFlight:
-    """Keys that the calls of this process are asking for: one call asks the model, the others wait for its answer."""
+    """Keys that calls of this process are asking for. One call asks the model, the others wait for its answer."""
 
     def __init__(self) -> None:
         self._flights = SingleFlight[Any]()
         self._led: dict[str, int] = {}
         self.settled = 0
-        """Number of keys that are not asked for any more."""
+        """Number of keys whose request has ended."""
 
     def join(self, batch: Batch, missing: dict[str, Asked], *, is_sync: bool) -> int:
-        """Divides missing answers into those that the batch asks for, whose number is returned, and those of others."""
+        """Assigns missing answers to this batch or to other calls that ask for them. Returns the number of the
+        batch's."""
         me, before = threading.get_ident(), len(batch.asked)
         for key, each in missing.items():
             if (future := self._flights.join(key)) is None:
                 self._led[key] = me
                 each.leads = True
-            elif not (is_sync and self._led.get(key) == me):  # this very thread works on it: do not wait for oneself
+            elif not (is_sync and self._led.get(key) == me):  # this thread asks already, and must not wait for itself
                 batch.elsewhere += [(index, future) for index in (each.index, *batch.copies.pop(key, ()))]
                 continue
             batch.asked.append(each)
         return len(batch.asked) - before
 
     def leave(self, asked: Asked) -> None:
-        """Passes an answer, or that there is none, to the calls that wait for it."""
+        """Passes an answer, or its absence, to the calls that wait for it."""
         if asked.leads:
             asked.leads = False
             self.settled += 1

@@ -1,4 +1,4 @@
-"""`ResponseCache`: answers of any model under exact keys, kept over runs, processes and crashes."""
+"""`ResponseCache`: answers of any model under exact keys, which survive runs, processes and crashes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ GROUPS_AHEAD = 16
 class ResponseCache:
     """Cache of one rank's answers from one model: `db_path` is the index, `audit_path` the log.
 
-    `open` names the files itself and reads those of all ranks. `keys="seed"` makes the keys of lmms-eval, which leave
-    out the prompt, so that an imported cache of it is used. Safe for threads, event loops and forked processes.
-    Raises CacheError for files of a newer version, and for a log that another process writes.
+    `open` names the files itself and reads those of all ranks. `keys="seed"` makes the keys of lmms-eval, which do not
+    include the prompt, for use with an imported cache. Safe for threads, event loops and forked processes. Raises
+    CacheError for files of a newer version, and for a log that another process writes.
 
     >>> class Shout:
     ...     def generate_until(self, requests):
@@ -102,7 +102,7 @@ class ResponseCache:
     ) -> ResponseCache:
         """Cache of a model under a folder: `root/<model_hash>/rank<R>.jsonl` and `.db`.
 
-        Answers of all ranks are served, whatever their number was. A second process of one rank writes its own files.
+        Answers of all ranks are served, of any number of ranks. A second process of one rank writes its own files.
         """
         fingerprint = fingerprint_model(model, model_args)
         folder = Path(os.path.realpath(root)) / model_hash(fingerprint)
@@ -124,11 +124,11 @@ class ResponseCache:
     ) -> ResponseCache:
         """Cache of one rank of a run, which `finalize` ends: `root/<model_hash>/runs/<run>/rank_<R>.jsonl` and `.db`.
 
-        The run is named by LMMS_CACHE_RUN_ID, SLURM_JOB_ID or TORCHELASTIC_RUN_ID; else several ranks by MASTER_ADDR,
-        MASTER_PORT and their number, and a single one at random. Answers of all runs are served.
+        The run is named by LMMS_CACHE_RUN_ID, SLURM_JOB_ID or TORCHELASTIC_RUN_ID. Otherwise several ranks are named by
+        MASTER_ADDR, MASTER_PORT and their number, and a single rank at random. Answers of all runs are served.
         """
         if not 0 <= rank < world_size:
-            raise InputError(f"rank={rank} is none of {world_size}", hint="ranks are counted from 0")
+            raise InputError(f"rank={rank} is not a rank of {world_size}", hint="count ranks from 0")
         fingerprint = fingerprint_model(model, model_args)
         folder = ModelFolder(Path(os.path.realpath(root)) / model_hash(fingerprint))
         run = folder.run(run_id(world_size))
@@ -136,19 +136,19 @@ class ResponseCache:
                     task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder.path)  # fmt: skip
         cache._run = run, rank, world_size
         if cache._place.is_writable:
-            with suppress(OSError):  # a folder that cannot be written: there was a warning
+            with suppress(OSError):  # the folder cannot be written, which gave a warning already
                 run.begin(rank)
         return cache
 
     def finalize(self, success: bool = True, *, seconds: float = 60.0) -> MergeReport | None:
-        """Closes the cache of a rank that `create` made. Rank 0 then merges the run into `cache.jsonl` and `cache.db`.
+        """Closes a rank's cache from `create`. Rank 0 then merges the run into `cache.jsonl` and `cache.db`.
 
-        Rank 0 waits until all ranks have finalized, at most `seconds`, and merges runs as well that were killed. Other
-        ranks return at once. With `success=False` nothing is merged: the answers are served from where they are, and
-        the next run that succeeds merges them. May be called again. Returns what was merged of this run.
+        Rank 0 waits at most `seconds` until all ranks have finalized, and also merges runs that were killed. Other
+        ranks return at once. With `success=False` nothing is merged: the answers are served from their logs, and the
+        next successful run merges them. May be called again. Returns the report of this run's merge.
         """
         if self._run is None:
-            raise InputError("finalize ends a run, and this cache has none", hint="use ResponseCache.create")
+            raise InputError("finalize() ends a run, but this cache has none", hint="use ResponseCache.create")
         self.close()
         try:
             return end_run(*self._run, seconds) if success and self._place.is_writable else None
@@ -162,8 +162,8 @@ class ResponseCache:
         """One answer for each request, in order: from the cache, else from the model's method `request_type`.
 
         The method gets a list of requests, all at once or `batch_size` at a time, and returns their answers as a list
-        or as an iterator; what an iterator gives is kept as it comes. Raises what the model raises; answers that it
-        gave before are kept. Raises ModelError where it gives too few answers or too many.
+        or an iterator. Answers from an iterator are kept as they arrive. Exceptions of the model pass through, and
+        earlier answers are kept. Raises ModelError for too few or too many answers.
         """
         method = method_of(model, request_type)
         batch = self._begin(request_type, requests, is_sync=True)
@@ -186,7 +186,7 @@ class ResponseCache:
     async def aexecute(
         self, model: Any, request_type: str, requests: Iterable[AnyRequest], *, batch_size: int | None = None
     ) -> list[Any]:
-        """`execute` for event loops. The method may be async, or give an async iterator; others run in a thread."""
+        """`execute` for event loops. The method may be async or return an async iterator; others run in a thread."""
         method = method_of(model, request_type)
         batch = self._begin(request_type, requests, is_sync=False)
         failed: BaseException | None = None
@@ -218,13 +218,13 @@ class ResponseCache:
         return batch.results
 
     def lookup(self, request: AnyRequest, request_type: str | None = None) -> CacheHit | None:
-        """The kept answer to a request; None where there is none."""
+        """The cached answer to a request; None for a miss."""
         key = self._keys.key(request_type or type_of(request), request).key
         hit = self._found([key])[0].get(key) if key else None
         return hit and CacheHit(*hit)
 
     def store(self, request: AnyRequest, response: Any, request_type: str | None = None) -> bool:
-        """Keeps an answer. False where it must not be kept, or cannot."""
+        """Stores an answer. False if it must not or cannot be kept."""
         batch = Batch(request_type or type_of(request), [request], [None])
         keyed = self._keys.key(batch.request_type, request)
         self._current()
@@ -237,17 +237,17 @@ class ResponseCache:
         return is_kept and failed is None
 
     def explain(self, request: AnyRequest, request_type: str | None = None) -> Explanation:
-        """Why a request is a hit or a miss: its key, the nearest answer in the log, and the fields that differ."""
+        """Explanation of a hit or a miss: the key, the nearest answer in the log, and the fields that differ."""
         kind = request_type or type_of(request)
         keyed = self._keys.key(kind, request)
-        problem = keyed.problem or ("" if keyed.key else "the model samples: its answers are logged and never served")
+        problem = keyed.problem or ("" if keyed.key else "the model samples: its answers are logged, not served")
         record = self._records.record(kind, Asked(0, request, keyed))
         return explain(
             record, self._place.root or self._place.log.parent, bool(keyed.key and self._found([keyed.key])[0]), problem
         )
 
     def _begin(self, request_type: str, requests: Iterable[AnyRequest], *, is_sync: bool) -> Batch:
-        """Fills in what is known; the rest is to be asked for, or awaited from another call."""
+        """Batch with the known answers; the others are to be asked for, or awaited from another call."""
         store = self._current()
         flushes = store.flushes if store is not None else 0
         listed = list(requests)
@@ -276,7 +276,7 @@ class ResponseCache:
         if missing:
             try:
                 counts["misses"] = self._flights.join(batch, missing, is_sync=is_sync)
-                if self._flights.settled != settled:  # what others asked for meanwhile is known now
+                if self._flights.settled != settled:  # answers to others' requests may be known now
                     self._fill(batch, counts, flushes)
             except BaseException:
                 self._leave(batch)
@@ -286,7 +286,7 @@ class ResponseCache:
         return batch
 
     def _found(self, keys: list[str], *, since: int | None = None) -> tuple[dict[str, tuple[Any, float]], set[str]]:
-        """Kept answers and their times by key, and the keys whose answer is too old."""
+        """Cached answers and their times by key, and the keys with expired answers."""
         store = self._current()
         if store is None or not keys or self.policy.mode == "refresh":
             return {}, set()
@@ -304,12 +304,12 @@ class ResponseCache:
                 continue
             try:
                 hits[key] = decoded(text), created_at
-            except ValueError:  # a kind of value that only a newer version knows: it is asked for again
+            except ValueError:  # a kind of value from a newer version, which is asked for again
                 stale.add(key)
         return hits, stale
 
     def _fill(self, batch: Batch, counts: dict[str, int], flushes: int) -> None:
-        """Looks up once more what is to be asked for."""
+        """Looks up the missing answers once more."""
         hits, _ = self._found([each.keyed.key for each in batch.asked if each.leads], since=flushes)
         for each in batch.asked:
             if each.leads and (hit := hits.get(each.keyed.key)) is not None:
@@ -319,7 +319,7 @@ class ResponseCache:
         batch.asked = [each for each in batch.asked if each.answer is None]
 
     def _take(self, batch: Batch, answer: Any, created_at: float) -> None:
-        """Notes the next answer of the model, and makes its line for the log."""
+        """Stores the next answer of the model in the batch, and makes its line for the log."""
         asked = batch.asked[batch.answered]
         batch.answered += 1
         batch.note(asked, answer)
@@ -336,7 +336,7 @@ class ResponseCache:
         batch.writes.append(self._records.write(batch.request_type, asked, text, problem, created_at))
 
     def _send(self, batch: Batch, *, is_due: bool, is_awaited: bool = False, soon: Soon | None = None) -> bool:
-        """Hands lines to the log: a group at a time, or all that are there if they are due. True if it did."""
+        """Passes lines to the log, in groups, or all of them if they are due. Returns True if it did."""
         if not batch.writes or self._store is None or not (is_due or len(batch.writes) >= LINES_PER_GROUP):
             return False
         writes, batch.writes = batch.writes, []
@@ -344,7 +344,7 @@ class ResponseCache:
         return True
 
     def _leave(self, batch: Batch) -> BaseException | None:
-        """Passes the answers to other calls that wait for them; the failure of a write, if there was one."""
+        """Passes the answers to other calls that wait for them. Returns the error of a write, if there was one."""
         for each in batch.asked:
             self._flights.leave(each)
         errors = [error for group in batch.groups if group.future.done() and (error := group.future.exception())]
@@ -353,7 +353,7 @@ class ResponseCache:
         return errors[0] if errors else None
 
     def _again(self, batch: Batch) -> list[int]:
-        """Requests whose answer another call was to get, and did not."""
+        """Requests that another call asked for and left unanswered."""
         again = batch.unanswered()
         self._count({"shared": len(batch.elsewhere) - len(again)})
         return again
@@ -364,7 +364,7 @@ class ResponseCache:
                 self._counts[name] += count
 
     def _current(self) -> ResponseStore | None:
-        """The store of this process: a forked child opens one of its own."""
+        """The store of this process. A forked child opens its own."""
         store = self._store
         if store is not None and store.pid != os.getpid():
             self._inherited.append(store)  # closing the parent's index here would disturb the parent
@@ -374,14 +374,14 @@ class ResponseCache:
             try:
                 self._store = store = ResponseStore(self._place, warn)
             except CacheError as error:
-                warn(f"{error.message}: a forked process keeps no answer")
+                warn(f"{error.message}: this forked process keeps no answers")
                 self._store = store = ResponseStore(
                     dataclasses.replace(self._place, is_writable=False), self._notices.note
                 )
         return store
 
     def get_stats(self) -> dict[str, Any]:
-        """Counts since the cache was opened, and `total_cached_entries`. Works after `close` as well."""
+        """Counts since the cache was opened, and `total_cached_entries`. Also works after `close`."""
         with self._lock:
             counts: dict[str, Any] = dict(self._counts)
         if (store := self._current()) is not None:
@@ -390,7 +390,7 @@ class ResponseCache:
         return counts | {"hit_rate": counts["hits"] / max(1, asked), "total_cached_entries": self._entries or 0}
 
     def close(self) -> None:
-        """Frees the files. May be called again."""
+        """Closes the files. May be called again."""
         if (store := self._current()) is not None:
             with suppress(CacheError, IndexDamaged):
                 self._entries = store.count()
@@ -414,7 +414,7 @@ class ResponseCache:
     ) -> MergeReport:
         """Joins shards of one model, named by index or log, into the shard `output_path`.
 
-        The answer of the shard named first counts; those of an output that is there come before all. Raises CacheError,
-        and writes nothing, for shards of several models, an output that is an input, and a conflict under `error`.
+        The answer of the first shard counts; an existing output comes before all shards. Raises CacheError, and writes
+        nothing, for shards of several models, an output that is an input, and a conflict under `error`.
         """
         return merge([Path(path) for path in shard_paths], Path(output_path), on_conflict)

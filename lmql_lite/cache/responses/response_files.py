@@ -1,4 +1,4 @@
-"""Response logs as files: what they hold, how they are made smaller and taken elsewhere, why a request is a miss."""
+"""Response logs as files: summary, pruning, export, and explanations of misses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lmql_lite.cache.responses.response_store import row_of
 from lmql_lite.errors import CacheError
 
 COMPARED = ("request_type", "task_name", "doc_id", "idx", "content_hash", "task_fingerprint", "model_hash")
-"""Fields in which two requests may differ, options left out."""
+"""Fields in which two requests may differ, without options."""
 
 
 @dataclass(slots=True)
 class LogSummary:
-    """Contents of one log in figures. `sampled` and `rejected` answers are only read by people; `damaged` counts lines
-    and rows. In the log of a data-set run, rows that ended are answers, and rows that failed are rejected."""
+    """Contents of one log in numbers. `sampled` and `rejected` answers are not served; `damaged` counts lines and rows.
+    In the log of a data-set run, finished rows count as answers and failed rows as rejected."""
 
     path: Path
     model: str = ""
@@ -40,7 +40,7 @@ class LogSummary:
     tasks: dict[str, int] = field(default_factory=dict)
 
     def add_attempt(self, record: Mapping[str, Any], keys: set[str]) -> None:
-        """A row of a data-set run. A later answer takes the place of an earlier one; an error does not."""
+        """Counts a row of a data-set run. A later answer replaces an earlier one; an error does not."""
         if record.get("error"):
             self.rejected += 1
             return
@@ -51,7 +51,7 @@ class LogSummary:
 
 
 def find_logs(path: Path) -> list[Path]:
-    """Logs under a folder, or the one that a log or an index names. Raises CacheError if there is none."""
+    """Logs under a folder, or the log at a path, which may be that of its index. Raises CacheError if there is none."""
     if path.is_dir():
         found = sorted(path.rglob(f"*{SUFFIX}"))
     else:
@@ -62,7 +62,7 @@ def find_logs(path: Path) -> list[Path]:
 
 
 def summary(path: Path) -> LogSummary:
-    """Contents of a log in figures. Raises CacheError for one of a newer version, or that cannot be read."""
+    """Contents of a log in numbers. Raises CacheError for a log of a newer version, or one that cannot be read."""
     found, keys = LogSummary(path), set[str]()
     with _readable(path):
         found.bytes = path.stat().st_size
@@ -93,7 +93,7 @@ def summary(path: Path) -> LogSummary:
 
 
 def damaged_rows(log: Path) -> int:
-    """Number of damaged rows in the index beside a log; it is 1 where the index cannot be read at all."""
+    """Number of damaged rows in the index beside a log; 1 if the whole index cannot be read."""
     index = log.with_suffix(".db")
     if not index.is_file():
         return 0
@@ -107,7 +107,7 @@ def damaged_rows(log: Path) -> int:
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of a log, damaged lines left out."""
+    """Records of a log, without damaged lines."""
     with _readable(path):
         yield from (line.record for line in read_lines(path) if line.record is not None)
 
@@ -122,7 +122,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(log: Path) -> Iterator[RecordLog]:
-    """The lock of a log, so that no cache writes it meanwhile. Raises CacheError where one does."""
+    """Holds the lock of a log, so that no cache writes it meanwhile. Raises CacheError if one does."""
     try:
         held = RecordLog(log, b"")
     except BlockingIOError:
@@ -134,9 +134,9 @@ def writing(log: Path) -> Iterator[RecordLog]:
 
 
 def prune(log: Path, keep: Callable[[dict[str, Any]], bool], max_bytes: int | None = None) -> int:
-    """Drops the records that `keep` refuses, then the oldest until a log has at most `max_bytes`. Returns their number.
+    """Drops the records that `keep` rejects, then the oldest until a log has at most `max_bytes`. Returns their number.
 
-    Damaged lines are dropped as well. Raises CacheError where a cache writes the log.
+    Damaged lines are dropped too. Raises CacheError if a cache writes the log.
     """
     with writing(log), _readable(log):
         model, model_hash, sizes, dropped = "", "", [], 0
@@ -171,14 +171,14 @@ def prune(log: Path, keep: Callable[[dict[str, Any]], bool], max_bytes: int | No
 
 
 def remove_index(log: Path) -> None:
-    """Removes the index beside a log; the next cache that is opened makes it anew."""
+    """Removes the index beside a log; the next cache that opens the log creates it again."""
     for suffix in (".db", ".db-wal", ".db-shm", ".db.damaged"):
         with suppress(OSError):
             log.with_suffix(suffix).unlink()
 
 
 def exported(log: Path) -> Iterator[dict[str, Any]]:
-    """Answers of a log that can be served, as plain records that lmms-eval and `lq responses import` read."""
+    """Servable answers of a log, as plain records that lmms-eval and `lq responses import` read."""
     for record in records(log):
         if row_of(record, record.get("model_hash", "")) is not None:
             yield {name: value for name, value in record.items() if name != "crc32"}
@@ -189,7 +189,7 @@ def exported(log: Path) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a request is a hit or a miss. `differences` has, by field, the request's value and that of `nearest`."""
+    """Explanation of a hit or a miss. `differences` has the values of the request and of `nearest`, by field."""
 
     key: str
     is_hit: bool
@@ -199,7 +199,7 @@ class Explanation:
 
 
 def explain(asked: Mapping[str, Any], folder: Path, is_hit: bool, problem: str) -> Explanation:
-    """Compares a request with the records of the logs in a folder; fewest differences are nearest."""
+    """Explanation of a request by the logs in a folder; the nearest record has the fewest differences."""
     if is_hit:
         return Explanation(asked["cache_key"], True, "the answer is in the cache")
     if problem:
@@ -213,7 +213,7 @@ def explain(asked: Mapping[str, Any], folder: Path, is_hit: bool, problem: str) 
                     nearest, differences, best = record, found, len(found)
     if nearest is None:
         return Explanation(asked["cache_key"], False, "the cache holds no answer of this model")
-    reason = f"no answer has this key; the nearest differs in {', '.join(differences) or 'nothing: it was dropped'}"
+    reason = f"no answer has this key; the nearest differs in {', '.join(differences) or 'nothing, but was dropped'}"
     return Explanation(asked["cache_key"], False, reason, nearest, differences)
 
 

@@ -1,4 +1,4 @@
-"""The SQLite index of response logs: answers by key. It can be lost at any time, since the logs have all of it."""
+"""SQLite index of response logs: answers by key. It may be lost at any time, since the logs have all data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NETWORK = frozenset(
     ("nfs", "nfs3", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "lustre", "ceph", "gpfs", "beegfs", "9p",
      "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "virtiofs", "fuse")
 )  # fmt: skip
-"""File systems on which SQLite's write-ahead log does not work, or may not."""
+"""File systems on which SQLite's write-ahead log may not work."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT);
@@ -40,11 +40,11 @@ _FIND_ONE = f"{_FIND} = ?"
 
 
 class IndexDamaged(Exception):
-    """The index cannot be used: it is to be made anew from the logs."""
+    """The index cannot be used, and must be rebuilt from the logs."""
 
 
 class Row(NamedTuple):
-    """One answer: the columns of the table, then whether it takes the place of an older one."""
+    """One answer: the columns of the table, and True if it replaces an older one."""
 
     cache_key: str
     request_type: str
@@ -59,12 +59,12 @@ class Row(NamedTuple):
 
 
 def checksum(key: str, response: str) -> int:
-    """Checksum of a row: SQLite itself does not notice a flipped bit in a text."""
+    """Checksum of a row, since SQLite does not detect a flipped bit in a text."""
     return crc32((key + response).encode())
 
 
 class ResponseIndex:
-    """Answers by key, and how far each log was read. One process has it open; its threads take turns.
+    """Answers by key, and the offset up to which each log was read. One process opens it; its threads take turns.
 
     `path` is None for an index in memory. Raises IndexDamaged, and CacheError for a file of a newer schema.
     """
@@ -89,7 +89,7 @@ class ResponseIndex:
             if version.isdecimal() and int(version) > schema:
                 raise CacheError(f"{self.path} was written by a newer version of lmql_lite", hint="update lmql_lite")
             if version != str(schema) or found.get("model_fingerprint_hash") != model_hash:
-                raise IndexDamaged("it is of another schema or model")
+                raise IndexDamaged("it has another schema or model")
         self._database.execute("PRAGMA journal_mode=WAL")
         for setting in ("synchronous=NORMAL", f"cache_size=-{CACHE_KIB}", f"wal_autocheckpoint={CHECKPOINT_PAGES}"):
             self._database.execute(f"PRAGMA {setting}")
@@ -106,7 +106,7 @@ class ResponseIndex:
             self._database.executemany("INSERT INTO meta VALUES (?, ?)", [(k, str(v)) for k, v in meta.items()])
 
     def find(self, keys: Sequence[str]) -> dict[str, tuple[str, float]]:
-        """Answer as JSON text, and its time, of each key that is there."""
+        """Answer as JSON text and its time, by key."""
         found: dict[str, tuple[str, float]] = {}
         try:
             for start in range(0, len(keys), KEYS_PER_QUERY):
@@ -121,9 +121,9 @@ class ResponseIndex:
         return found
 
     def add(self, rows: Iterable[Row], marks: dict[str, str]) -> None:
-        """Adds rows, and notes how far the logs were read, all or nothing. Raises sqlite3.Error."""
+        """Adds rows and the offsets up to which logs were read, all or nothing. Raises sqlite3.Error."""
         with self._database:
-            # neighbours in the tree of keys are written together
+            # sorted, so that neighbours in the tree of keys are written together
             self._database.executemany(_ADD, sorted(rows, key=itemgetter(0)))
             self._database.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", [(f"log:{name}", mark) for name, mark in marks.items()]
@@ -148,7 +148,7 @@ class ResponseIndex:
 
 
 def copy_index(source: Path, target: Path) -> None:
-    """Makes a new index from that of other logs, which then need not be read. Where it fails, there is no new index."""
+    """Creates an index from that of other logs, which then need not be read. After a failure there is no new index."""
     if target.exists() or not source.exists():
         return
     try:
@@ -163,7 +163,7 @@ def copy_index(source: Path, target: Path) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Renames a damaged index, so that a new one can be made; None where there is none, or it cannot be renamed."""
+    """Renames a damaged index, so that a new one can be created. None if there is none, or the rename fails."""
     for companion in ("-wal", "-shm"):
         with suppress(OSError):
             path.with_name(path.name + companion).unlink()
@@ -179,7 +179,7 @@ def aside_of(path: Path) -> Path:
 
 
 def index_place(folder: Path) -> Path | None:
-    """Folder for the index of logs in `folder`: itself where SQLite can work there, else one of the local cache."""
+    """Folder for the index of logs in `folder`: the same folder if SQLite works there, else one in the local cache."""
     if os.access(folder, os.W_OK) and not is_on_network(folder):
         return folder
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -192,7 +192,7 @@ def index_place(folder: Path) -> Path | None:
 
 
 def is_on_network(folder: Path, mounts: Path = Path("/proc/mounts")) -> bool:
-    """True if a folder is on a network file system, as far as the system's table of mounts says so."""
+    """True if a folder is on a network file system, according to the system's table of mounts."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Shards joined into one, and caches of lmms-eval taken over."""
+"""Merging of shards into one, and import of lmms-eval's caches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(slots=True)
 class MergeReport:
-    """Fate of the answers of all shards. A conflict is a key with two different answers."""
+    """Numbers of answers of all shards, by outcome. A conflict is a key with two different answers."""
 
     inserted: int = 0
     duplicates: int = 0
@@ -52,7 +52,7 @@ class _Winner:
     created_at: float
     digest: int
     replaces: bool = False
-    """The output has an older answer."""
+    """True if the output has an older answer."""
 
 
 def merge(shards: list[Path], output: Path, on_conflict: OnConflict) -> MergeReport:
@@ -71,7 +71,7 @@ def merge(shards: list[Path], output: Path, on_conflict: OnConflict) -> MergeRep
         if on_conflict == "error" and report.conflicts:
             raise CacheError(
                 f"the shards contradict each other in {report.conflicts:,} answers, so {output} was not written",
-                hint="--on-conflict first or newest decides",
+                hint="choose with --on-conflict first or --on-conflict newest",
             )
         kept = {(winner.shard, winner.number): winner.replaces for winner in winners.values()}
         new = _kept_lines(inputs, kept, first=0 if log is None else 1)
@@ -88,7 +88,7 @@ def merge(shards: list[Path], output: Path, on_conflict: OnConflict) -> MergeRep
 
 
 def _kept_lines(inputs: list[Path], kept: dict[tuple[int, int], bool], *, first: int) -> Iterator[bytes]:
-    """Lines of the winners, from the shard with the number `first` on."""
+    """Lines of the winning answers, from the shard with the number `first` on."""
     for shard, path in list(enumerate(inputs))[first:]:
         for number, record in enumerate(_records(path, MergeReport())):
             if (replaces := kept.get((shard, number))) is not None:
@@ -106,7 +106,7 @@ def _weigh(
     is_output: bool,
     on_conflict: OnConflict,
 ) -> None:
-    """Decides for each key of a shard whether its answer counts."""
+    """Chooses the answer that counts for each key of a shard."""
     for number, record in enumerate(_records(path, report)):
         ours = str(record.get("model_hash", ""))
         if model[1] and ours != model[1]:
@@ -125,14 +125,14 @@ def _weigh(
         is_conflict = known.shard != shard and known.digest != mine.digest
         report.duplicates += known.shard != shard
         report.conflicts += is_conflict
-        # an answer that was asked for anew counts, as it does for a cache that reads these logs
+        # a refreshed answer counts, as for a cache that reads these logs
         if mine.created_at > known.created_at and (row.replaces or (is_conflict and on_conflict == "newest")):
             mine.replaces = known.replaces or known.shard != shard
             winners[row.cache_key] = mine
 
 
 def _records(path: Path, report: MergeReport) -> Iterator[dict[str, Any]]:
-    """Records of a shard's log; of its index where it has no log."""
+    """Records of a shard's log, or of its index if it has no log."""
     log = path.with_suffix(SUFFIX)
     if log.is_file():
         for line in read_lines(log):
@@ -150,7 +150,7 @@ def _records(path: Path, report: MergeReport) -> Iterator[dict[str, Any]]:
 
 
 def _rows(index: Path) -> Iterator[dict[str, Any]]:
-    """Records made of an index: of a copy, since SQLite may write beside what it reads."""
+    """Records made from a copy of an index, since SQLite may write beside a file that it reads."""
     with tempfile.TemporaryDirectory() as folder:
         for suffix in ("", "-wal"):
             if (source := index.with_name(index.name + suffix)).is_file():
@@ -175,9 +175,9 @@ def _rows(index: Path) -> Iterator[dict[str, Any]]:
 
 
 def end_run(run: CacheRun, rank: int, world_size: int, seconds: float) -> MergeReport | None:
-    """Marks a rank as finished. Rank 0 merges the run when all ranks have; see `ResponseCache.finalize`.
+    """Marks a rank as finished. Rank 0 merges the run when all ranks have finished; see `ResponseCache.finalize`.
 
-    Runs that ended otherwise are merged as well. Raises CacheError where the run itself is not merged, and OSError.
+    Runs that were killed are merged too. Raises CacheError if the run itself is not merged, and OSError.
     """
     run.finish(rank)
     if rank:
@@ -186,7 +186,7 @@ def end_run(run: CacheRun, rank: int, world_size: int, seconds: float) -> MergeR
         raise CacheError(
             f"{run.path} is not merged, but its answers are served: rank {', '.join(map(str, late))} of {world_size}"
             f" did not finish within {seconds:g} s",
-            hint="finalize again, or leave it to the next run that succeeds",
+            hint="call finalize again, or let the next successful run merge it",
         )
     folder = ModelFolder(run.path.parents[1])
     with lock_file(run.path.parent / ".lock", seconds) as held:
@@ -195,13 +195,13 @@ def end_run(run: CacheRun, rank: int, world_size: int, seconds: float) -> MergeR
         report = _merge_logs(folder, run)
         for other in folder.runs():
             if other != run:
-                with suppress(CacheError):  # it goes on, or whoever opens a cache is warned of what is wrong with it
+                with suppress(CacheError):  # the run is still active, or the next cache to open it warns of the problem
                     _merge_logs(folder, other)
     return report
 
 
 def _merge_logs(folder: ModelFolder, run: CacheRun) -> MergeReport:
-    """Merges the logs of a run that nobody writes. The logs stay; their indexes are made anew when they are needed."""
+    """Merges the logs of an inactive run. The logs stay; their indexes are rebuilt when they are needed."""
     report, logs = MergeReport(), run.unmerged()
     with ExitStack() as locks:
         for log in logs:
@@ -216,17 +216,17 @@ def _merge_logs(folder: ModelFolder, run: CacheRun) -> MergeReport:
 
 
 def take_over(sources: list[Path], folder: Path, fingerprint: str) -> MergeReport:
-    """Imports logs and indexes of lmms-eval, or exported records, as answers of one model, into a log of their own.
+    """Imports logs and indexes of lmms-eval, or exported records, as answers of one model, into a separate log.
 
-    A log that exists is preferred to the index beside it. Lines need no checksum here. Raises CacheError, and writes
-    nothing, for a source that is missing, of a newer version, or in the folder itself.
+    A log is preferred to the index beside it. Lines need no checksum here. Raises CacheError, and writes nothing, for a
+    source that is missing, of a newer version, or in the folder itself.
     """
     report, ours = MergeReport(), model_hash(fingerprint)
     target = folder / ours / IMPORTED
     found: dict[str, bytes] = {}
     for path in _sources(sources):
         if os.path.realpath(path.parent) == os.path.realpath(target.parent):
-            raise CacheError(f"{path} is an input and lies where the import would be written", hint="import elsewhere")
+            raise CacheError(f"{path} is an input, but is in the output folder", hint="import into another folder")
         for record in _rows(path) if path.suffix != SUFFIX else _foreign(path, report):
             if record.get("kind", "response") != "response":
                 continue
@@ -277,7 +277,7 @@ def _foreign(path: Path, report: MergeReport) -> Iterator[dict[str, Any]]:
 
 
 def _adopted(record: dict[str, Any], model: str) -> dict[str, Any] | None:
-    """A foreign record as one of ours; None where its answer may not be served."""
+    """A foreign record in this package's form; None if its answer may not be served."""
     if not record.get("deterministic", True) or not _KEY.fullmatch(str(record.get("cache_key", ""))):
         return None
     missing: dict[str, Any] = {

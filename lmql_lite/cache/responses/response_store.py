@@ -1,6 +1,6 @@
-"""Files of a response cache: the log that it writes, the logs beside it, and the index over all of them.
+"""Files of a response cache: the log that it writes, the logs beside it, and the index of all of them.
 
-Blocking, safe for threads. A process that is forked opens a store of its own.
+Blocking, and safe for threads. A forked process opens its own store.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from lmql_lite.errors import CacheError
 ROWS_PER_TRANSACTION = 16_384
 BYTES_PER_TRANSACTION = 8 << 20
 WRITERS = 64
-"""Processes of one rank that may write at the same time, each a log of its own."""
+"""Maximum number of processes of one rank that write at the same time, each to its own log."""
 ROOM = 0.75
-"""Part of `max_bytes` that is left when a log is made smaller."""
+"""Share of `max_bytes` that a log has after it is made smaller."""
 
 
 Write = tuple[bytes, Row | None]
@@ -46,8 +46,8 @@ Write = tuple[bytes, Row | None]
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """Files of a store. Without `index` it stands beside the log. `root`, a folder, has all logs of the model: they are
-    read as well, and a second process of one rank writes a log of its own."""
+    """Files of a store. The default `index` is beside the log. `root` is a folder with all logs of the model, which are
+    read too; a second process of one rank then writes its own log."""
 
     log: Path
     index: Path | None
@@ -59,7 +59,7 @@ class StoreFiles:
 
 
 def row_of(record: dict[str, Any], model_hash: str) -> Row | None:
-    """The row of a record, if it is an answer of the model that may be served."""
+    """The row of a record; None unless it is a servable answer of the model."""
     if record.get("kind") != "response" or record.get("model_hash") != model_hash or not record.get("deterministic"):
         return None
     try:
@@ -78,9 +78,9 @@ def _compact(value: Any) -> str:
 
 
 class ResponseStore:
-    """Answers by key. What cannot be kept is said once to `warn`; it never raises for a broken disk.
+    """Answers by key. `warn` gets one sentence per failure; a broken disk never raises.
 
-    Raises CacheError for files of a newer schema, and where `place` allows no log but one that another process writes.
+    Raises CacheError for files of a newer schema, and if another process writes the only log that `place` allows.
     """
 
     def __init__(self, place: StoreFiles, warn: Callable[[str], None]) -> None:
@@ -90,13 +90,13 @@ class ResponseStore:
         self._recent: dict[str, Row] = {}
         self._recent_bytes = 0
         self.flushes = 0
-        """Number of times that recent rows went into the index."""
+        """Number of times that recent rows were moved into the index."""
         self._marks: dict[str, str] = {}
         self._sizes: dict[Path, tuple[int, int]] = {}
         self._folder = ModelFolder(place.root) if place.root is not None else None
         self._log = self._open_log()
         self._covered = 0
-        """Offset in the own log up to which the index and the recent rows have everything."""
+        """Offset in this store's log up to which the index and the recent rows are complete."""
         self._commits = GroupCommit(self._commit)
         try:
             self._index = self._open_index()
@@ -120,7 +120,7 @@ class ResponseStore:
         try:
             place.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            self._warn(f"{place.log.parent} cannot be made ({error.strerror}): no answer will be kept")
+            self._warn(f"{place.log.parent} cannot be created ({error.strerror}): no answers are kept")
             return None
         for path in self._candidates():
             first_line = opening(place.fingerprint, place.model_hash)
@@ -129,7 +129,7 @@ class ResponseStore:
             except BlockingIOError:
                 continue
             except OSError as error:
-                self._warn(f"{path} cannot be written ({error.strerror}): no answer will be kept")
+                self._warn(f"{path} cannot be written ({error.strerror}): no answers are kept")
                 return None
         raise CacheError(f"another process writes {place.log}", hint="give each process a rank of its own")
 
@@ -140,7 +140,7 @@ class ResponseStore:
             yield from (path.with_name(f"{path.stem}-{number}{SUFFIX}") for number in range(2, WRITERS + 1))
 
     def _open_index(self) -> ResponseIndex:
-        """The index of the log that is written; in memory where none is, or where no file can be made."""
+        """The index of this store's log; in memory if there is no log, or no file can be created."""
         place, path = self._place, None
         if self._log is not None:
             log = self._log.path
@@ -166,7 +166,7 @@ class ResponseStore:
     # -- reading
 
     def _logs(self) -> list[Path]:
-        """Logs to read, the own one first."""
+        """Logs to read, this store's own first."""
         own = self._log.path if self._log is not None else self._place.log
         others = self._folder.logs() if self._folder is not None else []
         return [own, *(path for path in others if path != own)]
@@ -186,7 +186,7 @@ class ResponseStore:
             return True
 
     def _follow(self) -> bool:
-        """Reads what the index lacks of the logs. True if there was something to read."""
+        """Reads new lines of the logs into the index. Returns True if there were any."""
         is_news = False
         for number, path in enumerate(self._logs()):
             own = self._log is not None and number == 0
@@ -206,7 +206,7 @@ class ResponseStore:
         return is_news
 
     def _read(self, path: Path, *, is_own: bool) -> None:
-        """Brings the rows of a log into the index, from where it was read last."""
+        """Adds new rows of a log to the index, from the offset of the last read on."""
         first, name = identity(path), self._name(path)
         known, _, offset = self._marks.get(name, "").partition(":")
         if known and known != first:
@@ -248,7 +248,7 @@ class ResponseStore:
             raise IndexDamaged(str(error)) from error
 
     def _rebuild(self, *, is_damaged: bool = True) -> None:
-        """Makes the index anew from the logs; in memory if the file cannot be. A damaged file is set aside."""
+        """Rebuilds the index from the logs, in memory if the file cannot be written. A damaged file is set aside."""
         path = self._index.path
         self._index.close()
         if path is not None and set_aside(path) is not None and not is_damaged:
@@ -263,12 +263,12 @@ class ResponseStore:
                 self._index.close()
             else:
                 return
-        raise CacheError(f"no index of {self._place.log} can be made", hint="is there room on the disk?")
+        raise CacheError(f"no index of {self._place.log} can be created", hint="check that the disk has room")
 
     def find(self, keys: Sequence[str], *, since: int | None = None) -> dict[str, tuple[str, float]]:
-        """Answer as JSON text, and its time, of each key that is known.
+        """Answer as JSON text and its time, by known key.
 
-        `since` is the number of `flushes` when the same keys were not found: only what is news is looked through.
+        `since` is the value of `flushes` at an earlier miss of the same keys, so that only newer rows are searched.
         """
         with self._lock:
             if since is not None and since == self.flushes:
@@ -295,7 +295,7 @@ class ResponseStore:
         return {row.cache_key: (row.response, row.created_at) for row in rows}
 
     def count(self) -> int:
-        """Number of answers that can be served."""
+        """Number of servable answers."""
         with self._lock:
             self._flush()
             try:
@@ -307,15 +307,15 @@ class ResponseStore:
     # -- writing
 
     def commit(self, writes: list[Write], *, in_place: bool, soon: Soon | None = None) -> WriteGroup[Write]:
-        """Hands writes over. Their group ends when the disk has them, with an OSError where they cannot be kept.
+        """Queues writes. Their group ends when the disk has them, or with an OSError if they cannot be kept.
 
-        `in_place` writes on this thread and returns when it is done.
+        `in_place` writes on this thread and returns after the write.
         """
         return self._commits.run(writes) if in_place else self._commits.submit(writes, soon)
 
     def _commit(self, group: list[Write]) -> None:
         if self._log is None:
-            raise OSError(f"{self._place.log} is not written")
+            raise OSError(f"{self._place.log} is not open for writing")
         self._log.append([line for line, _ in group])
         with self._lock:
             for _, row in group:
@@ -329,7 +329,7 @@ class ResponseStore:
                 self._shrink(int(self._place.max_bytes * ROOM))
 
     def _flush(self) -> None:
-        """Moves recent rows into the index. Where that fails, the index is made anew from the log, which has them."""
+        """Moves recent rows into the index. If that fails, the index is rebuilt from the log, which has them."""
         if not self._recent or self._log is None:
             return
         self.flushes += 1
@@ -344,7 +344,7 @@ class ResponseStore:
         self._recent, self._recent_bytes = {}, 0
 
     def _shrink(self, max_bytes: int) -> None:
-        """Drops the oldest lines of the own log, until it has at most so many bytes."""
+        """Drops the oldest lines of this store's log until it has at most `max_bytes`."""
         assert self._log is not None
         path = self._log.path
         first_line = opening(self._place.fingerprint, self._place.model_hash)
@@ -362,7 +362,7 @@ class ResponseStore:
         self._rebuild(is_damaged=False)
 
     def close(self) -> None:
-        """Writes what the index lacks, and frees the files. In a forked child the parent's index stays untouched."""
+        """Completes the index, and closes the files. A forked child does not touch the parent's index."""
         log = self._log
         if self.pid == os.getpid():
             self._commits.finish()

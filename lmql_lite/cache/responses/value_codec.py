@@ -1,4 +1,4 @@
-"""Answers as JSON and back, in value and type. What is no known type is refused, never written as its repr."""
+"""Lossless encoding of answers as JSON, in value and type. Unknown types are refused, never written as their repr."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from lmql_lite.cache.responses.request import Reply
 
 TAG = "$"
-"""Key that marks an object as a value that JSON has no form for."""
+"""Key that marks an object as a value that JSON lacks."""
 
 _MARK = f'"{TAG}"'
 _parse = json.JSONDecoder().decode
@@ -18,7 +18,7 @@ _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=F
 
 
 class UnknownType(TypeError):
-    """A value has no lossless form. The sentence names its type."""
+    """A value has no lossless encoding. The sentence names its type."""
 
 
 def encoded(value: Any) -> str:
@@ -29,7 +29,7 @@ def encoded(value: Any) -> str:
         text = _write(_plain(value, False))
         try:
             text.encode()
-        except UnicodeEncodeError:  # half of a character, which UTF-8 cannot spell
+        except UnicodeEncodeError:  # half of a character, which UTF-8 cannot encode
             text = json.dumps(_plain(value, True), separators=(",", ":"), allow_nan=False)
     except RecursionError:
         raise UnknownType("the answer is nested too deeply to be kept") from None
@@ -37,7 +37,7 @@ def encoded(value: Any) -> str:
 
 
 def decoded(text: str) -> Any:
-    """The answer of `encoded`. Raises ValueError for a text that `encoded` does not write."""
+    """The answer in a text of `encoded`. Raises ValueError for any other text."""
     if text[:1] == '"' == text[-1:] and "\\" not in text and len(text) > 1:
         return text[1:-1]
     value = _parse(text)

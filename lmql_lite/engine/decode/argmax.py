@@ -1,4 +1,4 @@
-"""argmax: one branch, in which each token is the most likely one that the condition allows."""
+"""argmax: one branch that takes the most likely token that the condition allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lmql_lite.engine import events
 from lmql_lite.engine.decode.decoding import Decoding
 
 AHEAD = 64
-"""Maximum number of known tokens before a watcher sees them: a millisecond or two."""
+"""Maximum number of known tokens taken before their events are emitted: a millisecond or two."""
 
 
 class OneBranch(Decoding):

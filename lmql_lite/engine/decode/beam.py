@@ -1,4 +1,4 @@
-"""beam: of all continuations of all branches the `n` most likely ones go on."""
+"""beam: keeps the `n` most likely continuations of all branches."""
 
 from __future__ import annotations
 

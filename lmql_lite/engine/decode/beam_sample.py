@@ -1,4 +1,4 @@
-"""beam_sample: beam, with continuations that are drawn."""
+"""beam_sample: beam with drawn continuations."""
 
 from __future__ import annotations
 

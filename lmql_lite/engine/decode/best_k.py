@@ -1,7 +1,7 @@
-"""best_k: of all open branches the `k` most likely ones go on, and the others wait for their turn.
+"""best_k: continues the `k` most likely branches, while the others wait.
 
-Where beam search forgets a branch that falls behind for a token, best_k may come back to it. `budget` bounds the tokens
-that are asked for so; after that the best `n` branches go on to their ends.
+Beam search drops a branch that falls behind; best_k may return to it. `budget` bounds the tokens generated this way.
+After that the best `n` branches continue to their ends.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from lmql_lite.engine.decode.contest import Beam, Continuation
 K = 2
 BUDGET = 256
 WAITING = 64
-"""Maximum number of branches that wait."""
+"""Maximum number of waiting branches."""
 
 
 class BestK(BeamSearch):
     _asked = 0
-    """Number of tokens that were asked for."""
+    """Number of tokens asked for so far."""
 
     @property
     def ways(self) -> int:
         return max(self.width, self._k)
 
     def moving(self) -> list[Beam]:
-        """The branch that leads moves in any case (S24)."""
+        """The `k` best branches; the branch that leads is always one of them (S24)."""
         if not self._searches:
             return self.live
         best = sorted(self.live, key=lambda beam: beam.order)[: self._k]

@@ -1,9 +1,9 @@
-"""Competing branches, round by round: each goes on to where the model is asked, all questions are asked at once, and
-the best ways go on (S24).
+"""Competing branches, round by round (S24). Each branch runs to its next question to the model, all questions are asked
+at once, and the best continuations are kept.
 
-One of them leads: it goes as the only branch would, whatever its score, so that the best result is never worse than
-that. The score of a branch is the sum of the raw log-probabilities of all tokens that the model was let choose, ends of
-holes and cut tokens included, and of tokens that conditions forced.
+One branch leads: it goes as an only branch would, whatever its score, so that the best result is never worse than that
+of argmax. The score of a branch is the sum of the raw log-probabilities of the tokens that the model chose, including
+ends of holes and cut tokens, and of the tokens that conditions forced.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lmql_lite.errors import ConstraintError
 class ForcedScore:
     """Sum of the log-probabilities of a branch's tokens that a condition forced or a query gave (S24).
 
-    A text that replaces a cut token is not in it: that token was chosen, and counts. `known` has log-probabilities by
-    the identity of steps, for the branch and all that come from it.
+    It leaves out text that replaces a cut token, because the cut token counts as chosen. `known` has log-probabilities
+    by the identity of steps, for the branch and all its forks.
     """
 
     def __init__(self, known: dict[int, tuple[Step, float]] | None = None) -> None:
         self.sum = 0.0
         self._known = {} if known is None else known
         self._newest: Step | None = None
-        """The newest step that is in the sum."""
+        """The newest step that the sum includes."""
 
     def fork(self) -> ForcedScore:
         fork = ForcedScore(self._known)
@@ -43,7 +43,7 @@ class ForcedScore:
         return fork
 
     async def weigh(self, generator: Generator, history: Step | None) -> None:
-        """Asks about tokens that joined the path, together with what other branches ask in this tick."""
+        """Adds the tokens that joined the path. Their question joins those of the other branches in this round."""
         steps, is_all = _new(history, self._newest)
         runs = list(_runs([step for step in steps if id(step) not in self._known]))
         logprobs = await asyncio.gather(*(generator.logprobs(run) for run in runs))
@@ -55,7 +55,7 @@ class ForcedScore:
 
 
 def _new(history: Step | None, newest: Step | None) -> tuple[list[Step], bool]:
-    """Forced tokens on the path since `newest`, oldest first; all of them, if the history was rewritten since."""
+    """Forced tokens on the path since `newest`, oldest first, or all of them and True if the history was rewritten."""
     steps, step = [], history
     while step is not None and step is not newest:
         token = step.token
@@ -79,7 +79,7 @@ def _runs(steps: list[Step]) -> Iterator[list[Step]]:
 
 @dataclass(slots=True, eq=False)
 class Beam:
-    """A branch that competes. `ways` are those that it may take next, first the one that it takes if it leads."""
+    """A branch that competes. `ways` are its possible next tokens; a beam that leads takes the first."""
 
     branch: Branch
     number: int
@@ -93,7 +93,7 @@ class Beam:
 
     @property
     def order(self) -> tuple[float, int]:
-        """Best first, ties to the elder."""
+        """Sort key: best first, ties by age."""
         return -self.score, self.number
 
     @property
@@ -107,7 +107,7 @@ class Beam:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Continuation:
-    """A beam and its way of that `rank`; None where the beam had no choice and went on."""
+    """A beam and its next token, at its `rank` among the beam's; None if the beam had no choice and went on."""
 
     beam: Beam
     way: Way | None = None
@@ -127,13 +127,13 @@ class Continuation:
 
 
 class Contest(Decoding):
-    """The competing branches of a run. A decoder says which beams move in a round, and which continuations stay."""
+    """The competing branches of a run. A decoder decides which beams move in a round and which continuations stay."""
 
     def __init__(self, run: Stepping) -> None:
         super().__init__(run)
         self.live: list[Beam] = []
         self.best_beams: list[Beam] = []
-        """Those at their end, best first."""
+        """Beams at their end, best first."""
         self.width = run.settings.results
         """Number of results."""
         self.options = run.settings.given
@@ -142,14 +142,14 @@ class Contest(Decoding):
         self._numbers = 1
         self._events: list[events.Event] = []
         self._pruned: list[Step | None] = []
-        """Ends of the histories of beams that were given up."""
+        """Last steps of beams that were given up."""
         self._failure: ConstraintError | None = None
 
     # Decided by a decoder -------------------------------------------------------------------------------------------
 
     @property
     def ways(self) -> int:
-        """Maximum number of ways of a beam."""
+        """Maximum number of next tokens that a beam considers."""
         return self.width
 
     def moving(self) -> list[Beam]:
@@ -157,12 +157,12 @@ class Contest(Decoding):
         return self.live
 
     def kept(self, continuations: list[Continuation]) -> list[Continuation]:
-        """The continuations that go on. A beam that leads is never without one."""
+        """The continuations to keep. A beam that leads always keeps one."""
         raise NotImplementedError
 
     @staticmethod
     def best(continuations: list[Continuation], most: int) -> list[Continuation]:
-        """The most likely continuations, at most `most`; the one that leads has a place in any case."""
+        """The most likely continuations, at most `most`; always with the one that leads."""
         best = sorted(continuations, key=lambda continuation: continuation.order)[:most]
         leading = [continuation for continuation in continuations if continuation.leads]
         if leading and leading[0] not in best:
@@ -185,25 +185,25 @@ class Contest(Decoding):
         return not self.live
 
     async def advance(self) -> None:
-        """Each moving beam takes one token. Raises what the query raises; a ConstraintError only where no beam is left,
-        and then that of the one that led."""
+        """Each moving beam takes one token. Exceptions of the query pass through. A ConstraintError is raised only if
+        no beam is left; it is that of the beam that led."""
         moving = self.moving()
         await self._all(self._to_question(beam) for beam in moving)
         await self._give_up_lost()
         self._ended = [beam for beam in self.live if beam.branch.is_over]
         self.live = [beam for beam in self.live if not beam.branch.is_over]
-        if len(self.best_beams) + len(self._ended) >= self.width:  # then there may be nothing left to ask
+        if len(self.best_beams) + len(self._ended) >= self.width:  # enough results: maybe no beam is left to ask for
             await self._all(self._ask(beam) for beam in self._ended)
             await self._finish()
         await self._all(self._ask(beam) for beam in (*self.live, *self._ended) if beam in moving)
         await self._give_up_lost()
         await self._finish()
-        # of those that are one the best goes on, and beside it the one that leads
+        # of equal beams the best one is kept, and the one that leads
         await self._give_up(*(beam for beam in _doubles(self.live) if not beam.leads))
         await self._go(self.kept(self._continuations()))
         await self._give_up_lost()
         if not self.live and not self.best_beams:
-            assert self._failure is not None, "a beam is lost where it could not go on"
+            assert self._failure is not None, "a lost beam leaves its error"
             raise self._failure
 
     def take_events(self) -> list[events.Event]:
@@ -213,7 +213,7 @@ class Contest(Decoding):
         return taken
 
     def finished(self) -> events.Finished:
-        """Tokens of beams that were given up count for each result: all of them are its cost."""
+        """The last event. Each result includes the tokens of beams that were given up, as part of its cost."""
         seen: set[int] = set()
         for beam in self.best_beams:
             list(_steps(beam.branch.state.history, seen))
@@ -225,7 +225,7 @@ class Contest(Decoding):
         return events.Finished(results[0], tuple(results) if self.width > 1 else ())
 
     async def close(self, error: BaseException | None) -> None:
-        """An exception in one beam does not keep the others from their end."""
+        """Closes every beam, also after an exception in one."""
         try:
             async with AsyncExitStack() as stack:
                 for beam in self.live if error is not None else ():
@@ -240,20 +240,20 @@ class Contest(Decoding):
         return [*self.live, *self._ended, *self.best_beams]
 
     async def _all(self, works: Iterable[Awaitable[None]]) -> None:
-        """All at once. Raises the exception of the first, when all have ended."""
+        """Awaits all concurrently. After all have ended, raises the first exception in their order."""
         for outcome in await asyncio.gather(*works, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
     async def _tried(self, beam: Beam, work: Awaitable[None]) -> None:
-        """A condition that cannot be met ends this beam alone."""
+        """Awaits the work; a ConstraintError ends only this beam."""
         try:
             await work
         except ConstraintError as error:
             beam.error = error
 
     async def _to_question(self, beam: Beam) -> None:
-        """On to where the model is asked for a token of a hole."""
+        """Steps to the next place where the model is asked for a token of a hole."""
         branch = beam.branch
         while not (branch.is_over or beam.is_lost):
             if branch.hole is not None and not matcher_of(branch.state).forced():
@@ -261,13 +261,13 @@ class Contest(Decoding):
             await self._tried(beam, self.run.step(branch))
 
     async def _ask(self, beam: Beam) -> None:
-        """The ways of a beam, and the scores of its forced tokens; where there is but one way, it is taken."""
+        """Asks for the next tokens of a beam and for the scores of its forced tokens. An only token is taken."""
         branch = beam.branch
         if branch.is_over:
             await beam.forced.weigh(branch.generator, branch.state.history)
-        elif may_part(branch):  # which settles the text at once: forced tokens are scored with what is asked
+        elif may_part(branch):  # the text is settled at once, so its forced tokens are scored in the same pass
             await asyncio.gather(self._tried(beam, self._look_ahead(beam)), self._weigh(beam))
-        else:  # new forced tokens are scored next time, whether the beam has to wait for the model or not
+        else:  # forced tokens of this step are scored in the next round, whether or not the beam waits for the model
             before = beam.forced.weigh(branch.generator, branch.state.history)
             await asyncio.gather(self._tried(beam, self.run.step(branch)), before)
 
@@ -279,8 +279,8 @@ class Contest(Decoding):
             beam.ways = await self.run.ways(beam.branch, self.ways)
 
     async def _finish(self) -> None:
-        """Beams at their end become results. One that can no longer be a result is given up: scores only fall, except
-        where a query returns, so that the one that leads is followed to its end."""
+        """Turns beams at their end into results, and gives up beams that can no longer become one. Scores only fall,
+        except where a query returns, so the beam that leads runs to its end."""
         self.best_beams = sorted([*self.best_beams, *self._ended], key=lambda beam: beam.order)
         self._ended = []
         await self._give_up(*_doubles(self.best_beams))
@@ -288,7 +288,7 @@ class Contest(Decoding):
         await self._give_up(*(beam for beam in self.live if not beam.leads and not self.may_win(beam.score)))
 
     def _continuations(self) -> list[Continuation]:
-        """The ways of all beams, and beams that had no choice and went on."""
+        """The continuations of all beams."""
         found: list[Continuation] = []
         for beam in self.live:
             ways = [Continuation(beam, way, rank) for rank, way in enumerate(beam.ways)]
@@ -345,7 +345,7 @@ class Contest(Decoding):
 
 
 def may_part(branch: Branch) -> bool:
-    """True where the branch may go several ways: a hole with a decoder of its own goes one way."""
+    """True if the branch may fork at its hole. A hole with a decoder of its own does not fork."""
     hole, settings = branch.hole, branch.frame.settings
     is_plain = hole is not None and isinstance(hole.fill, LocalFill) and hole.op.decoder is None
     return is_plain and settings.has_beams
@@ -365,7 +365,7 @@ def _doubles(beams: Iterable[Beam]) -> list[Beam]:
 
 
 def _steps(history: Step | None, seen: set[int]) -> Iterator[Step]:
-    """The steps from the newest one back to one that was seen."""
+    """The steps from the newest back to the first seen one, all marked as seen."""
     while history is not None and id(history) not in seen:
         seen.add(id(history))
         yield history

@@ -1,4 +1,4 @@
-"""Decoders: each is a file with the name of the decoder, whose `DECODING` decides which branches of a run go on."""
+"""Interface of decoders. Each decoder is a file of its name, whose `DECODING` decides which branches of a run go on."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Stepping(Protocol):
         ...
 
     def step(self, branch: Branch, ahead: int = 0) -> Awaitable[None]:
-        """Goes on by one op or one token."""
+        """Executes one op or generates one token."""
         ...
 
     def ways(self, branch: Branch, most: int) -> Awaitable[list[Way]]:
-        """The ways in which a branch may go on, at most `most`, best first."""
+        """At most `most` next tokens of a branch, best first."""
         ...
 
     def take(self, branch: Branch, way: Way) -> Awaitable[None]:
-        """Goes on by one of the ways."""
+        """Takes one of the next tokens."""
         ...
 
     def close_branch(self, branch: Branch) -> Awaitable[None]:
-        """Ends a branch before its end."""
+        """Ends an unfinished branch."""
         ...
 
     def result(self, branch: Branch) -> Result:
@@ -50,8 +50,8 @@ class Stepping(Protocol):
 
 
 class Reading(ABC):
-    """One run, or several, for the one reader of their events. It calls `begin`, then `advance`, which goes on until
-    there may be events, and takes these, until the run `is_over`."""
+    """One run or several, for one reader of their events. The reader calls `begin`, and then repeats `advance` and
+    `take_events` until the run `is_over`."""
 
     @abstractmethod
     def begin(self) -> events.Started:
@@ -74,19 +74,19 @@ class Reading(ABC):
 
     @abstractmethod
     async def close(self, error: BaseException | None) -> None:
-        """Ends the run; an `error` ends it before its end."""
+        """Closes the run; with an `error`, before its end."""
 
 
 @dataclass(eq=False)
 class Decoding(Reading):
-    """The branches of one run."""
+    """Decoder with the branches of one run."""
 
     run: Stepping
 
 
 @cache
 def decoding(name: str) -> Callable[[Stepping], Decoding]:
-    """The decoder of a name in the table of decoders."""
+    """The decoder with this name in the table of decoders."""
     found: Callable[[Stepping], Decoding] = import_module(f"lmql_lite.engine.decode.{name}").DECODING
     return found
 

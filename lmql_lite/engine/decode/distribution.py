@@ -1,4 +1,4 @@
-"""distribution: which options a hole may be, what the model thinks of each, and the one it becomes (S25)."""
+"""distribution: the options of a hole, their probabilities, and the choice of one (S25)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lmql_lite.program.ops import Hole
 from lmql_lite.program.values import texts_of
 
 OPTIONS = 2**41
-"""Keeps the noise of a draw among options apart from that of a draw among tokens at the same node."""
+"""Index that separates the noise of a draw among options from that of a draw among tokens at the same node."""
 
 
 class Option(NamedTuple):
-    """An option that a hole may be: its text, its tokens, and the value that the hole would have."""
+    """An option of a hole: its text, its tokens, and the value of the hole if it is chosen."""
 
     text: str
     ids: tuple[int, ...]
@@ -37,7 +37,7 @@ class Option(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """The reason why a hole may not be an option, as the end of a sentence, and its place."""
+    """The reason why an option is forbidden, as the end of a sentence, and its place."""
 
     reason: str
     span: Span
@@ -46,7 +46,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The option that a hole became, the state after it, and (value, probability) of all that it could have been."""
+    """The chosen option, the state after it, and (value, probability) of every allowed option."""
 
     state: State
     text: str
@@ -70,10 +70,11 @@ class Choosing:
         self._max_tokens = max_tokens
 
     async def choose(self, state: State, options: Any, matcher: Matcher, given: str | None = None) -> Chosen:
-        """Leaves out options that the conditions forbid, asks the model about the rest, and takes one, or the `given`.
+        """Removes options that the conditions forbid, asks the model about the rest, and takes one: the `given`, if
+        any.
 
-        `matcher` is the beginning of the hole. Raises ConstraintError where no option is left, or there were none,
-        and ModelError where one does not fit.
+        `matcher` is the beginning of the hole. Raises ConstraintError if no option is left, and ModelError if an option
+        exceeds the model's context.
         """
         try:
             texts = texts_of(options)
@@ -87,9 +88,9 @@ class Choosing:
         state = generator.begin_options(state)
         left = await self._possible(state, texts, matcher)
         if given is not None and given not in [option.text for option in left]:
-            hint = f"it may be {', '.join(quoted(option.text) for option in left)}"
+            hint = f"the allowed options are {', '.join(quoted(option.text) for option in left)}"
             raise ConstraintError(f"[{name}] cannot be {quoted(given)}: no option", span=self._span, hint=hint)
-        if len(left) == 1:  # nothing to decide, nothing to ask
+        if len(left) == 1:  # no choice, so no question
             text, _, value = left[0]
             state = generator.path.force(state, text.encode(), name)
             return Chosen(state._replace(text=state.text + text), text, value, [(value, 1.0)])
@@ -125,14 +126,14 @@ class Choosing:
 
     def _refusal(self, text: str, tokens: int, objection: Objection | None) -> Refusal:
         if tokens > self._max_tokens:
-            reason = f"has {tokens} tokens, more than the {self._max_tokens} that it may have"
+            reason = f"has {tokens} tokens, more than max_tokens={self._max_tokens}"
             return Refusal(reason, self._span, "raise max_tokens")
         objection = objection or Objection(self._broken(text, tokens))
         because = f" ({objection.reason})" if objection.reason else ""
         return Refusal(f"is ruled out by `{objection.span.source}`{because}", objection.span)
 
     def _broken(self, text: str, tokens: int) -> Span:
-        """The part of type and conditions that an option does not meet which does not meet all of them together."""
+        """The first part of type and conditions that an option breaks, given that it breaks some part."""
         op = self._op
         conditions = op.condition.conditions if isinstance(op.condition, All) else ()
         if op.type and isinstance(op.type.spec, JsonType):  # its conditions are about a value, and part of its grammar
@@ -146,7 +147,7 @@ class Choosing:
 
 
 def _filled(matcher: Matcher, text: bytes, tokens: int) -> Matcher | None:
-    """The end of a hole that is this text, None if it cannot be."""
+    """The matcher after a hole with this text; None if the hole cannot have it."""
     if matcher.ending is not None or matcher.longest_valid(text) < len(text):
         return None
     after = matcher.advance(text, tokens)
@@ -156,9 +157,9 @@ def _filled(matcher: Matcher, text: bytes, tokens: int) -> Matcher | None:
 
 
 def picked(logprobs: Sequence[float], sampling: Sampling, path_hash: int) -> int:
-    """The number of the option that is taken: the best, ties to the first; where tokens are drawn, a repeatable draw.
+    """Index of the chosen option: the most likely one, ties to the first, or a repeatable draw at a temperature.
 
-    Temperature, top_k, top_p and min_p are about options here. The noise is a pure function of seed, path and number.
+    Temperature, top_k, top_p and min_p apply to options here. The noise is a pure function of seed, path and index.
     """
     best = max(logprobs)
     if is_greedy(sampling) or best == -math.inf:

@@ -1,6 +1,6 @@
-"""Equality of branches: two are one where place, text and variables are equal (S24).
+"""Equality of branches: two are equal if their places, texts and variables are (S24).
 
-What cannot be compared is not equal: then both go on.
+Values that cannot be compared count as different, so both branches go on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lmql_lite.engine.generate.generator import matcher_of
 
 _MADE: tuple[Iterable[Any], ...] = ((), [], "", b"", range(0), {}, {}.values(), {}.items())
 ITERATORS = tuple(type(iter(made)) for made in _MADE)
-"""Of loops: equal where they would give the same items. None is moved by looking."""
+"""Types of iterators that a comparison does not advance: two are equal if they yield the same items."""
 
 
 def place_of(branch: Branch) -> Hashable:
@@ -28,7 +28,7 @@ def place_of(branch: Branch) -> Hashable:
 
 
 def are_equal(one: Branch, other: Branch) -> bool:
-    """True if two branches with an equal place differ in nothing but their tokens."""
+    """True if two branches at the same place differ only in their tokens."""
     return equal(one.value, other.value) and all(
         mine.blocks.are_those_of(its.blocks)
         and _equal(mine.environment, its.environment)
@@ -57,5 +57,5 @@ def equal(one: Any, other: Any) -> bool:
         return list(one) == list(other) and _equal(one, other)
     try:
         return bool(one == other)
-    except Exception:  # whatever an __eq__ raises
+    except Exception:  # an __eq__ may raise anything
         return False

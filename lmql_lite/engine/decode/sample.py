@@ -1,4 +1,4 @@
-"""sample: one branch, in which each token is drawn; `n` results are `n` runs at once, each with a seed of its own."""
+"""sample: one branch whose tokens are drawn; `n` results are `n` concurrent runs, each with a seed of its own."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ AHEAD = 64
 
 
 class SeveralRuns(Reading):
-    """Runs of one query that are read as one: events are numbered by `state`, and the last one has all results.
+    """Several runs of one query, read as one: events are numbered by `state`, and the last event has all results.
 
-    An exception of one run ends those after it. If several raise, the exception of the first by number is raised,
-    whichever was known sooner: a cache decides when a run ends, not how. Not `at_once`: one after the other.
+    An exception of one run ends those after it. If several raise, the exception of the lowest number counts, not the
+    earliest: a cache may change when a run ends, but not how. Unless `at_once`, the runs follow one another.
     """
 
     def __init__(self, runs: Sequence[Reading], *, at_once: bool) -> None:
@@ -42,7 +42,7 @@ class SeveralRuns(Reading):
         return not self._awaited
 
     async def advance(self) -> None:
-        """Waits for events of any run. Raises the exception of the runs when all before it have ended."""
+        """Waits for events of any run. Raises the exception of a run once all runs before it have ended."""
         event = await self._queue.get()
         if not isinstance(event, int):
             self._events.append(event)
@@ -69,14 +69,14 @@ class SeveralRuns(Reading):
     async def close(self, error: BaseException | None) -> None:
         for task in self._tasks:
             task.cancel()
-        while not self._queue.empty():  # nobody reads it any more, and each run still puts its number in
+        while not self._queue.empty():  # the queue has no reader now, and each run still puts its number in
             self._queue.get_nowait()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for run in self._runs:  # one that was cancelled before its first step has not been closed
+        for run in self._runs:  # a run that was cancelled before its first step is not closed yet
             await run.close(None)
 
     async def _drive(self, number: int, run: Reading) -> None:
-        """Puts the events of a run into the queue, and its number after the last one or its exception."""
+        """Puts the events of a run into the queue, and after the last event or an exception its number."""
         try:
             async with self._turns:
                 while not run.is_over:

@@ -1,6 +1,6 @@
 """var: `b` branches compete within each hole, and the `n` best values of the hole go on to the next one.
 
-A branch that has filled its hole waits until the others have, so that values are compared and not their beginnings.
+A branch that has filled its hole waits for the others, so that whole values are compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class VariableSearch(Contest):
         least = self._least([each.beam for each in continuations])
         inside = [each for each in continuations if each.beam.branch.filled == least]
         done = [each for each in continuations if each.beam.branch.filled > least]
-        if least > self._filled:  # all have filled the hole
+        if least > self._filled:  # all branches have filled the hole
             self._filled = least
             best = sorted({each.beam for each in inside}, key=lambda beam: beam.order)[: self.width]
             inside = [each for each in inside if each.beam in best or each.beam.leads]

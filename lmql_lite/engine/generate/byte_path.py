@@ -1,5 +1,5 @@
-"""Text onto the path of a server: the path is the text itself, byte by byte (S6, S10). No part of it is ever cut into
-tokens here: a record of it is a token that the server said, or a stretch of text that it was given.
+"""Path of a server: the text itself, byte by byte (S6, S10). Nothing here tokenizes text: a step is a token that the
+server generated, or a stretch of text that it was given.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from lmql_lite.media import Media, article
 from lmql_lite.tokens import Role, Source, Token
 
 UNNUMBERED = -1
-"""The id of what is told as text."""
+"""Token id of a stretch of text, which has none."""
 
 
 class BytePath:
-    """Belongs to one run, as a `Path` does.
+    """`Path` of one run with a server.
 
-    In a `chat`, and once the query has named a turn, holes are answers; text that is in no turn is the user's (S29).
+    In a `chat`, and once the query has a role tag, holes are turns of the assistant; text outside any turn is the
+    user's (S29).
     """
 
     def __init__(self, texts: ByteTree, ledger: Ledger, *, chat: bool) -> None:
@@ -31,11 +32,11 @@ class BytePath:
         self._chat = chat
 
     def start(self) -> State:
-        """An empty text."""
+        """The state of an empty text."""
         return State(pc=0, node=self._texts.tree.root)
 
     def begin(self, state: State, role: Role) -> State:
-        """A turn of the chat begins."""
+        """The state at the beginning of a turn of the chat."""
         state = self.settle(state)
         return state._replace(node=self._texts.tree.extend(state.node, TURNS[role]), turn=role)
 
@@ -46,7 +47,7 @@ class BytePath:
         return state
 
     def settle(self, state: State) -> State:
-        """Puts what is pending on the path."""
+        """The state with pending text on the path."""
         if not state.pending:
             return state
         if self._chat and state.turn is None:
@@ -57,9 +58,10 @@ class BytePath:
         return state._replace(pending=())
 
     def show(self, state: State, item: Media) -> State:
-        """A picture, video or clip joins the path by its digest. Raises ModelError where no user's turn is open."""
+        """The state after a picture, video or clip, whose digest joins the path. Raises ModelError outside a turn of
+        the user."""
         if state.turn in ("assistant", "system") or (state.turn is None and not self._chat):
-            sentence = f"a server is shown {article(item.modality)} in a turn of the user's only"
+            sentence = f"a server takes {article(item.modality)} only in a turn of the user"
             raise ModelError(sentence, span=item.span, hint="begin the turn with {:user}")
         state = self.settle(state)
         if self._chat and state.turn is None:
@@ -74,19 +76,19 @@ class BytePath:
         return state.shown(item, step, 0)
 
     def choose(self, state: State, said: KnownToken, hole: str, matcher: Matcher | None = None) -> State:
-        """Puts a token of the server on the path; `matcher` is where the hole stands after it."""
+        """The state after a token of the server; `matcher` is the hole's after it."""
         source: Source = "model" if said.run == self._ledger.run else "cache"
         record = Token(UNNUMBERED, said.data, hole, source, "kept", said.logprob)
         return self._add(state, said.data, record, matcher, counts=True, node=said.behind)
 
     def force(self, state: State, data: bytes, hole: str) -> State:
-        """Text that a constraint leaves no choice about: pending, like the program's own."""
+        """The state with text that a constraint forces; it is pending, like the program's own."""
         return state._replace(pending=join(state.pending, Piece(data, hole, "forced")))
 
     def close(self, opened: State, state: State) -> State:
-        """The end of a hole that began in `opened`: what was said beyond its value leaves the path (S14).
+        """The end of a hole that began in `opened`. Text generated beyond its value leaves the path (S14).
 
-        It stays in the tree: text that says the same finds it there.
+        That text stays in the tree, where the run finds it again if the same text follows.
         """
         matcher = state.matcher
         assert matcher is not None, "a hole is open"
@@ -111,8 +113,8 @@ class BytePath:
         return state._replace(node=node, history=history)
 
     def _cut(self, step: Step, surplus: int) -> tuple[Step, int]:
-        """The step without its last `surplus` bytes, and the number of bytes left to cut. However few stay, it is one
-        token (S15); if none do, it is a cut one."""
+        """The step without its last `surplus` bytes, and the number of bytes left to cut. The rest counts as one token
+        (S15); a step without a rest becomes a cut token."""
         self._ledger.drop(step, "cut")
         size = len(step.token.data)
         if size <= surplus:

@@ -1,9 +1,8 @@
-"""Capability cache: what an earlier process found out about a server, for those where a probe costs a request (S4), and
-for replays, which send nothing.
+"""Capability cache: capabilities of servers found by an earlier process. It serves servers whose probe costs a request
+(S4), and replays, which send nothing.
 
-Stored as text in a tree of its own (D41), which a digest of the server's address names: the capabilities, and after
-those what they became, as often as they changed. A later probe that was free is stored, too, so that nobody trusts an
-earlier mistake for ever.
+They are stored as text in a tree of their own (D41), named by a digest of the server's address. Each change follows the
+capabilities before it. Free probes are stored too, so that an earlier mistake does not last.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class CapabilityCache:
         """Latest entry of each tree, and the node after it."""
 
     def known(self, trees: Trees, completer: Completer) -> Capabilities | None:
-        """Capabilities as last found out; None if never."""
+        """The latest capabilities found; None if there are none."""
         return self._last(trees.tree(_name(completer)))[1]
 
     async def keep(self, trees: Trees, completer: Completer) -> None:
@@ -53,7 +52,7 @@ class CapabilityCache:
             await trees.save(_name(completer), completer.place, VOCABULARY)
 
     def _last(self, tree: TokenTree) -> tuple[Node, Capabilities | None]:
-        """Latest entry, None if a later version of the package wrote it, and the node after it."""
+        """The node after the latest entry, and the entry; None if a later version of the package wrote it."""
         texts = ByteTree(tree)
         node, found = (tree.root, None) if tree.outlives_file else self._read.get(tree, (tree.root, None))
         while (entry := texts.read(node, (PLAIN,))) is not None and not entry.ends:

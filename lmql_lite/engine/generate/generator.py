@@ -26,20 +26,21 @@ SHOWN = 60
 """Characters of a text that an error quotes."""
 
 Candidates = TypeVar("Candidates")
-"""The tokens that may come next at one place of a hole, as the generator knows them."""
+"""The tokens that may come next at one place of a hole, in the form of the generator."""
 Choice = TypeVar("Choice")
-"""The one of them that is taken."""
+"""The candidate that is taken."""
 
 
 class HoleFill(ABC, Generic[Candidates, Choice]):
-    """The filling of one hole. `state.matcher` is its place in the condition; it is full when that has an ending.
+    """The filling of one hole. `state.matcher` is the position in the condition; the hole is full when that has an
+    ending.
 
-    The run calls, for each token, `settle`, `candidates`, `choose` and `commit`; or `force`, where the condition leaves
-    no choice. A value that Python rejects is replaced by another attempt: `go_back`.
+    For each token the run calls `settle`, `candidates`, `choose` and `commit`, or `force` if the condition leaves no
+    choice. After Python rejects a value, `go_back` starts another attempt.
     """
 
     thinks: bool = False
-    """True if nothing was chosen because the model still thinks; what it thought is emitted meanwhile."""
+    """True if no token was chosen because the model is still reasoning; its thoughts are emitted meanwhile."""
 
     def __init__(self, op: Hole, path: Path, ledger: Ledger, sampling: Sampling, limit: int) -> None:
         self.op = op
@@ -57,25 +58,25 @@ class HoleFill(ABC, Generic[Candidates, Choice]):
         """The state at the beginning of the hole."""
 
     def forced(self, state: State) -> bytes:
-        """The text that must come next, b"" where there is a choice, or where the model is asked all the same."""
+        """The text that must come next; b"" if there is a choice, or if the model is asked anyway."""
         return matcher_of(state).forced()
 
     def force(self, state: State, data: bytes) -> State:
-        """The state after forced text: it is pending, like the program's own."""
+        """The state after forced text, which is pending, like the program's own."""
         matcher = matcher_of(state).advance(data, tokens=0)
         return self.path.force(state, data, self.op.name)._replace(matcher=matcher)
 
     @abstractmethod
     def settle(self, state: State) -> State:
-        """The state with all text on the path, in which the model is asked for the next token."""
+        """The state with all text on the path, before the model is asked for the next token."""
 
     @abstractmethod
     def candidates(self, state: State) -> Candidates:
-        """The tokens that may come next. Raises ConstraintError or ModelError where there are none."""
+        """The tokens that may come next. Raises ConstraintError or ModelError if there are none."""
 
     @abstractmethod
     def choose(self, candidates: Candidates) -> Awaitable[Choice | None]:
-        """One of them: known, in flight, or asked for. None where nothing is generated here."""
+        """One of the candidates: known, in flight, or asked for. None if nothing is generated here."""
 
     @abstractmethod
     def commit(self, candidates: Candidates, choice: Choice | None) -> State:
@@ -83,7 +84,7 @@ class HoleFill(ABC, Generic[Candidates, Choice]):
 
     @abstractmethod
     async def go_back(self) -> State | None:
-        """A state from which the hole gets another value (S21); None where every way was tried."""
+        """A state from which the hole gets another value (S21); None if all values were tried."""
 
     def known(self, state: State) -> State | None:
         """The state after the next token if it is known and follows another token of the hole, else None."""
@@ -94,14 +95,14 @@ class HoleFill(ABC, Generic[Candidates, Choice]):
         """A copy for another branch."""
 
     def close(self, state: State) -> State:
-        """The state after the hole, which has its value. Tokens of other attempts are recorded as rejected."""
+        """The state after the filled hole. Tokens of other attempts are recorded as rejected."""
         rejected = self.give_up(state)
         assert self.opened is not None, "a hole is opened first"
         state = self.path.close(self.opened, state)
         return noted(state, rejected) if rejected else state
 
     def give_up(self, state: State) -> list[Step]:
-        """Records tokens that do not lead to `state` as rejected, and returns them."""
+        """Records tokens that are not on the path to `state` as rejected, and returns them."""
         assert self.opened is not None, "a hole is opened first"
         steps = steps_since(self.opened, state)
         if len(steps) == len(self.made) and all(map(is_, steps, self.made)):
@@ -110,21 +111,21 @@ class HoleFill(ABC, Generic[Candidates, Choice]):
         return self.ledger.reject(step for step in self.made if id(step) not in kept)
 
     def note(self, before: State, after: State) -> State:
-        """The state `after`, its new tokens being recorded as made here."""
+        """The state `after`. Its new tokens are recorded as made by this filling."""
         if after.history is not before.history:
             self.made += steps_since(before, after)
         return after
 
     def incomplete(self, matcher: Matcher, hint: str) -> ConstraintError:
         return ConstraintError(
-            f"[{self.op.name}] is not complete within the {self.limit} tokens that it may have: {shown(matcher)!r}",
+            f"[{self.op.name}] is not complete within its limit of {self.limit} tokens: {shown(matcher)!r}",
             span=self.op.span,
             hint=hint,
         )
 
 
 def fail_unfilled(op: Hole, error: ModelError) -> NoReturn:
-    """Raises the model's error, with the hole that it belongs to."""
+    """Raises the model's error with the place of the hole."""
     if error.span is not None:
         raise error
     kinds = (BrokenOff, AuthenticationError, RateLimitError)
@@ -152,14 +153,14 @@ def quoted(text: str) -> str:
 
 
 class Path(Protocol):
-    """Text and tokens that lead to a place in the tree; they are recorded in the ledger as they join or leave."""
+    """Text and tokens that lead to a node of the tree. The ledger records them as they join or leave."""
 
     def start(self) -> State:
-        """The empty text."""
+        """The state of an empty text."""
         ...
 
     def force(self, state: State, data: bytes, hole: str) -> State:
-        """The state with text of a hole that a condition leaves no choice about, pending."""
+        """The state with text of a hole that a condition forces, pending."""
         ...
 
     def close(self, opened: State, state: State) -> State:
@@ -168,7 +169,7 @@ class Path(Protocol):
 
 
 class Generator(Protocol):
-    """Belongs to one branch of a run."""
+    """Generator of one branch of a run."""
 
     @property
     def ledger(self) -> Ledger: ...
@@ -193,15 +194,15 @@ class Generator(Protocol):
         ...
 
     def fork(self) -> Generator:
-        """A copy for another branch. A server has no scores to branch by."""
+        """A copy for another branch. Runs with a server have one branch, for want of scores."""
         ...
 
     def turn(self, state: State, role: Role, span: Span) -> State:
-        """The beginning of a turn of a chat. Raises ModelError where the model has no turns."""
+        """The state at the beginning of a turn of a chat. Raises ModelError if the model has no turns."""
         ...
 
     def show(self, state: State, item: Media) -> State:
-        """The state after a picture, video or clip. Raises ModelError where the model takes none."""
+        """The state after a picture, video or clip. Raises ModelError if the model takes none."""
         ...
 
     def fill(
@@ -211,58 +212,58 @@ class Generator(Protocol):
         ...
 
     def begin_call(self, state: State) -> State:
-        """The state in which a query goes on, for a hole (S26)."""
+        """The state in which a query begins that a hole calls (S26)."""
         ...
 
-    # Options that are weighed as a whole (S25) ----------------------------------------------------------------------
+    # Options scored as whole texts (S25) ----------------------------------------------------------------------------
 
     def begin_options(self, state: State) -> State:
-        """The state after which options are weighed."""
+        """The state after which options are scored."""
         ...
 
     def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
-        """The tokens of an option and the number of them that are the hole's (S15). A server does not report them: it
-        counts as one token."""
+        """The tokens of an option, and the number of them that belong to the hole (S15). A server does not report
+        tokens, so an option counts as one."""
         ...
 
     def count(self, text: str) -> int:
-        """Number of tokens that spell a text by itself; of a server, four characters count as one (S15)."""
+        """Number of tokens of a text by itself; for a server, four characters count as one (S15)."""
         ...
 
     async def weigh(
         self, state: State, texts: Sequence[str], ids: Sequence[tuple[int, ...]]
     ) -> tuple[list[Any], tuple[float, ...]]:
-        """The answer for each option, and its log-probability. Raises ModelError where an option does not fit."""
+        """The answer for each option, and its log-probability. Raises ModelError if an option exceeds the context."""
         ...
 
     def insert(self, state: State, hole: str, text: str, answer: Any) -> State:
-        """The state after an option that was weighed."""
+        """The state after a scored option."""
         ...
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
-        """The scores of options as the text that comes next; neither path nor ledger changes."""
+        """The scores of options as the next text; path and ledger do not change."""
         ...
 
     async def logprobs(self, steps: Sequence[Step]) -> list[float]:
-        """The raw log-probabilities of consecutive tokens that the model was not asked for."""
+        """The raw log-probabilities of consecutive tokens that the model did not choose."""
         ...
 
     # The course of a run --------------------------------------------------------------------------------------------
 
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
-        """The answer that the query's own Python waits for; meanwhile the model may go on."""
+        """The answer that the query's own Python awaits; the model may generate meanwhile."""
         ...
 
     def leave(self) -> None:
-        """Ends what the model generates now, and nobody will read."""
+        """Ends the current generation, which nobody will read."""
         ...
 
     async def finish(self, state: State) -> State:
-        """The state at the end of the query, all text being on the path."""
+        """The state at the end of the query, with all text on the path."""
         ...
 
     async def close(self) -> None:
-        """Returns when nothing of the run goes on at the model."""
+        """Waits until the model does nothing more for the run."""
         ...
 
 
@@ -270,8 +271,8 @@ class Generator(Protocol):
 class Lookahead:
     """Terms of the holes of a segment, and the texts between and after them, as far as they are known (S16).
 
-    `goes_on`: another hole may follow. `is_whole`: the parts are the whole segment. `schema`: the JSON Schema of its
-    only hole, whose term then says nothing of the text.
+    `goes_on`: another hole may follow. `is_whole`: the parts are the whole segment. `schema` is the JSON Schema of its
+    only hole; the hole's term then does not constrain its text.
     """
 
     parts: tuple[Term | bytes, ...]
@@ -284,7 +285,7 @@ class Lookahead:
         return sum(not isinstance(part, bytes) for part in self.parts)
 
     def beginnings(self) -> Iterator[Lookahead]:
-        """The lookahead, and all shorter ones that end with a hole, the longest first."""
+        """The lookahead, and the shorter ones that end with a hole, longest first."""
         yield self
         ends = [at for at, part in enumerate(self.parts, start=1) if not isinstance(part, bytes)]
         for end in reversed(ends):
@@ -293,9 +294,9 @@ class Lookahead:
 
 
 def lookahead_at(ops: Sequence[Op], at: int, term: Callable[[int], Term], schema: str | None = None) -> Lookahead:
-    """From the hole at `at` to the end of its segment (S16), or to the first text that needs Python.
+    """Lookahead from the hole at `at` to the end of its segment (S16), or to the first text that needs Python.
 
-    `term` gives the condition on the text of the hole at a place; `schema` is that of the first one.
+    `term` returns the condition on the text of the hole at a place; `schema` is that of the first hole.
     """
     parts: list[Term | bytes] = [term(at)]
     end, is_whole = at + 1, True
@@ -320,7 +321,7 @@ Scheduling = TypeVar("Scheduling")
 
 
 class SharedModel(Protocol[Scheduling]):
-    """A model with what all its runs share."""
+    """A model, with everything that its runs share."""
 
     @property
     def fingerprint(self) -> str: ...

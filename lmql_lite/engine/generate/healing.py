@@ -1,7 +1,7 @@
-"""Token healing (S10): the end of a prompt may be the beginning of a token, as in `"A: "` where the model would write
-` Paris`, or `>>` where it knows `>>>`. That end is then not sent, and the answer has to begin with it.
+"""Token healing (S10): the end of a prompt may be the beginning of a token, as in `"A: "` before ` Paris`, or `>>`
+before `>>>`. That end is not sent, and the answer must begin with it.
 
-Only the server's tokenizer knows how far back the token begins. Here it is taken for the last blanks, word or signs.
+Only the server's tokenizer knows where the token begins. The last blanks, word or punctuation is taken as a guess.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema, S
 _MOST = 16
 _TAIL = re.compile(
     r"""(?:
-      [ \t]{1,16}                         # blanks, also the last ones of a long indentation
+      [ \t]{1,16}                         # blanks, such as the end of a long indentation
     | [^\S \t]{1,8}                       # line breaks
-    | (?:[ ]|(?<!\w))[A-Za-z0-9_]{1,12}   # a word: of a longer one it is not known where its last token begins
-    | (?:[ ]|(?<![^\w\s]))[^\w\s]{1,8}    # signs
-    | [^\W\x00-\x7F]                      # of scripts without blanks the last character
+    | (?:[ ]|(?<!\w))[A-Za-z0-9_]{1,12}   # a short word: the last token of a longer one is not known
+    | (?:[ ]|(?<![^\w\s]))[^\w\s]{1,8}    # punctuation
+    | [^\W\x00-\x7F]                      # the last character, for scripts without blanks
     )\Z""",
     re.VERBOSE,
 )
 
 
 class Strayed(ModelError):
-    """The answer did not begin with the end of the prompt. Another request follows; no user sees this."""
+    """The answer did not begin with the end of the prompt. Another request follows, and no user sees this error."""
 
 
 def given(newest: Step | None) -> int:
-    """Number of bytes at the end of a path that the model did not generate, as far as that matters.
+    """Number of bytes at the end of a path that the model did not generate, up to the length that healing can reopen.
 
-    Tokens that it generated are never reopened.
+    Generated tokens are never reopened.
     """
     size, step = 0, newest
     while step is not None and size < 4 * _MOST and step.token.source in ("prompt", "forced"):
@@ -53,13 +53,13 @@ def tail(text: str) -> str:
 
 
 def reopened(text: str, size: int) -> str:
-    """The tail of a prompt within its last `size` bytes; "" if nothing else would be left of the prompt."""
+    """The tail of a prompt within its last `size` bytes; "" if it is the whole prompt."""
     again = tail(text).encode()[-size:].decode("utf-8", "ignore") if size else ""
     return again if text.strip() != again.strip() else ""
 
 
 def incomplete(text: bytes) -> int:
-    """Number of bytes at the end that begin a character: a prompt cannot end inside one."""
+    """Number of bytes of an incomplete character at the end of a text. A prompt cannot end inside a character."""
     decoder = getincrementaldecoder("utf-8")("ignore")
     decoder.decode(text)
     return len(decoder.getstate()[0])
@@ -68,10 +68,10 @@ def incomplete(text: bytes) -> int:
 def forms(
     again: str, request: CompletionRequest, capabilities: Capabilities
 ) -> Iterator[tuple[str, CompletionRequest]]:
-    """Requests in the order in which they are tried, each with the text that its answer has to begin with.
+    """Requests in the order in which they are tried, each with the text that its answer must begin with.
 
-    A grammar holds the model to that text. A blank it mostly writes without one, which costs no rules. All other text
-    is sent as it is, and so is text in which a stop string might be found.
+    A grammar enforces that text. Blanks are first tried without a grammar, since models mostly write them and no rules
+    are spent. Without a grammar all other text is sent as it is, and so is text that may contain a stop string.
     """
     more = replace(request, max_tokens=request.max_tokens + 1)
     in_stop = set(again) & set("".join(request.stops))
@@ -84,7 +84,7 @@ def forms(
 
 
 async def said_again(pieces: AsyncGenerator[StreamPiece, None], again: bytes) -> AsyncGenerator[StreamPiece, None]:
-    """Pieces after the text that the answer has to begin with. Raises Strayed if it does not."""
+    """Pieces after the text that the answer must begin with. Raises Strayed if the answer begins otherwise."""
     left = again
     async with aclosing(pieces):
         async for piece in pieces:
@@ -100,7 +100,7 @@ async def said_again(pieces: AsyncGenerator[StreamPiece, None], again: bytes) ->
 
 
 def _past(piece: StreamPiece, begun: bytes) -> StreamPiece:
-    """The rest of a token after its first bytes; alternatives have to begin alike."""
+    """The rest of a token after its first bytes, with the rests of alternatives that begin with the same bytes."""
     size = len(begun)
     others = tuple(
         (data[size:], logprob) for data, logprob in piece.alternatives if data.startswith(begun) and data != begun
@@ -109,7 +109,7 @@ def _past(piece: StreamPiece, begun: bytes) -> StreamPiece:
 
 
 async def without_blanks(pieces: AsyncGenerator[StreamPiece, None]) -> AsyncGenerator[StreamPiece, None]:
-    """Pieces without white space at the beginning, which the prompt has already."""
+    """Pieces without white space at the beginning of the answer, which the prompt already has."""
     begun = False
     async with aclosing(pieces):
         async for piece in pieces:

@@ -36,7 +36,7 @@ MOST_AHEAD = 64
 
 
 class LocalModel:
-    """A model in this process, with what all its runs share."""
+    """A model in this process, with everything that its runs share."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.name = scorer.name
@@ -44,7 +44,8 @@ class LocalModel:
         self.vocabulary_size = len(scorer.tokenizer.vocabulary)
         self.scorer = scorer
         self.blocks = scorer if isinstance(scorer, BlockScorer) else None
-        """The scorer, where it reuses blocks: a look at a protocol takes longer than a token from the tree."""
+        """The scorer if it reuses blocks, else None. It is kept because the check of a protocol is slower than a token
+        from the tree."""
         self._epsilon = scorer.epsilon if isinstance(scorer, NoisyScorer) else None
         self._marks = scorer.marks if isinstance(scorer, MediaScorer) else frozenset[int]()
         self.chat = chat_of(scorer.tokenizer)
@@ -55,15 +56,15 @@ class LocalModel:
         return Scheduler(self.scorer, tree, epsilon=noise, marks=marks, speculate=speculate, replay=replay)
 
     def generator(self, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling) -> LocalGenerator:
-        """Raises InputError for an option of servers."""
+        """The generator of one run. Raises InputError for an option of servers."""
         if sampling.effort is not None:
-            sentence = f"effort is for models behind an API, and {self.name} is in this process"
+            sentence = f"effort is an option of models on servers, but {self.name} runs in this process"
             raise InputError(sentence, hint="leave effort= out")
         return LocalGenerator(self, scheduler, ledger, sampling, isolated=settings.is_isolated)
 
 
 class LocalGenerator:
-    """Belongs to one branch of a run. `isolated`: each hole asks anew (S7)."""
+    """Generator of one branch of a run. `isolated`: each hole asks anew (S7)."""
 
     spells_freely = False
 
@@ -127,7 +128,7 @@ class LocalGenerator:
     def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
         held, end, own = data_of(state.held), 0, 0
         ids = self.scheduler.scorer.tokenizer.encode(held + text.encode())
-        for token in ids:  # those that contain no more than held text are not the hole's (S15)
+        for token in ids:  # tokens within held text do not belong to the hole (S15)
             end += len(self.engine.vocabulary.tokens[token] or b"")
             own += end > len(held)
         return ids, own
@@ -143,12 +144,12 @@ class LocalGenerator:
         length = state.depth + len(ids[longest])
         if length > scorer.context_length:
             raise ModelError(
-                f"the option {quoted(texts[longest])} does not fit: with it the text has {length} tokens, and "
+                f"the option {quoted(texts[longest])} is too long: with it the text has {length} tokens, but "
                 f"{scorer.name} reads at most {scorer.context_length}",
                 hint="shorten the prompt or the option, or use a model with a longer context",
             )
         answers = await self.scheduler.logprobs(state.node, ids, self.ledger)
-        # exact sums: the order of the tokens and the version of Python make no difference
+        # exact sums do not depend on the order of the tokens or the version of Python
         return answers, tuple(math.fsum(answer.logprob for answer in tokens) for tokens in answers)
 
     def insert(self, state: State, hole: str, text: str, answer: tuple[Answer, ...]) -> State:
@@ -191,7 +192,7 @@ class LocalGenerator:
         return self.path.settle(state, last=True)
 
     def _aside(self) -> LocalGenerator:
-        """A copy with a path of its own, whose tokens are no tokens of the run."""
+        """A copy with a path of its own, whose tokens do not count for the run."""
         aside = copy(self)
         aside.path = self.path.fork(Ledger(self.ledger.run))
         return aside
@@ -199,8 +200,8 @@ class LocalGenerator:
     # While Python is awaited ----------------------------------------------------------------------------------------
 
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
-        """The answer. Meanwhile the text is continued as if a free hole came next: where the query's Python answers
-        what the model expected, the next hole finds its scores in the tree. A wrong guess is a branch nobody walks."""
+        """The answer. Meanwhile the text is continued as if a free hole came next. If the answer of the query's Python
+        is what the model expected, its scores are in the tree already. A wrong guess is a branch that nobody reads."""
         if not self.scheduler.speculates or not self.ledger.drafted.pay:
             return await answer
         writing = asyncio.create_task(self._write(state, span))

@@ -27,9 +27,9 @@ from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
 
 DRAWS_APART = 2**22
-"""Distance of the indices of draws at one place, so that no other attempt at the hole has them."""
+"""Distance between the indices of several draws at one place, which keeps them apart from those of other attempts."""
 NOTHING: Mask = np.zeros(0, np.bool_)
-"""The mask of a hole at its bound."""
+"""The mask of a hole at its token limit."""
 UNLIMITED = 2**31
 """More tokens than any value has."""
 
@@ -44,8 +44,8 @@ class Holder(Protocol):
 
 
 class Candidates(NamedTuple):
-    """A place where a token is chosen. `untried` are the allowed tokens that were not taken yet, `draft` those of the
-    text that is held back there."""
+    """A place where a token is chosen. `untried` are the allowed tokens that were not taken yet; `draft` are the tokens
+    of the text that is held back there."""
 
     state: State
     matcher: Matcher
@@ -59,27 +59,27 @@ Place = tuple[int, bytes, bytes]
 
 
 def place_of(candidates: Candidates) -> Place:
-    """Identity of the place, the same in every run whatever is cached."""
+    """Identity of a place, equal in every run with or without a cache."""
     return candidates.state.depth, candidates.matcher.text, candidates.held
 
 
 class Way(NamedTuple):
-    """A token that a branch may take next; `choice` is None where the hole ends at its bound."""
+    """A possible next token of a branch; `choice` is None if the hole ends at its token limit."""
 
     candidates: Candidates
     choice: TokenChoice | None
 
     @property
     def score(self) -> float:
-        """Its part of the branch's score."""
+        """The part that it adds to the score of the branch."""
         return self.choice.logprob if self.choice else 0.0
 
 
 class LocalFill(HoleFill[Candidates, TokenChoice]):
     """The filling of one hole.
 
-    Where Python rejects a value, argmax takes the best choice not yet tried, and sample draws again with the next index
-    (S21). What was executed before is never undone.
+    If Python rejects a value, argmax takes the best choice not yet tried, and sample draws again with the next index
+    (S21). Ops that were executed are never undone.
     """
 
     path: TokenPath
@@ -91,14 +91,14 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         self._engine = generator.engine
         self._may_reject = op.may_reject
         self._tried: list[Candidates] = []
-        """Places of all attempts; where values are drawn, of the current one."""
+        """Places of all attempts, or of the current draw if values are drawn."""
         self._left: dict[Place, Mask] = {}
-        """Tokens at each place of rejected draws that may lead to another value."""
+        """Tokens that may still lead to another value, at each place of the rejected draws."""
         self._exact: set[Place] = set()
-        """The first place where draws can differ, and those to which single tokens lead from there: rejected draws are
-        left out here."""
+        """Places where rejected draws are excluded: the first place where draws can differ, and the places that a
+        single token reaches from there."""
         self._single: Place | None = None
-        """The place of the current draw at which a single token was left."""
+        """The place of the current draw where only one token was left."""
 
     def fork(self, generator: Holder) -> LocalFill:
         fork = copy(self)
@@ -109,19 +109,19 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         return fork
 
     def open(self, state: State, matcher: Matcher) -> State:
-        """In a segment the token before the hole may contain the hole's beginning (S14)."""
+        """The state at the beginning of the hole. In a segment, the token before it may contain its beginning (S14)."""
         state = state._replace(hole=self.op.name, matcher=matcher)
         if state.overhang is None:
             pass
         elif not self.op.continues_segment:
             state = self.path.resolve(state)
-        elif matcher.ending is None:  # a hole that can only be empty leaves the surplus to the text after it
+        elif matcher.ending is None:  # the surplus before a hole that can only be empty belongs to the text after it
             state = self.path.run_on(state, partial(self._begin, matcher))
         self.opened = state
         return state
 
     def _begin(self, matcher: Matcher, data: bytes, tokens: int) -> Matcher | None:
-        """The hole after `tokens` tokens that are generated already; None if they cannot begin a value."""
+        """The matcher after `tokens` tokens generated before the hole; None if they cannot begin a value."""
         if matcher.longest_valid(data) < len(data):
             return None
         matcher, left = matcher.advance(data, tokens), self.limit - tokens
@@ -131,7 +131,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     # One token ------------------------------------------------------------------------------------------------------
 
     def settle(self, state: State) -> State:
-        """Raises ModelError for a text that is too long for the model."""
+        """The state with all text on the path. Raises ModelError if the text is too long for the model."""
         most = self._scheduler.scorer.context_length
         may_be_long = not state.used and 4 * len(state.text) >= most  # a character has at most four bytes
         if may_be_long and self._least_tokens(state) >= most:
@@ -170,7 +170,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     def known(self, state: State) -> State | None:
         matcher = state.matcher
         if matcher is None or not state.used or state.pending or state.held or state.overhang or matcher.forced():
-            return None  # then text is put on the path first
+            return None  # text must be put on the path first
         left = min(self.limit - state.used, self._room(state))
         if left <= 0:
             return None
@@ -204,7 +204,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         return candidates._replace(untried=untried)
 
     def _mask(self, matcher: Matcher, held: tuple[Piece, ...], left: int) -> Mask:
-        """The tokens that may come next. One within held text of this very hole costs one of the `left` tokens."""
+        """The tokens that may come next. A token within held text of this hole costs one of the `left` tokens."""
         data = data_of(held)
         mask = matcher.allowed(data, left)
         if any(piece.is_of(self.op.name) for piece in held):
@@ -216,7 +216,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         return mask
 
     def _may_go_on(self, matcher: Matcher, held: tuple[Piece, ...], size: int, left: int) -> bool:
-        """True if a value is still within reach after a token that spells so many bytes of held text."""
+        """True if a value can still be reached after a token of `size` bytes of held text."""
         left -= held[0].is_of(self.op.name)
         held = without(held, size)
         return bool(self._mask(matcher, held, left).any()) if left > 0 else matcher.may_end and not held
@@ -232,7 +232,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         data = self._engine.vocabulary.tokens[token] or b""
         if len(data) <= len(candidates.held):
             return self.path.take(state, token, choice.logprob)
-        # a token that begins with held text and goes beyond is shown as this hole's, and counts as one of it (S15)
+        # a token that begins with held text and goes beyond it belongs to this hole (S15)
         after = matcher.advance(data[len(candidates.held) :])
         if self._may_reject and not candidates.held and _ends_at_once(after, matcher):
             self._cross_out_ends(candidates.untried, matcher)
@@ -243,11 +243,11 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         return self.path.choose(state, token, self.op.name, choice.source, choice.logprob, after, choosable)
 
     def _cross_out(self, mask: Mask, token: int) -> None:
-        """Removes a token from the mask; all tokens that end the text are one."""
+        """Removes a token from the mask; all end-of-text tokens count as one."""
         mask[self._engine.vocabulary.eos if token in self._scheduler.scorer.tokenizer.eos else token] = False
 
     def _cross_out_ends(self, mask: Mask, matcher: Matcher) -> None:
-        """Removes all tokens that would end the value here: they give the same one (S18)."""
+        """Removes all tokens that would end the value here, because they give the same value (S18)."""
         vocabulary = self._engine.vocabulary
         mask[vocabulary.eos] = False
         for byte in np.unique(vocabulary.first_bytes[mask]).tolist():
@@ -257,7 +257,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     # Several branches -----------------------------------------------------------------------------------------------
 
     async def ways(self, state: State, most: int) -> list[Way]:
-        """At least one way and at most `most`, best first, or in the order of draws without repetition. The first is
+        """Between one and `most` next tokens, best first, or in the order of draws without replacement. The first is
         the one that `choose` takes."""
         candidates = self.candidates(state)
         if candidates.untried is NOTHING:
@@ -265,7 +265,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         left, ways = candidates.untried, list[Way]()
         while len(ways) < most:
             sampling = self.sampling
-            if ways and sampling.temperature > 0:  # another draw has noise of its own
+            if ways and sampling.temperature > 0:  # each draw has its own noise
                 sampling = replace(sampling, index=sampling.index + len(ways) * DRAWS_APART)
             choice = await self._chosen(candidates, left, sampling)
             if choice is None:
@@ -309,10 +309,10 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     def _exclude(self) -> bool:
         """Excludes the value that was drawn and rejected; False if no other value is left.
 
-        A token is left out of further draws where draws first differ, and only once all that it leads to was rejected:
-        so the others are drawn with their own probabilities (S21). Where a single token is left, draws first differ at
-        the next place. Where top_k, top_p or min_p let some tokens in and
-        others not, leaving one out would let in another: there nothing is left out.
+        Tokens are excluded at the first place where draws can differ, and only after all their continuations were
+        rejected, so that the others keep their probabilities (S21). If one token is left there, draws first differ at
+        the next place. Places where top_k, top_p or min_p truncate exclude nothing, since an excluded token would let
+        in another one.
         """
         drawn, self._tried = self._tried, []
         self._single = None
@@ -330,18 +330,18 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     def _dead_end(self, state: State, matcher: Matcher, held: bytes, room: int) -> ConstraintError | ModelError:
         if room <= 0 or matcher.allowed(held, UNLIMITED).any():
             if room >= self.limit - state.used:
-                return self.incomplete(matcher, "raise max_tokens, or bound what the type lets be long (max_length)")
+                return self.incomplete(matcher, "raise max_tokens, or limit lengths in the type (max_length)")
             return self._too_long()
         return ConstraintError(
             f"[{self.op.name}] cannot go on after {matcher.text.decode('utf-8', 'replace')!r}: no token of "
-            f"{self._scheduler.scorer.name} fits its condition",
+            f"{self._scheduler.scorer.name} meets its condition",
             span=self.op.span,
         )
 
     def _least_tokens(self, state: State) -> int:
         """Lower bound of the tokens of the text before the hole, found without encoding it.
 
-        White space is left out, which a template may strip; a text that the hole itself forces counts as 0.
+        White space is not counted, because a template may strip it, and neither is text that the hole itself forces.
         """
         if any(piece.hole == self.op.name for piece in state.pending):
             return 0
@@ -351,16 +351,16 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     def _too_long(self) -> ModelError:
         model = self._scheduler.scorer
         return ModelError(
-            f"[{self.op.name}] does not fit: {model.name} reads at most {model.context_length} tokens",
+            f"[{self.op.name}] exceeds the context of {model.name}, which reads at most {model.context_length} tokens",
             span=self.op.span,
             hint="shorten the prompt, lower max_tokens or use a model with a longer context",
         )
 
 
 def _ends_at_once(after: Matcher, before: Matcher) -> bool:
-    """True if a value ended where it stood, with none of the bytes that followed."""
+    """True if the value ended before the added bytes."""
     return after.ending is not None and len(after.value) == len(before.text)
 
 
 async def _nothing() -> None:
-    """A hole at its bound: nothing is chosen."""
+    """The choice of a hole at its token limit: none."""

@@ -1,8 +1,8 @@
 """Path of a model in this process: pending text becomes canonical tokens when the model is next asked (S10, S14).
 
-The methods take a state and return the next one, and record every token that joins or leaves the path in the ledger.
-The text of a chat's template between turns is on the path, and no part of the prompt (S30): it is never healed, and
-counts as the model's bos does.
+The methods take a state and return the next one. The ledger records every token that joins or leaves the path. The text
+of a chat template between turns is on the path but not part of the prompt (S30): it is never healed, and counts like
+the model's bos.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from lmql_lite.models.chat import ChatFormat, Delimiter
 from lmql_lite.tokens import Fate, Role, Source, Token, Tokenizer
 
 NONE = -1
-"""The id of no token."""
+"""Id in place of a token's, if there is no token."""
 
 
 class TokenPath:
-    """Belongs to one branch of a run."""
+    """Path of one branch of a run."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class TokenPath:
         chat: ChatFormat | None = None,
         mark: Callable[[int], int] | None = None,
     ) -> None:
-        """`chat` is the format of a model with turns. `mark` gives the token that stands before a block of so many
-        tokens, for a model that reuses blocks."""
+        """`chat` is the format of a model with turns. For a model that reuses blocks, `mark` returns the token before a
+        block of a given number of tokens."""
         self.chat = chat
         self._tree = tree
         self._tokenizer = tokenizer
@@ -86,17 +86,17 @@ class TokenPath:
         return fork
 
     def start(self) -> State:
-        """An empty text: the model's bos stands before it and is no part of it."""
+        """The state of an empty text. The model's bos is on the path but not part of the text."""
         node = self._tree.root
         for token in self._tokenizer.bos:
             node = self._tree.extend(node, token)
         return State(pc=0, node=node, depth=len(self._tokenizer.bos))
 
     def settle(self, state: State, *, last: bool = False) -> State:
-        """Encodes what is pending, in one piece, and takes back its ambiguous tail as `held`.
+        """Encodes pending text in one piece, and takes back its ambiguous tail as `held`.
 
-        Nothing is held back at the `last` time, when no token will follow. In a chat, whoever is asked is the
-        assistant (S29).
+        The `last` call, which no token follows, holds nothing back. In a chat, a question to the model opens a turn of
+        the assistant (S29).
         """
         if state.overhang is not None:
             state = self.resolve(state)
@@ -104,7 +104,7 @@ class TokenPath:
             state = self._answering(state, self.chat, is_asked=not last)
         if not state.pending and not last:
             return state
-        # what an earlier hole left held, when it ended before its first token, is text like any other
+        # text left held by a hole that ended before its first token is ordinary text
         return self._spell(state._replace(pending=joined(state.held, state.pending), held=()), last=last)
 
     def _spell(self, state: State, *, last: bool) -> State:
@@ -118,14 +118,14 @@ class TokenPath:
             if self._mark is not None and at in marks:
                 state = state._replace(node=self._tree.extend(state.node, self._mark(marks[at])))
             state = self.take(state, token)
-        if state.pending and state.pending[0].hole == UNREAD:  # then nothing was read with it
+        if state.pending and state.pending[0].hole == UNREAD:  # the model reads nothing of this text
             white, left = begun(state.pending, 0)
             before = self._tree.path(state.node)[-1:] or (NONE,)
             state = self._add(state._replace(pending=left), before[0], white, state.node, state.depth)
         return state._replace(held=state.pending, pending=())
 
     def _ambiguous(self, ids: tuple[int, ...], *, first: bool) -> int:
-        """Number of the last tokens that a longer token could contain: there the model must have the choice."""
+        """Number of tokens at the end that may be part of a longer token, which the model must be free to choose."""
         back, tail = 0, b""
         for count, token in enumerate(reversed(ids), start=1):
             tail = (self._vocabulary.tokens[token] or b"") + tail
@@ -133,11 +133,11 @@ class TokenPath:
                 break
             if self._vocabulary.extends(tail):
                 back = count
-        # something has to stand before the first token that is asked for
+        # the first question needs at least one token before it
         return min(back, len(ids) - 1) if first else back
 
     def _own(self, ids: tuple[int, ...], pieces: tuple[Piece, ...]) -> int:
-        """Number of the last ones of these tokens that contain no text of a template."""
+        """Number of tokens at the end that contain no text of a template."""
         room, count = len(read(pieces[behind_template(pieces) :])), 0
         for token in reversed(ids):
             room -= int(self._vocabulary.lengths[token])
@@ -147,13 +147,13 @@ class TokenPath:
         return count
 
     def _take_text(self, state: State, ids: tuple[int, ...]) -> tuple[State, int]:
-        """Puts tokens on the path that hold only text of the program's own, all at once. Returns their number too."""
+        """The state after the tokens that hold only the program's own text, added all at once, and their number."""
         if not state.pending or state.pending[0].hole is not None:
             return state, 0
         piece, *others = state.pending
         ends = np.cumsum(self._vocabulary.lengths[list(ids)]).tolist()
         many = bisect_left(ends, len(piece.data)) if others else bisect_right(ends, len(piece.data))
-        if not many:  # the token at the end has a part of what follows
+        if not many:  # the first token also holds text of the next piece
             return state, 0
         prompt = SpelledPrompt(state.node, state.history, piece.data, ids[:many], ends[:many], [], [])
         if LEAST <= many <= MOST:
@@ -165,16 +165,16 @@ class TokenPath:
             history = Step(Token(token, piece.data[begin:end], None, piece.source, "kept", None), node, child, history)
             steps.append(history)
             node, begin = child, end
-        if many >= LEAST:  # what is pinned below it then need not be walked up to the root
+        if many >= LEAST:  # a pin below it then need not walk up to the root
             self._tree.extend_path(state.node, prompt.ids)
         self._ledger.add_prompt(steps, prompt.moves)
         pending = without(state.pending, ends[many - 1])
         return state._replace(node=node, history=history, depth=state.depth + many, pending=pending), many
 
     def take(self, state: State, token: int, logprob: float | None = None) -> State:
-        """Puts a token of settled text on the path: from `held` where there is some, else from `pending`.
+        """The state after a token of settled text, taken from `held`, or from `pending` if nothing is held.
 
-        `logprob` is set where the model was let choose, and chose what was held.
+        `logprob` is set if the model had the choice and took the held text.
         """
         spelled, left = begun(state.held or state.pending, int(self._vocabulary.lengths[token]))
         held, pending = (left, state.pending) if state.held else ((), left)
@@ -184,7 +184,7 @@ class TokenPath:
     # Turns of a chat ---------------------------------------------------------------------------------------------
 
     def begin(self, state: State, role: Role, chat: ChatFormat) -> State:
-        """A turn begins. Raises ModelError where the model's template has no such turn here."""
+        """The state at the beginning of a turn. Raises ModelError if the model's template allows no such turn here."""
         state = self.resolve(state)
         state = self._answering(state, chat, is_asked=False) if state.turn else self._without_turns(state)
         state = state._replace(pending=joined(state.held, state.pending), held=())
@@ -194,7 +194,8 @@ class TokenPath:
         return self._say(state, opening)._replace(turn=role)
 
     def show(self, state: State, item: Media, tokens: tuple[int, ...]) -> State:
-        """A picture, video or clip: `tokens` stand for it on the path. Text before it and after it is encoded alone."""
+        """The state after a picture, video or clip, which `tokens` represent on the path. Text before and after it is
+        encoded separately."""
         state = self.resolve(state)
         state = state._replace(pending=joined(state.held, state.pending), held=())
         if self.chat is not None and state.turn is not None and self._is_new(state, self.chat):
@@ -208,7 +209,8 @@ class TokenPath:
         return state.shown(item, step, len(tokens))
 
     def _without_turns(self, state: State) -> State:
-        """Before the first turn. The template says itself whether there is a bos."""
+        """The state before the first turn, without the bos, which the template adds itself. Raises ModelError if there
+        is text already."""
         before = data_of(joined(state.held, state.pending))
         if state.history is not None or before.strip():
             raise ModelError(
@@ -218,7 +220,8 @@ class TokenPath:
         return state._replace(node=self._tree.root, depth=0, held=(), pending=(unread(before),) if before else ())
 
     def _answering(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
-        """In a turn of the assistant's, where a hole stands or the model is asked; the turn's text has a beginning."""
+        """The state in a turn of the assistant if a hole has text or the model is asked. The turn's beginning is on the
+        path."""
         answer = first_answer(state.pending)
         if state.turn != "assistant" and (is_asked or answer is not None):
             own = () if answer is None else state.pending[answer:]
@@ -238,7 +241,7 @@ class TokenPath:
         return bool(chat.borders.intersection(self._tree.path(state.node)[-1:]))
 
     def _begun(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
-        """Adds the template's text between the beginning of a turn and its own text, the model's or the query's."""
+        """The state with the template's text between the beginning of a turn and the text of the turn."""
         at = behind_template(state.pending)
         opening, text = state.pending[:at], state.pending[at:]
         if state.turn in chat.strips:
@@ -250,12 +253,12 @@ class TokenPath:
         state = state._replace(pending=opening)
         if state.turn == "assistant":
             state = self._say(state, chat.said if is_said else chat.asked)
-        if not is_said:  # what the model begins is not read together with what the template says
+        if not is_said:  # text that the model begins is encoded apart from the template's
             state = self._spell(state, last=True)
         return state._replace(pending=joined(state.pending, text))
 
     def _say(self, state: State, delimiter: Delimiter) -> State:
-        """Adds text of the template, encoded together with the text around it, as the template means it."""
+        """The state with text of the template, encoded together with the text around it, as the template intends."""
         for part in delimiter:
             if isinstance(part, bytes):
                 state = state._replace(pending=join(state.pending, of_template(part)))
@@ -266,7 +269,7 @@ class TokenPath:
         return state
 
     def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
-        """A token joins the path, on record if the prompt holds something of what it stands for."""
+        """The state after a token. It is recorded if any of its text is in the prompt."""
         node = self._tree.extend(state.node, token)
         told = spelled if self.chat is None else shown(spelled)
         if told:
@@ -285,30 +288,30 @@ class TokenPath:
         matcher: Matcher | None,
         choosable: Choosable | None = None,
     ) -> State:
-        """Puts a token that was chosen for a hole on the path; it covers `held` and goes beyond. The hole is then at
-        `matcher`; `choosable` tells what the token was chosen from."""
+        """The state after a token chosen for a hole; it covers `held` and goes beyond. `matcher` is the hole's after
+        it, and `choosable` the alternatives."""
         record = Token(token, self._vocabulary.tokens[token] or b"", hole, source, "kept", logprob)
         step = Step(record, state.node, self._tree.extend(state.node, token), state.history)
         self._ledger.add(step, choosable)
         return state.chosen(step, logprob, matcher)
 
     def count_close_call(self, is_close: bool) -> None:
-        """Counts a choice that the model's noise might have made otherwise."""
+        """Counts a choice that the noise of the model's scores might have changed."""
         meter = self._ledger.meter
         meter.close_calls = (meter.close_calls or 0) + is_close
 
     def force(self, state: State, data: bytes, hole: str) -> State:
-        """Text that a constraint leaves no choice about: pending, like the program's own."""
+        """The state with text that a constraint forces; it is pending, like the program's own."""
         return state._replace(pending=join(state.pending, Piece(data, hole, "forced")))
 
     def close(self, opened: State, state: State) -> State:
-        """The end of a hole: where its tokens run past the value, they hang over until the next text is known."""
+        """The state after a hole. Tokens that run past its value become an overhang until the next text is known."""
         matcher, hole, entry = state.matcher, state.hole, state.entry
         assert matcher is not None, "a hole is open"
         value = matcher.value
         state = state._replace(matcher=None, hole=None, used=0, entry=(), text=state.text + value.decode())
         surplus = matcher.text[len(value) :]
-        if surplus:  # what a constraint said of it is not on the path yet, and need not be
+        if surplus:  # forced text in it is not on the path yet, and is dropped
             waiting = joined(state.held, state.pending)
             pending = until(waiting, len(data_of(waiting)) - len(surplus))
             surplus = surplus[: max(len(surplus) - len(data_of(waiting)), 0)]
@@ -333,7 +336,7 @@ class TokenPath:
         return state._replace(overhang=Overhang(tuple(reversed(steps)), before, surplus))
 
     def resolve(self, state: State) -> State:
-        """Keeps the tokens of an overhang that the text since then begins with; takes the others off the path."""
+        """Keeps the tokens of an overhang that match the following text, and removes the others from the path."""
         overhang = state.overhang
         if overhang is None:
             return state
@@ -343,10 +346,11 @@ class TokenPath:
         return self._keep(state, overhang, keep)
 
     def run_on(self, state: State, begin: Callable[[bytes, int], Matcher | None]) -> State:
-        """Into a hole of the same segment: a surplus that covers the text between may be the beginning of its value.
+        """The state at the beginning of another hole of the segment. A surplus that covers the text between the holes
+        may begin its value.
 
-        `begin` gives the hole after bytes that are so many of its tokens; None where they do not
-        fit. Tokens that do not fit leave the path: the cut is where the last hole ended (S14).
+        `begin` returns the matcher of the hole after some bytes, which are a number of its tokens; None if they do not
+        fit. Tokens that do not fit leave the path; the cut is at the end of the last hole (S14).
         """
         overhang, between = state.overhang, data_of(state.pending)
         if overhang is None or not overhang.surplus.startswith(between):
@@ -361,8 +365,8 @@ class TokenPath:
         return self.resolve(state)
 
     def _keep(self, state: State, overhang: Overhang, many: int) -> State:
-        """The first `many` tokens of an overhang stay, the others leave the path."""
-        # what replaces the part before the cut keeps its provenance (S31)
+        """The state with the first `many` tokens of an overhang; the others leave the path."""
+        # text that replaces the part before the cut keeps its source (S31)
         pending = without(state.pending, overhang.reach(many)) if many else joined(overhang.before, state.pending)
         state = state._replace(overhang=None, pending=pending)
         dropped = overhang.steps[many:]
@@ -371,7 +375,7 @@ class TokenPath:
         for step in dropped:
             self._ledger.drop(step, "cut")
         history = _with_fate(state.history, {id(step) for step in dropped})
-        # their score stays: it was what the end of the hole cost
+        # their score stays, as the cost of the end of the hole
         return state._replace(node=dropped[0].parent, depth=state.depth - len(dropped), history=history)
 
     def _add(
@@ -383,7 +387,8 @@ class TokenPath:
         depth: int,
         logprob: float | None = None,
     ) -> State:
-        """A token goes on record; it leads to `node`, and belongs to the first of its pieces that is read."""
+        """The state after a recorded token, which leads to `node` and belongs to its first piece that the model
+        reads."""
         first = next((piece for piece in pieces if piece.hole != UNREAD), None)
         hole, source = (first.hole, first.source) if first else (None, pieces[0].source)
         step = Step(Token(token, data_of(pieces), hole, source, "kept", logprob), state.node, node, state.history)
@@ -393,7 +398,7 @@ class TokenPath:
 
 
 def _with_fate(history: Step | None, cut: set[int]) -> Step | None:
-    """The history with those of its newest steps marked as cut."""
+    """The history with some of its newest steps marked as cut."""
     newer: list[Step] = []
     left = len(cut)
     while left:

@@ -1,4 +1,4 @@
-"""Questions to a server: the cache keys that answer a hole, and the request to send where none of them is known."""
+"""Questions to a server: the cache keys of the answers to a hole, and the request if the cache has none of them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from lmql_lite.program.ops import Hole
 ALTERNATIVES = 5
 """Number of other tokens requested with each one, where the server reports them."""
 TOKEN_BYTES = 4
-"""Bytes of text that count as a token of a server: its own are not known, and one text may be cut into others (S15)."""
+"""Bytes of text that count as one token of a server, whose own tokenization is not known (S15)."""
 LANGUAGES_KEPT = 256
 FREE_SHARE = 0.9
-"""Share of printable ASCII that may come first in a hole whose answers are mostly valid without a grammar."""
+"""Minimum share of printable ASCII that may begin a hole, for answers to be mostly valid without a grammar."""
 PRINTABLE = range(0x20, 0x7F)
 
 
 Rejected = frozenset[tuple[bytes, bool]]
-"""Texts of a segment that give a hole a value which was rejected; True for those that only begin so."""
+"""Texts of a segment with a rejected value of the hole; True for texts of which only the beginning is given."""
 
 
 @dataclass(frozen=True)
 class HoleQuestion:
-    """Question of one hole, from the beginning of its segment on (S16).
+    """Question of one hole, from the beginning of its segment (S16).
 
-    A server gets what is `pushed`, or `stops`; with neither it writes freely, past the segment where more follows.
-    `language` is the server grammar for where free text does not fit. `key` stands for conditions, texts and place of
-    the segment, and `begin` is the number of bytes before it. `isolated`: only answers to this very hole count (S7).
+    The request has `pushed` or `stops`; with neither the server writes freely, and past the segment if more follows.
+    `language` is the server grammar for places where free text does not fit. `key` identifies conditions, texts and
+    place of the segment, and `begin` is the number of bytes before it. `isolated`: only answers to this hole count
+    (S7).
     """
 
     lookahead: Lookahead
@@ -55,16 +56,16 @@ class HoleQuestion:
     sampling: Sampling = Sampling()  # noqa: RUF009  a frozen value
     isolated: bool = False
     is_anew: bool = False
-    """Free text did not fit: only answers under the condition count."""
+    """True if free text did not fit, so that only answers under the condition count."""
     banned: tuple[int, ...] = ()
     most: int | None = None
-    """Maximum number of tokens of a request, where the question asks for few."""
+    """Maximum number of tokens of a request; None if the hole alone limits them."""
     tells: bool = True
-    """The allowed answers may be told to the model of a chat."""
+    """True if a sentence may list the allowed answers for the model of a chat."""
     is_bounded: bool = False
-    """The condition may end the answer before the model does, which a server may not notice."""
+    """True if the condition may end the answer before the model does, without the server's notice."""
     undecided: int | None = None
-    """Number of bytes after which, at the latest, it leaves no choice, where it is bounded."""
+    """Maximum number of bytes until the condition of a bounded answer leaves no choice."""
 
     @property
     def way(self) -> Way:
@@ -91,7 +92,7 @@ class HoleQuestion:
 
     @cached_property
     def reads(self) -> tuple[CacheKey, ...]:
-        """Keys whose answers count, the best first."""
+        """Keys of the answers that count, best first."""
         return (self.held,) if self.is_anew else (self.held, self._free)
 
     @cached_property
@@ -114,16 +115,16 @@ class HoleQuestion:
 
     @property
     def runs_on(self) -> bool:
-        """True if the answer goes on past the hole."""
+        """True if the answer may go on past the hole."""
         return self.goes_on and not (self.pushed or self.stops or self._is_alone)
 
     @property
     def is_left(self) -> bool:
-        """True if an answer may go on where the run has all that it needs of it."""
+        """True if the run may close the answer's stream before its end."""
         return self.most is None and not (self.pushed or self.stops) and (self.runs_on or self.is_bounded)
 
     def request(self, most: int, text: bytes) -> CompletionRequest:
-        """Request for at most so many tokens after `text`."""
+        """Request for at most `most` tokens after `text`."""
         pushed: Language | JsonSchema | None = None
         if isinstance(self.pushed, AnswerForm):
             form = self.form(text)
@@ -142,7 +143,7 @@ class HoleQuestion:
         )
 
     def form(self, text: bytes) -> AnswerForm | None:
-        """Form of the answer after `text`, where it has one."""
+        """Form of the answer after `text`; None if it has none."""
         if not isinstance(self.pushed, AnswerForm) or not text[self.begin :]:
             return self.pushed if isinstance(self.pushed, AnswerForm) else None
         rest = self.language and self.language.after(whole(text[self.begin :]))
@@ -156,22 +157,23 @@ class HoleQuestion:
         return text.endswith(tuple(stop.encode() for stop in self.stops))
 
     def allows(self, text: bytes, said: KnownToken) -> bool:
-        """True if a server that is held to the condition may say this token after `text`; a schema tells nothing."""
+        """True if a server under the condition may generate this token after `text`; always True under a schema."""
         if said.key == self.held or not isinstance(self.pushed, Language):
             return True
         if self.pushed.rule_after(whole(text[self.begin :])) is None:
-            return True  # the text has left the language, and the server is asked freely
+            return True  # the text has left the language, so the server writes freely
         rule = self.pushed.rule_after(whole(text[self.begin :] + said.data))
         return rule is not None and (rule.accepts or not said.ends)
 
     def under_condition(self, banned: tuple[int, ...] = ()) -> HoleQuestion:
-        """The same under the condition, for where free text does not fit; a first token must not be `banned` (S22)."""
+        """The same question under the condition, after free text did not fit. The first token must not be `banned`
+        (S22)."""
         most = 1 if banned else None
         pushed = self.pushed if isinstance(self.pushed, AnswerForm) else self.language or self.pushed
         return replace(self, pushed=pushed, isolated=True, is_anew=True, banned=banned, most=most)
 
     def told(self) -> HoleQuestion | None:
-        """The same with the allowed answers told to the model; None if they are told, or not to be told."""
+        """The same question with a sentence that lists the allowed answers; None if it has one, or may not."""
         form = self.pushed
         if not isinstance(form, AnswerForm) or form.is_told or not self.tells:
             return None
@@ -179,18 +181,18 @@ class HoleQuestion:
         return replace(self, pushed=replace(form, is_told=True), key=key)
 
     def plain_token(self) -> HoleQuestion:
-        """The most likely next token, freely, with its alternatives: they are stored with the plain answer (S1)."""
+        """Question for the most likely next token without conditions, and its alternatives, which the answer stores
+        (S1)."""
         return HoleQuestion(self.lookahead, self.capabilities, most=1)
 
     def beyond(self) -> HoleQuestion:
-        """The same where the server grammar has ended and the hole has not: free text follows."""
+        """The same question after the end of the server grammar but not of the hole: free text follows."""
         key = hashlib.blake2b(self.key + b"beyond", digest_size=16).digest()
         return replace(self, key=key, language=None, pushed=None, stops=())
 
     def without(self, text: bytes, rejected: Rejected) -> HoleQuestion | None:
-        """The same for another value of the hole that begins after `text`; None where it has no other, or may have any.
-
-        The server grammar is that of the segment without the values that were rejected.
+        """The same question for another value of the hole, which begins after `text`. Its server grammar excludes the
+        rejected values. None if the segment has no server grammar, or no other value.
         """
         language = self.language or self.pushed
         if not isinstance(language, Language):
@@ -212,25 +214,25 @@ class HoleQuestion:
 
     @property
     def following(self) -> bytes:
-        """The text that is known behind the last hole."""
+        """The known text after the last hole."""
         parts = self.lookahead.parts
         last = max(at for at, part in enumerate(parts) if not isinstance(part, bytes))
         return b"".join(part for part in parts[last + 1 :] if isinstance(part, bytes))
 
     def again(self) -> HoleQuestion:
-        """The same for another draw."""
+        """The same question for the next draw."""
         return replace(self, sampling=replace(self.sampling, index=self.sampling.index + 1))
 
 
 def requested(lookahead: Lookahead, *, speculates: bool) -> Lookahead:
-    """Part of a segment that one request is for: a hole of JSON stands alone."""
+    """The part of a segment that one request asks for. A hole of JSON is asked for alone."""
     if lookahead.schema is not None:
         lookahead = replace(lookahead, parts=lookahead.parts[:1])
     return replace(lookahead, goes_on=lookahead.goes_on and speculates)
 
 
 class PushDown:
-    """Choice of how a server is held to conditions (S17). Languages are kept for all runs of a segment."""
+    """Chooses the form in which a server gets the conditions (S17). Languages are kept for all runs of a segment."""
 
     def __init__(self, engine: Engine, capabilities: Capabilities) -> None:
         """`capabilities` are those of the server."""
@@ -239,9 +241,9 @@ class PushDown:
         self._languages: OrderedDict[tuple[Term | bytes, ...], Language | None] = OrderedDict()
 
     def question(self, op: Hole, lookahead: Lookahead, *, tells: bool = True) -> HoleQuestion:
-        """Question of a segment that begins with `op`. A stop string is simpler than a grammar and ends alike.
+        """Question of a segment that begins with `op`. Stop strings are preferred to a grammar with the same end.
 
-        `tells`: the model of a chat may be told what it may answer.
+        `tells`: a sentence may list the allowed answers for the model of a chat.
         """
         can = self._capabilities
         if can.chat_only and not can.takes_languages and lookahead.schema is None:
@@ -265,14 +267,14 @@ class PushDown:
         return self._bounded(question, lookahead.parts) if is_last else question
 
     def alone(self, question: HoleQuestion, op: Hole, term: Term | bytes) -> HoleQuestion:
-        """Question of one hole of a segment. The server is held to the same, so that it answers alike with and without
-        a cache (law 1); where it writes freely, stop strings end the request with the hole.
+        """Question of one hole of a segment. The server gets the same conditions, so that it answers the same with and
+        without a cache (law 1). If it writes freely, stop strings end the request with the hole.
         """
         stops = question.stops if question.pushed is not None else self.stops(op, term)
         return self._bounded(replace(question, isolated=True, stops=stops), (term,))
 
     def _bounded(self, question: HoleQuestion, parts: tuple[Term | bytes, ...]) -> HoleQuestion:
-        """The same with what is known of the end of its answer, for a server that bills what nobody reads."""
+        """The same question with bounds on its answer, for a server that bills tokens that nobody reads."""
         ends_alone = question.pushed is not None or question.lookahead.schema is not None
         if ends_alone or not self._capabilities.bills_to_the_end:
             return question
@@ -282,9 +284,9 @@ class PushDown:
         return replace(question, is_bounded=True, undecided=language.undecided() if language else None)
 
     def _form(self, hole: Term | bytes, *, tells: bool) -> HoleQuestion | None:
-        """Question of one hole whose answer has a form; None where nearly anything may be said, or it may not be told.
+        """Question of one hole whose answer has a form; None if nearly any text is allowed, or the form cannot be sent.
 
-        What is known freely does not count: the model answered another prompt.
+        Known answers in free text do not count, because their prompt was another one.
         """
         can, language = self._capabilities, self._language((hole,))
         if language is None or language == ANYTHING or is_free(language) or not (can.takes_schemas or tells):
@@ -296,7 +298,7 @@ class PushDown:
         return HoleQuestion(parts, can, language, form, isolated=True, is_anew=True, tells=tells)
 
     def stops(self, op: Hole, hole: Term | bytes) -> tuple[str, ...]:
-        """Phrases that end a hole wherever they come, if the server takes so many."""
+        """Phrases that end a hole wherever they occur; () if the server does not take that many."""
         if op.may_reject:
             return ()
         parts = hole.terms if isinstance(hole, And) else (hole,)
@@ -304,7 +306,8 @@ class PushDown:
         return tuple(phrase.decode() for phrase in phrases) if 0 < len(phrases) <= self._capabilities.stops else ()
 
     def _language(self, parts: tuple[Term | bytes, ...]) -> Language | None:
-        """Server grammar of a segment; None if it would be too large, or a hole may end before an unsaid phrase."""
+        """Server grammar of a segment; None if it is too large, or a hole may end before a phrase that is not part of
+        it."""
         if parts not in self._languages:
             automata = [part if isinstance(part, bytes) else self._engine.automaton(part) for part in parts]
             made = pushed(automata, self._capabilities.most_rules)
@@ -316,8 +319,8 @@ class PushDown:
 
 
 def is_free(language: Language) -> bool:
-    """True if nearly any character may come first. Such text is better left to run on, so that one request serves what
-    follows; where nothing follows, the grammar ends it in the right place.
+    """True if nearly any character may come first. Such text may run on without a grammar, so that one request also
+    serves the text after it. If nothing follows, the grammar ends it in the right place.
     """
     edges = language.rules[0].edges
     begun = sum(any(low <= code <= high for low, high, _ in edges) for code in PRINTABLE)
@@ -330,12 +333,12 @@ def whole(text: bytes) -> str:
 
 
 def text_engine(*, by_server: bool) -> Engine:
-    """Matchers of text whose tokens are not known: every byte may be one. For a server, characters are counted."""
+    """Engine for text of unknown tokens: every byte is a token. For a server, characters are counted instead."""
     vocabulary = Vocabulary((*(bytes([byte]) for byte in range(END)), None), frozenset({END}))
     return Engine(vocabulary, token_characters=TOKEN_BYTES if by_server else None)
 
 
 def tokens_for(size: int) -> int:
-    """Tokens to ask a server for, where `size` bytes are wanted: its own may be shorter, and a character several."""
+    """Number of tokens to request for `size` bytes, with a margin for tokens that are short or parts of a character."""
     tokens = -(-size // TOKEN_BYTES)
     return tokens + tokens // 4 + TOKEN_BYTES

@@ -1,4 +1,4 @@
-"""Generator with a server: the model writes freely, and one answer may serve the holes of a whole segment."""
+"""Generator with a server. The model writes freely, and one answer may serve the holes of a whole segment."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from lmql_lite.program.ops import Hole
 from lmql_lite.tokens import Role, Token
 
 SCORED = 0
-"""The token of an answer that is a score alone."""
+"""Token of an answer that holds only a score."""
 
 
 class RemoteModel:
-    """A model behind an API, with what all its runs share. Its matchers read bytes: its vocabulary is not known."""
+    """A model on a server, with everything that its runs share. Its matchers read bytes, for want of a vocabulary."""
 
     vocabulary_size = VOCABULARY
 
@@ -59,7 +59,7 @@ class RemoteModel:
 
 
 class RemoteGenerator:
-    """Belongs to one run."""
+    """Generator of one run."""
 
     spells_freely = True
 
@@ -75,12 +75,12 @@ class RemoteGenerator:
         self._pushing = model.pushing
         self._settings = settings
         self._isolated = settings.is_isolated
-        """Each hole is a request of its own, which ends with it (S7)."""
+        """True if each hole is a separate request, which ends with the hole (S7)."""
         self._segment: HoleQuestion | None = None
         self._left = 0
-        """Holes of the segment that are still to come."""
+        """Number of holes of the segment that are not open yet."""
         self._own: bytes | None = None
-        """Key of the answers to a hole, or to holes that are drawn together, where they are asked alone."""
+        """Key of the answers to a hole, or to holes drawn together, that is asked alone."""
         self._fill: RemoteFill | None = None
 
     def fork(self) -> RemoteGenerator:
@@ -107,9 +107,9 @@ class RemoteGenerator:
             self._segment = self._segment.under_condition()
         self._left -= 1
         question = self._segment
-        # a server counts for its penalties from where the request began: each hole is a request of its own
+        # a server counts penalties from the start of a request, so each hole is a separate request
         if self._isolated or sampling.penalises:
-            # draws under the grammar of a segment are drawn together, as they are with a cache (law 1)
+            # holes under the grammar of a segment are drawn together, as with a cache (law 1)
             is_drawn = isinstance(question.pushed, Language) and not (is_greedy(sampling) or sampling.penalises)
             if self._own is None or not (goes_on and is_drawn):
                 self.reader.leave()
@@ -122,7 +122,7 @@ class RemoteGenerator:
         return self._fill
 
     def _begun(self, op: Hole, state: State, lookahead: Lookahead) -> HoleQuestion:
-        """The condition that the server is held to from here on."""
+        """The question for the rest of the segment."""
         lookahead = requested(lookahead, speculates=self._settings.speculate)
         known = [part if isinstance(part, bytes) else identity(part) for part in lookahead.parts]
         parts = (state.text.encode(), repr((known, lookahead.schema)).encode())
@@ -134,17 +134,17 @@ class RemoteGenerator:
         return question
 
     def _own_key(self, question: HoleQuestion, state: State) -> bytes:
-        """Key of the answers to one hole, of this run alone where it is isolated."""
+        """Key of the answers to one hole; if it is isolated, only this run's."""
         own = b"%d" % secrets.randbits(64) if self._isolated else b""
         return _digest(question.key, state.text.encode(), own)
 
     def begin_call(self, state: State) -> State:
         return state
 
-    # Options that are weighed ---------------------------------------------------------------------------------------
+    # Options that are scored ----------------------------------------------------------------------------------------
 
     def begin_options(self, state: State) -> State:
-        self.reader.leave()  # scoring is a request of its own
+        self.reader.leave()  # scoring is a separate request
         return self.path.settle(self.path.answer(state))
 
     def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
@@ -156,7 +156,8 @@ class RemoteGenerator:
     async def weigh(
         self, state: State, texts: Sequence[str], ids: Sequence[tuple[int, ...]]
     ) -> tuple[list[Answer], tuple[float, ...]]:
-        """One request for all options that are not known; each score is stored as the answer to that very question."""
+        """The answer for each option, and its log-probability. One request asks for all unknown options; each score is
+        stored as the answer to its own question."""
         known: dict[str, Answer] = {}
         for text in () if self._isolated else texts:
             answer = self.tree.greedy_answer(state.node, _question(text))
@@ -165,7 +166,7 @@ class RemoteGenerator:
         unknown = [text for text in texts if text not in known]
         logprobs = await self.scheduler.score(state.node, unknown, self.ledger)
         for text, logprob in zip(unknown, logprobs, strict=True):
-            answer = Answer(SCORED, float(np.float32(logprob)), self.ledger.run)  # as a file keeps it
+            answer = Answer(SCORED, float(np.float32(logprob)), self.ledger.run)  # float32, as in a file
             known[text] = answer if self._isolated else self.tree.add_greedy_answer(state.node, _question(text), answer)
         answers = [known[text] for text in texts]
         return answers, tuple(answer.logprob for answer in answers)
@@ -174,7 +175,7 @@ class RemoteGenerator:
         return self.path.choose(state, KnownToken(text.encode(), answer.logprob, answer.run), hole)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
-        """The tokens of options are not known: each is one piece."""
+        """The scores of options as the next text. Their tokens are not known, so each option counts as one piece."""
         self.reader.leave()
         before = self.ledger.requests
         aside = BytePath(self.scheduler.byte_tree, Ledger(self.ledger.run), chat=self.scheduler.capabilities.chat_only)
@@ -189,7 +190,7 @@ class RemoteGenerator:
     # The course of a run --------------------------------------------------------------------------------------------
 
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
-        """The answer; meanwhile a stream goes on."""
+        """The answer. The open stream goes on meanwhile."""
         return await answer
 
     def leave(self) -> None:
@@ -201,7 +202,7 @@ class RemoteGenerator:
     async def finish(self, state: State) -> State:
         stream = self.reader.stream
         if stream is not None and stream.ends(self.scheduler.text_to(stream.tip)):
-            await stream.over()  # the server ends here by itself, and then reports what it cost
+            await stream.over()  # the server ends here by itself, and then reports its usage
         self.reader.leave()
         state = self.path.settle(state)
         self.ledger.used(self.tree.nodes_to(state.node))

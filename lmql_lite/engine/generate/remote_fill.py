@@ -1,7 +1,7 @@
-"""The filling of a hole by a server: each token is checked as it arrives.
+"""Filling of a hole by a server: each token is checked as it arrives.
 
-Where one does not fit, the server's alternatives are tried, best first; its answers to a condition are stored as such
-(S1, S22).
+If a token does not fit, the server's alternatives are tried, best first. Answers under a condition are stored under
+that condition (S1, S22).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lmql_lite.program.ops import Hole
 
 PRINTABLE = range(0x20, 0x7F)
 BANNED = 16
-"""Maximum number of tokens that are banned one by one at a place before the hole is given up."""
+"""Maximum number of tokens banned one by one at a place before the hole is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class OpenAlternatives:
 
 
 class Ask(NamedTuple):
-    """A place where the server is asked for a token of a hole that may have `left` more bytes."""
+    """A place where the server is asked for a token of a hole, with at most `left` more bytes."""
 
     state: State
     matcher: Matcher
@@ -66,19 +66,19 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         self._reader = reader
         self._question = question
         self.fell_short = False
-        """The hole was closed where the language of its segment would have gone on."""
+        """True if the hole was closed before the end of the language of its segment."""
         self.is_held = False
-        """Free text did not fit: the server is held to its grammar from there on, to the end of the segment."""
+        """True if free text did not fit, so that the server gets its grammar to the end of the segment."""
         self._alternatives: list[OpenAlternatives] = []
         self._asked = 0
-        """Number of those that the server was asked about where its answer told none."""
+        """Number of the first places whose alternatives need no question to the server any more."""
         self._first = question
         self._reached: Matcher | None = None
         self._rejected: Rejected = frozenset()
         self._ends_here = False
-        """The hole ends at the place that was asked about last."""
+        """True if the hole ends at the latest place."""
         self._insists = False
-        """The required text is inserted, since the server did not write it."""
+        """True if required text is inserted because the server did not write it."""
 
     def fork(self, generator: object) -> RemoteFill:
         raise AssertionError("runs with a server have one branch")
@@ -88,10 +88,10 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         return self.opened
 
     def forced(self, state: State) -> bytes:
-        """The part of the required text that is inserted. The server is asked where its tokens may differ.
+        """The part of the required text to insert; the server writes the rest, whose tokens may differ.
 
-        Nothing where it is held to the text anyway, nor where an answer begins that it would have to be asked to go on
-        with (S29); and not a space at the end, which models write with the word after it.
+        Nothing is inserted if the request enforces the text, or at the beginning of an answer that the server cannot
+        continue (S29). A space at the end is not inserted, because models write it with the next word.
         """
         matcher = matcher_of(state)
         forced = matcher.forced()
@@ -113,11 +113,11 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         matcher = matcher_of(state)
         left = max(self.limit * TOKEN_BYTES - len(matcher.text), incomplete(matcher.text))
         if not left and not matcher.may_end:
-            raise self.incomplete(matcher, "raise max_tokens, or bound what may be long")
+            raise self.incomplete(matcher, "raise max_tokens, or limit the length in the condition")
         return Ask(state, matcher, left)
 
     async def choose(self, candidates: Ask) -> KnownToken | None:
-        """The next token, checked; None if nothing is taken here: the hole ends, or the server is asked again."""
+        """The next token, checked. None if no token is taken: the hole ends, or the server is asked again."""
         state, matcher, left = candidates
         self._ends_here = not left
         if self._ends_here:
@@ -131,12 +131,12 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         is_fit = fits(said.data, matcher)
         is_allowed = question.pushed is None or (is_fit and question.allows(self._text_to(state), said))
         if (said.ends or (is_fit and not is_allowed)) and question.pushed and question.ends(self._text_to(state)):
-            self._question = question.beyond()  # its grammar ends here, but not the hole: a tool was called
+            self._question = question.beyond()  # the grammar ends here, but the hole goes on after a tool call
             return None
         if said.key == question.held:
             self._hold()
         if not is_allowed:
-            # it was stored when the server wrote freely: what it writes under the condition is what counts
+            # the token is from free text; only answers under the condition count
             said = await self._read(state, question.under_condition(), left)
             is_fit = fits(said.data, matcher)
         told = None if is_fit else question.told()
@@ -145,7 +145,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             return None
         if is_fit:
             if self.op.may_reject and not self._question.is_anew:
-                is_kept = question.pushed is None or said.key.question is None  # else they are not, under a grammar
+                is_kept = question.pushed is None or said.key.question is None  # under a grammar there are none
                 others = self._known(state, matcher, said, left) if is_kept else ()
                 self._alternatives.append(OpenAlternatives(state, matcher, others, said, left))
             return said
@@ -174,8 +174,8 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         return state._replace(used=-(-len(matcher_of(state).text) // TOKEN_BYTES))
 
     async def go_back(self) -> State | None:
-        """Another draw; or else the best alternative that was not tried, of all places; or else what the server says
-        under its grammar without the rejected values."""
+        """A state for another draw, else for the best untried alternative of all places, else for an answer under the
+        grammar without the rejected values."""
         assert self.opened is not None and self._reached is not None, "a hole is opened first"
         if self._question.draws:
             self._question = self._question.again()
@@ -203,7 +203,8 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         return self.opened
 
     async def _ask_for_alternatives(self) -> None:
-        """Under a grammar a server tells none: the places of the first value are asked about, a token each."""
+        """Asks for alternatives at the places of the first value, one token each, as answers under a grammar have
+        none."""
         while self._asked < len(self._alternatives):
             place = self._alternatives[self._asked]
             if not (self._frontier.capabilities.alternatives and self._question.pushed):
@@ -219,10 +220,10 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         return self._frontier.byte_tree.details(state.node, said)[1]
 
     async def _others(self, state: State, matcher: Matcher, said: KnownToken, left: int) -> Alternatives:
-        """Alternatives of the server here that fit.
+        """Alternatives of the server at this place that fit.
 
-        They are not stored with a draw that was read. The scores are those of the place, however it was drawn from: the
-        plain answer there is stored with them, or is asked for, one token.
+        Stored draws have none. Their scores do not depend on how the token was drawn, so those of the plain answer at
+        this place are used. If it is not stored, one token is asked for.
         """
         texts, question = self._frontier.byte_tree, self._question
         _, others = texts.details(state.node, said)
@@ -232,14 +233,14 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         return fitting(others or (), said, matcher, left)
 
     def _known(self, state: State, matcher: Matcher, said: KnownToken, left: int) -> Alternatives:
-        """The same, as far as the tree has them."""
+        """Alternatives that fit, as far as the tree has them."""
         return fitting(self._frontier.byte_tree.details(state.node, said)[1] or (), said, matcher, left)
 
     async def _instead(self, state: State, matcher: Matcher, said: KnownToken, left: int) -> KnownToken:
-        """The token that takes the place of one that does not fit; stored as the server's answer under the condition.
+        """The token that replaces one that does not fit, stored as the server's answer under the condition.
 
-        The best alternative; or as much of the token as fits; or else the answer to another question: at this place, if
-        it was never asked here; under the condition; without the tokens that did not fit (S22).
+        It is the best alternative, or the part of the token that fits, or the answer to another question: at this
+        place, if there was none; under the condition; without the tokens that did not fit (S22).
         """
         others = await self._others(state, matcher, said, left)
         if others:
@@ -272,8 +273,8 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         return said
 
     def _hold(self) -> None:
-        """Free text did not fit here, now or when it was asked for first: the server is held to its grammar from here
-        on, however much of its answer is known."""
+        """Sends the grammar from here on, because free text did not fit, now or in an earlier run. Known parts of the
+        free answer no longer count."""
         if self._question.language is not None and self._question.pushed is None:
             self._question, self.is_held = self._question.under_condition(), True
 
@@ -287,10 +288,10 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         return self._frontier.text_to(state.node)
 
     def _stuck(self, matcher: Matcher, said: KnownToken) -> ConstraintError | ModelError:
-        """The model's fault where it can be held to no condition at all, and is only checked."""
+        """The error of a dead end: a ModelError if the server can enforce no condition at all, and is only checked."""
         name, capabilities = self._frontier.completer.name, self._frontier.capabilities
         able = capabilities.takes_languages or capabilities.takes_bans or capabilities.alternatives
-        says = "ends the text" if said.ends else f"says {said.data.decode('utf-8', 'replace')!r}"
+        says = "ends the text" if said.ends else f"writes {said.data.decode('utf-8', 'replace')!r}"
         return (ConstraintError if able else ModelError)(
             f"[{self.op.name}] cannot go on after {shown(matcher)!r}: there {name} {says}, which its condition "
             "forbids, and the server reports no alternative that would fit",
@@ -305,20 +306,20 @@ def fits(data: bytes, matcher: Matcher) -> bool:
 
 
 def fitting(others: Alternatives, said: KnownToken, matcher: Matcher, left: int) -> Alternatives:
-    """Those that fit, but for the one that was generated, as far as `left` bytes go."""
+    """Alternatives that fit, cut to `left` bytes, without the generated token."""
     cut = ((within(data, left), logprob) for data, logprob in others)
     return tuple((data, logprob) for data, logprob in cut if data and data != said.data and fits(data, matcher))
 
 
 def within(data: bytes, left: int) -> bytes:
-    """As many whole characters of a token as it takes to fill `left` bytes, else all of it."""
+    """The first whole characters of a token that fill `left` bytes; all of a shorter token."""
     while left < len(data) and not starts_character(data[left]):
         left += 1
     return data[:left]
 
 
 def is_full(matcher: Matcher) -> bool:
-    """True if next to nothing may be added: only the beginning of a phrase before which the value is cut (S13)."""
+    """True if almost nothing may be added: only the beginning of a phrase before which the value is cut (S13)."""
     return sum(matcher.longest_valid(bytes([byte])) for byte in PRINTABLE) <= len(PRINTABLE) // 10
 
 

@@ -1,6 +1,6 @@
-"""Scheduler of a server: answers from the tree, readers that share a stream, requests for the rest.
+"""Scheduler of a server: it answers from the tree, lets readers share a stream, and sends requests for the rest.
 
-The only module that opens streams of a Completer.
+Only this module opens streams of a Completer.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ GO_ON = "Go on exactly where you stopped. Say only what comes next."
 """User's turn for a server that answers an open turn of the assistant instead of continuing it (S29)."""
 LEAST_STRIDE, MOST_STRIDE = 64, 4096
 LESSONS = 3
-"""Number of answers after which their usual length is known."""
+"""Number of answers that show their usual length."""
 FIRST_STRIDE = 20
-"""Tokens that a server which bills to the end is first asked for, at least."""
+"""Minimum tokens of the first request to a server that bills answers to their end."""
 FIRST_SHARES = {"one": 0.25, "several": 0.75, "more": 1.5}
-"""Tokens that it is first asked for, for each of the prompt's, which another request would cost again: for one hole,
-for several, and where more may follow."""
+"""Tokens of that first request for each prompt token, which another request would bill again: for one hole, for
+several, and for holes that more may follow."""
 TURN_TOKENS = 16
 """Upper bound of the tokens that a chat template puts around a turn."""
 ITEM_TOKENS = 16384
-"""Upper bound of the tokens of a picture, video or clip. A server may count more; its own report is what is paid."""
+"""Upper bound of the tokens of a picture, video or clip. A server may count more; the bill is its own report."""
 TRIES = 3
-"""Maximum number of requests that may break off; each one continues where the one before broke off."""
+"""Maximum number of requests that break off for one token; each continues where the one before broke off."""
 
 ITEMS = frozenset(MEDIA.values())
 ROLES: dict[int, Role] = {TURNS["system"]: "system", TURNS["user"]: "user", TURNS["assistant"]: "assistant"}
 
 
 class ServerChanged(ModelError):
-    """The server is not the one whose answers the tree holds. A run that has read none of them begins anew."""
+    """The server is not the one whose answers are in the tree. A run that has read none of them begins again."""
 
 
 @dataclass(slots=True)
 class Attempts:
-    """Requests for one token: those that were opened, that broke off, and that did not begin as requested."""
+    """Numbers of requests for one token: opened, broken off, and with an answer that did not begin as required."""
 
     opened: int = 0
     broken: int = 0
@@ -70,33 +70,33 @@ class Attempts:
 
 
 class Reader:
-    """Hold of one run on the streams: it follows at most one."""
+    """Reader of the streams for one run. It follows at most one stream."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.stream: Stream | None = None
         self.reached: tuple[Node, int] | None = None
-        """Place of the last token that was read, and its number of bytes."""
+        """Place of the last token read, and its number of bytes."""
         self.attempts = Attempts()
-        """Those for a token before which the model still thinks."""
+        """Requests for a token before which the model is still reasoning."""
         self._heard = 0
-        """Number of parts of the stream's thoughts that are emitted."""
+        """Number of emitted parts of the stream's thoughts."""
         self._hole: Hole | None = None
         self._most = self._taken = 0
         self._left: list[Stream] = []
         """Streams that may still be closing."""
 
     def begin(self, hole: Hole, most: int) -> None:
-        """Begins a hole, which may have so many requests."""
+        """Begins a hole, with at most `most` requests."""
         self._hole, self._most, self._taken = hole, most, 0
 
     def take(self) -> None:
-        """Counts a request for the hole. Raises BudgetError where it is one too many."""
+        """Counts a request for the hole. Raises BudgetError if it is one too many."""
         self._taken += 1
         if self._hole is not None and self._taken > self._most:
             many = f"{self._most} request{'' if self._most == 1 else 's'}"
             raise BudgetError(
-                f"[{self._hole.name}] has had {many}, and needs another one: its condition forbids much of what the "
+                f"[{self._hole.name}] has used its {many}, and needs another: its condition forbids much of what the "
                 "model generates",
                 span=self._hole.span,
                 hint="tell the model in the prompt what it may answer, or raise max_hole_requests",
@@ -109,7 +109,7 @@ class Reader:
             self.stream, self._heard = stream, 0
 
     def hear(self) -> bool:
-        """Emits the thoughts of the stream that are new; False if there are none."""
+        """Emits new thoughts of the stream; False if there are none."""
         new = self.stream.thoughts[self._heard :] if self.stream is not None else []
         self._heard += len(new)
         if new:
@@ -123,7 +123,7 @@ class Reader:
             self._left = [one for one in self._left if not one.is_closed] + [stream]
 
     async def close(self) -> None:
-        """Leaves, and waits until each request without another reader is closed: none outlives the run."""
+        """Leaves the stream, and waits until requests without other readers are closed: none outlives the run."""
         self.leave()
         for stream in self._left:
             await stream.closed()
@@ -143,16 +143,17 @@ class RemoteScheduler:
         self._lessons = 0
         self._longest = 0.0
         self.media: WeakValueDictionary[str, Media] = WeakValueDictionary()
-        """Items by their digests, as long as a run has them."""
+        """Items by their digests, while a run has them."""
         self._streams: dict[Node, list[Stream]] = {}
         """Open streams by their tips."""
 
     async def read(
         self, node: Node, question: HoleQuestion, left: int, reader: Reader, newest: Step | None
     ) -> KnownToken | None:
-        """Token after `node`, in a hole that may have `left` tokens. `newest` is the last step on the path to `node`.
+        """Token after `node`, in a hole with at most `left` more tokens. `newest` is the last step on the path to
+        `node`.
 
-        None where thoughts were emitted: the reader asks again for the token after them.
+        None if thoughts were emitted instead: the reader then asks again for the token after them.
 
         Raises ModelError if the server fails, BudgetError before a request that the run cannot afford, and CacheError
         at the end of a replay.
@@ -198,14 +199,14 @@ class RemoteScheduler:
                     raise
 
     def stride(self, question: HoleQuestion, left: int, most_prompt: int) -> int:
-        """Maximum tokens of a request, in a hole that may have so many.
+        """Maximum tokens of a request, in a hole with at most `left` more tokens.
 
-        An answer that serves several holes gets later what recent ones had, and then some. A server that bills to the
-        end gets little more than is needed, as far as that is known; but no answer of a chat is cut that the server
-        could not continue.
+        After some answers, a request for several holes gets the recent length with a margin. A server that bills
+        answers to their end gets little more than the known need. No answer of a chat is cut if the server could not
+        continue it.
         """
         can = self.capabilities
-        most = left if question.undecided is None else min(left, question.undecided + 1)  # a token has a byte at least
+        most = left if question.undecided is None else min(left, question.undecided + 1)  # a token has a byte or more
         if not can.bills_to_the_end or (can.chat_only and not can.continues_turns):
             is_long = not question.runs_on or self._lessons < LESSONS
             return most if is_long else int(min(max(4 * self._longest, LEAST_STRIDE), MOST_STRIDE))
@@ -219,7 +220,7 @@ class RemoteScheduler:
         return int(wanted if question.runs_on else min(wanted, left))
 
     async def score(self, node: Node, options: Sequence[str], ledger: Ledger) -> tuple[float, ...]:
-        """Log-probability of each option after `node`, by one request; none if there are no options.
+        """Log-probability of each option after `node`, by one request, or by none if there are no options.
 
         Raises ModelError, before anything is spent, if the server cannot score.
         """
@@ -235,7 +236,7 @@ class RemoteScheduler:
         if not self._is_probed:
             await self._probe(ledger)
         prompt = self.prompt(node)
-        texts = 1 + len(options)  # the prompt alone too
+        texts = 1 + len(options)  # and the prompt by itself
         most = _most_tokens(prompt) * texts + sum(len(option.encode()) for option in options)
         while (sent := ledger.request(most, texts)) is None:
             await ledger.purse.released()
@@ -251,15 +252,15 @@ class RemoteScheduler:
         return scored.logprobs
 
     async def _probe(self, ledger: Ledger) -> None:
-        """Probe before the first request, if the capabilities are those that an earlier process found.
+        """Probes the server before the first request, if its capabilities are from an earlier process.
 
-        Raises ServerChanged if it is another one now.
+        Raises ServerChanged if the server is another one now.
         """
         capabilities = await ledger.probed(self.completer.probe)
         if capabilities.fingerprint != self.capabilities.fingerprint:
             raise ServerChanged(
                 f"{self.completer.place} has changed since the cache was written, so this run cannot use both",
-                hint="run it again: its new answers are stored apart; revision= vouches that the model is the same",
+                hint="run it again to store the new answers separately, or pass revision= if the model is the same",
             )
         self._is_probed = True
 
@@ -284,16 +285,17 @@ class RemoteScheduler:
         *,
         is_again: bool,
     ) -> Stream | None:
-        """None while others have reserved the tokens that it needs. `strayed` is the number of answers that did not
-        begin with the end of the prompt, as requested. `is_again`: an answer had no text, perhaps for want of tokens.
+        """A new stream; None while other requests have reserved its tokens. `strayed` is the number of answers that did
+        not begin with the end of the prompt, as required. `is_again`: an answer had no text, perhaps for want of
+        tokens.
         """
         text = self.text_to(node)
         node = self._before(node, incomplete(text))
         prompt = self.prompt(node)
         if not prompt:
             raise ModelError(
-                f"{self.completer.name} answers turns of a chat, and there is no text before the hole",
-                hint="begin the query with some text: it is the turn of the user",
+                f"{self.completer.name} answers turns of a chat, but there is no text before the hole",
+                hint="begin the query with some text, which becomes the user's turn",
             )
         last = prompt[-1]
         request = question.request(left if is_again else self.stride(question, left, _most_tokens(prompt)), text)
@@ -330,7 +332,7 @@ class RemoteScheduler:
         return tree.walk(tree.root, tree.path(node)[:-size])[0] if size else node
 
     def _is_blank_answer(self, node: Node) -> bool:
-        """True if the open turn of the assistant, which the server answers anew, has at most white space so far."""
+        """True if the server answers the open turn of the assistant anew, and the turn has only white space so far."""
         path = self.byte_tree.tree.path(node)
         size = next((back for back, token in enumerate(reversed(path)) if token >= END), len(path))
         is_open = size < len(path) and path[-size - 1] == TURNS["assistant"]
@@ -338,7 +340,7 @@ class RemoteScheduler:
         return is_open and is_anew and not bytes(path[len(path) - size :]).strip()
 
     def _learn(self, stream: Stream, size: int) -> None:
-        """The run has left a stream of which it needed so many tokens."""
+        """Learns from a stream that a run left after `size` tokens."""
         if size:
             self._lessons += 1
             needed = 2 * size if stream.ran_out and size == stream.size else size
@@ -391,8 +393,7 @@ class RemoteScheduler:
 
 
 def _most_tokens(prompt: Prompt) -> int:
-    """Upper bound of a prompt's tokens: one for each byte, one at the beginning, some around each turn and for each
-    item."""
+    """Upper bound of a prompt's tokens: one per byte, one at the beginning, and some for each turn and each item."""
     return sum(
         len(turn.text.encode()) + (TURN_TOKENS if turn.role else 1) + ITEM_TOKENS * len(turn.media) for turn in prompt
     )

@@ -1,4 +1,5 @@
-"""Streams: responses under way. Each arriving piece becomes an entry of the tree, for all readers that wait there."""
+"""Streams of a server's responses. Each arriving piece becomes an entry of the tree, for all readers that wait
+there."""
 
 from __future__ import annotations
 
@@ -16,21 +17,21 @@ from lmql_lite.models.base import ServerUsage, StreamPiece
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """Questions and reports of a stream to the scheduler that opened it."""
+    """Callbacks of a stream to the scheduler that opened it."""
 
     ends: Callable[[bytes], bool]
     """True if nothing may follow a text, so that the server ends by itself."""
     moved: Callable[[Stream, Node | None], None]
     """Called before the tip of a stream moves, with the new tip; None at its end."""
     left: Callable[[Stream, int], None]
-    """Called when nobody reads a stream any more, with the number of its tokens that were read."""
+    """Called when a stream has no reader left, with the number of tokens that were read."""
 
 
 class Stream:
-    """One response, open as long as it has followers.
+    """One response, open while it has followers.
 
-    `tip` is the node after which the next piece is written; pieces that arrive together are written together. `sent`
-    is the request with its cost. The run that sent it pays; if it leaves and others stay, one of them takes over
+    `tip` is the node after which the next piece is written; pieces that arrive together are written together. `sent` is
+    the request with its cost. The run that sent it pays; if that run leaves before others, one of them takes over
     (S32).
     """
 
@@ -50,10 +51,10 @@ class Stream:
         self.size = 0
         """Number of tokens so far."""
         self.thoughts: list[str] = []
-        """Thoughts of the model so far, in the parts in which they arrived."""
+        """Thoughts of the model so far, in parts as they arrived."""
         self.is_over = False
         self.ran_out = False
-        """True if it ended at its `max_tokens`."""
+        """True if the response ended at its `max_tokens`."""
         self._pieces = pieces
         self._texts = texts
         self._ledger = ledger
@@ -61,7 +62,7 @@ class Stream:
         self._watching = watching
         self._begin = len(texts.tree.path(tip))
         self._bytes = self._used = 0
-        """Number of bytes so far, and of those that a reader has reached."""
+        """Number of bytes so far, and number of bytes that a reader has reached."""
         self._followers: list[Ledger] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._arrived: list[StreamPiece] = []
@@ -70,7 +71,7 @@ class Stream:
         """Usage as reported so far."""
         self._error: Exception | None = None
         texts.tree.pin(tip)
-        with ledger.counting(sent.count):  # in the task that sends it
+        with ledger.counting(sent.count):  # the context of the task that sends the request
             self._task = asyncio.create_task(self._read())
 
     async def next(self) -> None:
@@ -90,8 +91,8 @@ class Stream:
         self._followers.append(ledger)
 
     def leave(self, ledger: Ledger, reached: tuple[Node, int] | None) -> None:
-        """Removes a follower, which has read up to a node and a token of some bytes after it; the last one ends the
-        request."""
+        """Removes a follower, which has read up to a node and a token of some bytes after it. Without followers, the
+        request ends."""
         self._write()
         self._followers.remove(ledger)
         if reached is not None:
@@ -107,12 +108,12 @@ class Stream:
         self._watching.left(self, ceil(self.size * self._used / self._bytes) if self._bytes else 0)
 
     async def closed(self) -> None:
-        """Waits until the request is closed, if nobody follows it any more."""
+        """Waits until the request is closed, if it has no followers."""
         if not self._followers and not self.is_closed:
             await asyncio.wait([self._task])
 
     async def over(self) -> None:
-        """Waits for the end."""
+        """Waits for the end of the response."""
         while not self.is_over:
             await self.next()
 
@@ -124,7 +125,7 @@ class Stream:
                         asyncio.get_running_loop().call_soon(self._write)
                     self._arrived.append(piece)
                     self._spent = piece.spent or self._spent
-        except Exception as error:  # raised to the readers; nobody waits for this task
+        except Exception as error:  # raised to the readers, since nobody awaits this task
             self._error = error
         finally:
             self._end()
@@ -139,7 +140,7 @@ class Stream:
             self._wake()
 
     def _write(self) -> None:
-        """Writes what has arrived, and pins its last node: text ahead of the readers stays (S9)."""
+        """Writes the pieces that have arrived, and pins the last node, so that text ahead of the readers stays (S9)."""
         pieces, self._arrived = self._arrived, []
         if not pieces or self.is_over:
             return

@@ -1,4 +1,4 @@
-"""Filling a hole with tools: the fillings of its pieces one after the other, and the calls between them."""
+"""Filling of a hole with tools: its pieces are filled in order, with calls of tools between them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
 
 OPENING = CLOSING.encode()
-"""Begins a call."""
+"""Beginning of a call."""
 LEAST_CALL = 64
-"""Maximum number of tokens of a call that is begun, also where the hole may have fewer."""
+"""Maximum number of tokens of a call that has begun, even if the hole may have fewer."""
 
 
 class ToolFill(HoleFill[Any, Any]):
-    """The filling of one hole, whose matcher is a `ToolText`: its pieces are filled one after the other."""
+    """The filling of one hole, whose matcher is a `ToolText`. Its pieces are filled in order."""
 
     def __init__(
         self, op: Hole, term: Term, toolbox: Toolbox, sampling: Sampling, limit: int, generator: Generator
@@ -42,21 +42,21 @@ class ToolFill(HoleFill[Any, Any]):
         ends = [part for part in parts if isinstance(part, Stop | StopPattern)]
         result = Stop(MARK.strip().encode(), inclusive=True)
         self._lookahead = Lookahead((conjunction((*ends, result)),), goes_on=True, is_whole=False)
-        """The part of free text that a server may know: it need not go on where a result has to be inserted."""
+        """The lookahead for a server in free text, which ends where a result is inserted."""
         self._piece: HoleFill[Any, Any]
         """The filling of the current piece."""
         self._began: ToolText
-        """The text at its beginning."""
+        """The text at the beginning of the current piece."""
         self._text: ToolText
-        """The text where the next token is chosen."""
+        """The text before the next token."""
 
     def open(self, state: State, matcher: Matcher) -> State:
-        """Raises ConstraintError for a hole whose value is no plain text."""
+        """The state at the beginning of the hole. Raises ConstraintError if its value is not plain text."""
         if not isinstance(matcher, HoleMatcher):
             raise ConstraintError(
                 f"[{self.op.name}] has tools, and its value is not free text",
                 span=self.op.span,
-                hint="let the tools have a hole of their own, without a type",
+                hint="give the tools a hole of their own, without a type",
             )
         calls = self._toolbox.calls(held=not self._generator.spells_freely)
         return self._next(state, ToolText(FreeText(matcher, calls)), self.op, self._lookahead)
@@ -82,7 +82,7 @@ class ToolFill(HoleFill[Any, Any]):
         return _outside(self._piece.commit(candidates, choice), self._text)
 
     async def go_back(self) -> State | None:
-        """Within the current piece: what was called stays called."""
+        """A state from which the current piece gets another text. Tool calls are not undone."""
         state = await self._piece.go_back()
         return state and _outside(state, self._began)
 
@@ -99,7 +99,7 @@ class ToolFill(HoleFill[Any, Any]):
         return fork
 
     async def call_tools(self, state: State) -> State:
-        """The state after the calls that are complete, with their results."""
+        """The state after all complete calls and their results."""
         while (text := _text_of(state)).is_inside and text.piece.ending is not None:
             free, piece = text.free, text.piece
             if isinstance(piece, FreeText):
@@ -111,7 +111,7 @@ class ToolFill(HoleFill[Any, Any]):
 
     @property
     def _most_of_a_call(self) -> int:
-        """A call that is begun is completed, whatever came before it."""
+        """Token limit of a call. A call that has begun is always completed."""
         return max(self.limit, LEAST_CALL)
 
     def _next(self, state: State, text: ToolText, op: Hole, lookahead: Lookahead) -> State:
@@ -123,13 +123,13 @@ class ToolFill(HoleFill[Any, Any]):
         return state
 
     def _closed(self, state: State) -> State:
-        """The state after a piece: the hole goes on, and counts the tokens of forced text that is still pending."""
+        """The state after a piece. The hole goes on, and counts the tokens of pending forced text."""
         state = self._piece.close(state)
         held, pending = (ended(pieces, self.op.name, is_ended=False) for pieces in (state.held, state.pending))
         return state._replace(held=held, pending=pending)
 
     async def _called(self, state: State, text: ToolText, free: FreeText) -> State:
-        """The state after free text, where a call begins or is complete."""
+        """The state after free text, at the beginning or the end of a call."""
         assert free.call is not None, "a call ends this piece"
         used = text.used + state.used
         state = self._closed(state._replace(matcher=free))
@@ -149,7 +149,7 @@ class ToolFill(HoleFill[Any, Any]):
         if not isinstance(text.piece, FreeText):
             call, used = text.piece.value, state.used
             state = self._closed(_inside(state))
-        # no guessing meanwhile, as for other Python that is awaited: what a tool answers is seldom what was expected
+        # no drafts meanwhile, unlike for other awaited Python: models seldom predict the answer of a tool
         output = await self._toolbox.output(name, arguments, made=text.calls)
         self.ledger.events.append(events.ToolCalled(name, arguments, output.removesuffix("`")))
         inserted = call + output.encode()
@@ -157,17 +157,17 @@ class ToolFill(HoleFill[Any, Any]):
             piece = free.after_call(inserted, used)
         except ValueError:
             raise ConstraintError(
-                f"the condition of [{self.op.name}] does not allow what {name} was called for: {inserted.decode()!r}",
+                f"the condition of [{self.op.name}] does not allow the result of {name}: {inserted.decode()!r}",
                 span=self.op.condition.span,
-                hint="conditions are on the whole text of the hole, calls and results included: leave room for them, "
-                "or let the tools have a hole of their own",
+                hint="let the condition allow calls and results, which are part of the hole's text, "
+                "or give the tools a hole of their own",
             ) from None
         text = ToolText(piece, text.before + inserted, None, text.used + used, text.calls + 1)
         return self._next(state.say(output), text, replace(self.op, continues_segment=False), self._lookahead)
 
 
 def _left(term: Term, said: bytes) -> tuple[Term, ...]:
-    """The characters that may follow in a hole, but the last one, which closes a call; () where they have no bound."""
+    """Limit on the characters left to a hole, without the one that closes a call; () if there is no limit."""
     parts = term.terms if isinstance(term, And) else (term,)
     bounds = [part.at_most for part in parts if isinstance(part, Length) and part.unit == "characters"]
     most = min((bound for bound in bounds if bound is not None), default=None)
@@ -180,21 +180,21 @@ def _text_of(state: State) -> ToolText:
 
 
 def _inside(state: State) -> State:
-    """The state as the filling of the piece sees it."""
+    """The state with the matcher of the piece, for the piece's filling."""
     return state._replace(matcher=_text_of(state).piece)
 
 
 def _outside(state: State, text: ToolText) -> State:
-    """The state as the hole sees it, whose text before the piece is that of `text`."""
+    """The state with the matcher of the hole, whose text before the piece is that of `text`."""
     return state._replace(matcher=replace(text, piece=matcher_of(state)))
 
 
 @dataclass(frozen=True, slots=True)
 class FreeText:
-    """A piece between calls: it ends where the hole does, or where a call begins.
+    """A piece between calls. It ends at the end of the hole or at the beginning of a call.
 
-    `own` is the matcher of the hole's condition, which has read all text of the hole: this piece begins at `start`.
-    `begins` finds a call, `call` is the one that was found, and `beyond` what a token said behind that (S14).
+    `own` is the matcher of the hole's condition, which has read all text of the hole; this piece begins at `start`.
+    `begins` finds a call, `call` is the found one, and `beyond` is the text of its last token after the call (S14).
     """
 
     own: HoleMatcher
@@ -224,7 +224,7 @@ class FreeText:
         return self.own.may_end
 
     def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
-        """The tokens that the condition allows, but those that begin a call for which it leaves no room."""
+        """The tokens that the condition allows, without those that begin a call for which it has no room."""
         mask, vocabulary = self.own.allowed(held, tokens_left), self.own.masks.vocabulary
         said = self.own.text[max(self.own.text.rfind(OPENING), self.start) :]
         tokens = vocabulary.containing(b"(")
@@ -237,7 +237,7 @@ class FreeText:
         return mask
 
     def _has_room(self, said: bytes, held: bytes, token: int) -> bool:
-        """False if the token begins a call, and not even the shortest one fits. `said` is the end of the text."""
+        """False if the token begins a call and not even the shortest call fits. `said` is the end of the text."""
         data = self.own.masks.vocabulary.tokens[token] or b""
         call = self.begins.search(said + data[len(held) :]) if data.startswith(held) else None
         if call is None or call["begun"] is None:
@@ -256,7 +256,7 @@ class FreeText:
             return replace(self, own=after)
         said = call.end() - len(self.own.text)
         before = self.own.advance(data[:said], tokens)
-        if before.ending is not None:  # the hole is over where a call would begin
+        if before.ending is not None:  # the hole ends before the call would begin
             return replace(self, own=after)
         return replace(self, own=before, call=call, beyond=data[said:])
 
@@ -270,9 +270,9 @@ class FreeText:
         return self.own.longest_valid(data)
 
     def after_call(self, text: bytes, tokens: int) -> FreeText:
-        """The next piece, behind the rest of the call and its result, in which no stop is looked for.
+        """The next piece, after the rest of the call and its result. Stops are not searched for in these.
 
-        Raises ValueError where they cannot stand in the hole.
+        Raises ValueError if the condition of the hole does not allow them.
         """
         own = self.own
         for byte in text:
@@ -289,10 +289,10 @@ class FreeText:
 
 @dataclass(frozen=True, slots=True)
 class ToolText:
-    """The whole text of the hole: pieces that are complete, and the `piece` under way.
+    """The whole text of the hole: its complete pieces, and the current `piece`.
 
-    `free` is the free text before the call, where that piece is one. `used` tokens were said in complete pieces, in
-    which there are `calls`.
+    If the current piece is a call, `free` is the free text before it. Complete pieces have `used` tokens and `calls`
+    calls.
     """
 
     piece: Matcher
@@ -311,7 +311,7 @@ class ToolText:
 
     @property
     def is_inside(self) -> bool:
-        """True if a call is begun, so that the hole goes on after this piece."""
+        """True if a call has begun, so that the hole goes on after this piece."""
         return self.free is not None or (isinstance(self.piece, FreeText) and self.piece.call is not None)
 
     @property

@@ -1,15 +1,13 @@
 """Python functions that a model may call while it fills a hole: `[argmax(tools=[search, add]) ANSWER]`.
 
-A call stands in the text as a line of Python in backticks, with its result as a comment, and the text goes on from
-there:
+A call appears in the text as Python in backticks, with its result as a comment. The text continues after it:
 
     The tower was built in 1889. `add(1889, 100) # result: 1989` So a hundred years later it was 1989.
 
-The model writes up to `# result: `; the result and the closing backtick are inserted. A backtick with the name of a
-tool and a parenthesis begins a call: from there on only a well-formed one can be said. All other text is free.
-Arguments are literals of Python, read one by one and never executed, and checked against the function's annotations.
-What goes wrong (arguments that do not fit, a tool that raises, one that does not exist) is the result, as `error: ..`,
-so that the model can do better.
+The model writes up to `# result: `; the result and the closing backtick are inserted. A backtick, the name of a tool
+and a parenthesis begin a call, which must then be well-formed. All other text is free. Arguments are Python literals.
+They are never executed, and are checked against the function's annotations. An error (wrong arguments, a tool that
+raises, an unknown tool) becomes the result, as `error: ..`, so that the model can correct itself.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_CALLS = 16
-"""Maximum number of calls for one hole, if not given."""
+"""Default maximum number of calls in one hole."""
 MARK = ") # result: "
-"""Ends a call: what follows is inserted."""
+"""End of a call; the text after it is inserted."""
 CLOSING = "`"
 
 _PLAIN = (
@@ -44,7 +42,7 @@ LITERAL = rf"(?:{_PLAIN}|\[(?:{_PLAIN}(?:, {_PLAIN})*)?\]|\{{(?:{_PLAIN}: {_PLAI
 
 
 class ToolError(Exception):
-    """An error that the model gets instead of a result."""
+    """Error that the model gets instead of a result."""
 
 
 class Bare(str):
@@ -54,14 +52,14 @@ class Bare(str):
 
 
 class Tool:
-    """A function, as a model sees it."""
+    """A function that the model may call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raises InputError for something that is no function with a name."""
+        """Raises InputError for an object that is not a function with a name."""
         self.name = getattr(function, "__name__", "")
         if not callable(function) or not self.name.isidentifier() or inspect.isclass(function):
             raise InputError(
-                f"a tool is a function with a name, and this is {function!r}", hint="write def search(query): .."
+                f"a tool must be a function with a name; this is {function!r}", hint="write def search(query): .."
             )
         self._function = function
         self._signature = inspect.signature(function)
@@ -81,7 +79,7 @@ class Tool:
 
     @property
     def _heading(self) -> str:
-        """`add(a: int, b: int) -> int`, with the annotations as they are written, classes by their names."""
+        """Signature such as `add(a: int, b: int) -> int`, with annotations as written and classes by name."""
         whole = self._signature
         parameters = [each.replace(annotation=_bare(each.annotation)) for each in whole.parameters.values()]
         return f"{self.name}{whole.replace(parameters=parameters, return_annotation=_bare(whole.return_annotation))}"
@@ -94,8 +92,7 @@ class Tool:
 
     @property
     def arguments(self) -> str:
-        """A regular expression: what may stand between the parentheses of a call, the closing one included, and the
-        mark that ends it."""
+        """Regular expression for the text of a call after its opening parenthesis: the arguments and the `MARK`."""
         by_place = rf"{LITERAL}(?:, {LITERAL})*"
         parts = [by_place]
         if self.named:
@@ -105,8 +102,8 @@ class Tool:
         return rf"(?:{'|'.join(parts)})?{re.escape(MARK)}"
 
     async def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The value of the function; one that is not async runs in a thread. Raises Refused where the arguments do not
-        fit or the function raises."""
+        """The return value of the function; one that is not async runs in a thread. Raises ToolError if the arguments
+        do not fit or the function raises."""
         call = self._checked(arguments, named)
         try:
             if inspect.iscoroutinefunction(self._function):
@@ -120,7 +117,7 @@ class Tool:
         return result
 
     def _outcome(self, call: inspect.BoundArguments) -> Any:
-        """The value of the function, or its exception: not every exception can leave a thread."""
+        """The return value of the function, or its exception, because not every exception can leave a thread."""
         try:
             return self._function(*call.args, **call.kwargs)
         except Exception as error:
@@ -144,7 +141,7 @@ class Tool:
 
     @cached_property
     def _adapters(self) -> dict[str, TypeAdapter[Any]]:
-        """For each parameter what its annotation says of a value."""
+        """Validator of each annotated parameter."""
         from pydantic import ConfigDict, TypeAdapter
         from pydantic.errors import PydanticUserError
 
@@ -158,7 +155,7 @@ class Tool:
             try:
                 adapters[name] = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
             except PydanticUserError:
-                adapters[name] = TypeAdapter(annotation)  # a class that brings a configuration of its own
+                adapters[name] = TypeAdapter(annotation)  # a class with a configuration of its own
         return adapters
 
 
@@ -174,11 +171,11 @@ class Toolbox:
     """The tools of one hole."""
 
     def __init__(self, functions: Sequence[Callable[..., Any]], max_calls: int = MAX_CALLS) -> None:
-        """Raises InputError for something that is no list of functions, or has two of one name."""
+        """Raises InputError for an object that is not a list of functions, and for two functions of one name."""
         if not isinstance(functions, Sequence) or isinstance(functions, str) or not functions:
-            raise InputError(f"tools is a list of functions; this is {functions!r}", hint="write tools=[search]")
+            raise InputError(f"tools must be a list of functions; this is {functions!r}", hint="write tools=[search]")
         if not isinstance(max_calls, int) or isinstance(max_calls, bool) or max_calls < 0:
-            raise InputError(f"max_calls is a whole number, at least 0; this is {max_calls!r}")
+            raise InputError(f"max_calls must be a whole number, at least 0; this is {max_calls!r}")
         self.tools: dict[str, Tool] = {}
         for tool in map(Tool, functions):
             if tool.name in self.tools:
@@ -187,17 +184,18 @@ class Toolbox:
         self.max_calls = max_calls
 
     def calls(self, *, held: bool) -> re.Pattern[bytes]:
-        """Finds calls in free text: the `name` and `arguments` of one that is complete, or one that is `begun`.
+        """Pattern that finds calls in free text: the `name` and `arguments` of a complete one, or the name of one that
+        has `begun`.
 
-        A model that can be `held` to anything is held to a well-formed call from where it begins. Of others a call is
-        found when it is complete, and so is that of a tool that does not exist.
+        If the model can be `held` to any condition, a call is found at its beginning, and must then be well-formed.
+        Otherwise, and for an unknown tool, a call is found when it is complete.
         """
         begun = "|".join(map(re.escape, self.tools)) if held else "(?!)"
         complete = rf"(?P<name>[^\W\d]\w*)\((?P<arguments>[^`\n]*){re.escape(MARK)}"
         return re.compile(rf"`(?:(?P<begun>{begun})\(|{complete})".encode())
 
     async def output(self, name: str, arguments: str, *, made: int) -> str:
-        """The text to insert after a call, with the closing backtick; `made` calls came before it."""
+        """The text to insert after a call, with the closing backtick. `made` is the number of earlier calls."""
         try:
             if made >= self.max_calls:
                 raise ToolError(f"no more than {self.max_calls} calls can be made")
@@ -212,9 +210,9 @@ class Toolbox:
 
 
 def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call, by place and by name. Nothing is executed.
+    """The positional and named arguments of a call. Nothing is executed.
 
-    Raises Refused for what is no literal.
+    Raises ToolError for an argument that is not a literal.
     """
     try:
         call = ast.parse(f"call({arguments})", mode="eval").body
@@ -225,7 +223,7 @@ def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:
     named: dict[str, Any] = {}
     for keyword in call.keywords:
         if keyword.arg is None:
-            raise ToolError("** is not possible here")
+            raise ToolError("** is not allowed here")
         named[keyword.arg] = _literal(keyword.value)
     return [_literal(argument) for argument in call.args], named
 
@@ -238,9 +236,9 @@ def _literal(node: ast.expr) -> Any:
 
 
 def written(value: Any) -> str:
-    """A result as text, in one line: as JSON, what JSON has no word for as `str` gives it.
+    """A result as one line of JSON, with `str` of the values that JSON lacks.
 
-    Raises Refused for what cannot be written.
+    Raises ToolError for a result that cannot be written.
     """
     from pydantic_core import to_jsonable_python
 
@@ -252,7 +250,7 @@ def written(value: Any) -> str:
 
 
 def describe(functions: Sequence[Callable[..., Any]]) -> str:
-    """A line for each tool, for a prompt: `- add(a: int, b: int) -> int: adds two numbers`.
+    """Description of tools for a prompt, one line each: `- add(a: int, b: int) -> int: adds two numbers`.
 
     >>> lq.describe([divmod])
     '- divmod(x, y, /): Return the tuple (x//y, x%y).  Invariant: div*y + mod == x.'

@@ -352,7 +352,7 @@ def test_trimmed_layers_are_refused_with_a_notice() -> None:
         trimmed[1] = cut([trimmed[1]], 200, 300)[0]
         engine.store(ids(300), tuple(trimmed))
         assert engine.lookup(ids(300)) == 0
-        assert "layers hold [100, 300] of 300 tokens: not stored" in engine.report().notices[0]
+        assert "layers hold [100, 300] of 300 tokens, and were not stored" in engine.report().notices[0]
 
 
 def test_generated_tokens_are_stored_page_by_page_where_that_is_wanted() -> None:

@@ -201,7 +201,7 @@ def test_too_few_answers_or_too_many_are_an_error(tmp_path: Path, given: int) ->
     lazy = type("M", (), {"generate_until": lambda _, requests: iter(["x"] * given)})()
     with pair(tmp_path) as cache:
         for each in (model, lazy):
-            with pytest.raises(ModelError, match=r"the model gave \d answers to 3 requests"):
+            with pytest.raises(ModelError, match=r"the model returned \d answers to 3 requests"):
                 cache.execute(each, "generate_until", generations(3))
 
 

@@ -180,7 +180,7 @@ def test_a_loop_over_a_running_generator_is_refused_with_a_hint_S23() -> None:
 
 def test_a_generator_under_way_is_refused_where_it_was_made() -> None:
     source = 'it = (each for each in [1, 2])\n"[A]" where REGEX(A, r"[abc]")\nreturn next(it)'
-    with pytest.raises(lq.QueryError, match="'it' is or holds a generator under way") as caught:
+    with pytest.raises(lq.QueryError, match="'it' is or holds an unfinished generator") as caught:
         run(source)
     assert caught.value.span and caught.value.span.source.startswith("it = ")
 
@@ -394,7 +394,7 @@ with Door(log, A):
 
 def test_a_server_is_refused_by_name_before_anything_is_asked() -> None:
     server = ScriptedCompleter("abc")
-    with pytest.raises(lq.InputError, match="scripted-server is behind an API"):
+    with pytest.raises(lq.InputError, match="scripted-server is on a server"):
         lq.run_sync('"[A]"', model=server, session=lq.Session(), decoder="beam", n=2)
     assert server.requests == 0
 

@@ -61,7 +61,7 @@ PRIME = """
 @pytest.mark.parametrize("able", [{}, {"alternatives": 5}], ids=["grammar only", "alternatives"])
 @pytest.mark.parametrize("seed", [0, 1, 3])
 def test_a_rejected_value_is_replaced_under_a_grammar(able: dict[str, int], seed: int) -> None:
-    """R4. A Python condition got one try: `has no value that meets ...: the only value that was left was '40'`."""
+    """R4. A Python condition got one try: `has no value that meets ...: the only possible value was '40'`."""
     scorer = lq.ScriptedModel("A prime: 40.", seed=seed, certainty=3.0)
     model, session = ScoredCompleter(scorer, takes_languages=True, **able), lq.Session()
     result = lq.run_sync(PRIME, model=model, session=session)

@@ -120,7 +120,7 @@ def test_a_token_that_does_not_fit_gives_way_to_the_best_that_the_server_told(se
 
 def test_without_alternatives_the_error_says_what_the_server_said(session: lq.Session) -> None:
     model = served("Colour: red\n")
-    with pytest.raises(lq.ModelError, match=r"\[C\] cannot go on after ' ': there served/scripted says 'r'"):
+    with pytest.raises(lq.ModelError, match=r"\[C\] cannot go on after ' ': there served/scripted writes 'r'"):
         lq.run_sync('"Colour:[C]" where not "r" in C and len(C) < 6', model=model, session=session)
 
 

@@ -81,12 +81,12 @@ def test_an_item_stands_in_a_users_turn_of_a_server() -> None:
     with serving(VLLM, "yes.") as server:
         model = OpenAIModel(server.config.model, base_url=server.base_url, api_key="k")
         for source in ('"{image(data)}[X]"', '"{:user}Hi{:assistant}{image(data)}[X]"'):
-            with pytest.raises(lq.ModelError, match="in a turn of the user's only"):
+            with pytest.raises(lq.ModelError, match="only in a turn of the user"):
                 lq.run_sync(source, {"data": PNG}, model=model)
 
 
 def test_a_text_only_model_says_so_at_the_place_of_the_item() -> None:
-    with pytest.raises(lq.ModelError, match="reads text only") as raised:
+    with pytest.raises(lq.ModelError, match="reads only text") as raised:
         lq.run_sync('"Look: {image(data)} [X]"', {"data": PNG}, model=lq.ScriptedModel("no"))
     assert raised.value.span is not None and raised.value.span.source == "{image(data)}"
 

@@ -203,12 +203,12 @@ def test_literals_as_python_writes_them_have_that_form(by_place: list[Any], name
 @pytest.mark.parametrize(
     ("tools", "sentence"),
     [
-        (add, "tools is a list of functions"),
-        ([], "tools is a list of functions"),
+        (add, "tools must be a list of functions"),
+        ([], "tools must be a list of functions"),
         ([add, add], "two tools are called 'add'"),
-        (["add"], "a tool is a function with a name"),
-        ([lambda x: x], "a tool is a function with a name"),
-        ([Place], "a tool is a function with a name"),
+        (["add"], "a tool must be a function with a name"),
+        ([lambda x: x], "a tool must be a function with a name"),
+        ([Place], "a tool must be a function with a name"),
     ],
     ids=["function", "empty", "twice", "text", "lambda", "class"],
 )
@@ -305,7 +305,7 @@ def test_conditions_judge_the_whole_text_and_stops_only_what_the_model_says() ->
     source = '"Q:[argmax(tools=[search]) X]" where STOPS_AT(X, "Rome") and len(X) < 80'
     said = 'Q: `search("Rome", limit=1) # result: ["web Rome"]` is Rome, of course'
     assert run(source, {"search": search}, model=lq.ScriptedModel(said))["X"] == said[2 : -len(", of course")]
-    with pytest.raises(ConstraintError, match=r"\[X\] does not allow what search was called for"):
+    with pytest.raises(ConstraintError, match=r"\[X\] does not allow the result of search"):
         run(source, {"search": search}, model=lq.ScriptedModel(said.replace("=1", "=9")))
 
 
@@ -326,7 +326,7 @@ def test_arguments_of_a_call_leave_room_for_its_end() -> None:
         try:
             result = run(source, {"search": search}, model=model, seed=seed)
         except ConstraintError as error:  # the result is too long: of that nobody knew
-            assert "does not allow what search was called for" in str(error)
+            assert "does not allow the result of search" in str(error)
             call = str(error).partition("called for: ")[2]
             assert len(call.partition(MARK)[0]) < 36
         else:
