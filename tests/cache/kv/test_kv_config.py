@@ -201,7 +201,7 @@ def test_a_wrong_file_raises_a_sentence(text: str) -> None:
 
 
 def test_a_missing_file_raises_a_sentence_that_names_it() -> None:
-    with pytest.raises(CacheError, match=r"nowhere\.yaml is no configuration file"):
+    with pytest.raises(CacheError, match=r"nowhere\.yaml is not a configuration file"):
         KVCacheConfig.load("nowhere.yaml", environment={})
 
 
