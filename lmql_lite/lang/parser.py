@@ -212,7 +212,7 @@ class _Parser(BlockParser):
         name = lexemes[0]
         known = name.text.lower()
         if known in DECODERS_NOT_YET:
-            self.problem(name, f"the decoder '{name.text}' is not in this version", NEAREST[known])
+            self.problem(name, f"this version does not have the decoder '{name.text}'", NEAREST[known])
         elif known not in DECODERS:
             close = difflib.get_close_matches(known, DECODERS + DECODERS_NOT_YET, 1)
             meant = f"; did you mean '{close[0]}'?" if close else ""

@@ -218,7 +218,7 @@ class _PromptParser:
         node = call.tree.body
         function = node.func if isinstance(node, ast.Call) else node
         if isinstance(function, ast.Name) and function.id.lower() in DECODERS_NOT_YET:
-            message = f"the decoder '{function.id}' is not in this version"
+            message = f"this version does not have the decoder '{function.id}'"
             self.python.problems.add(message, call.span, NEAREST[function.id.lower()])
 
     def _first_argument(self, call: nodes.Expression) -> str:

@@ -49,7 +49,7 @@ export class Inputs {
     try {
       return [JSON.parse(text)];
     } catch {
-      throw new SyntaxError(`the input ${name} is no JSON`);
+      throw new SyntaxError(`the input ${name} is not JSON`);
     }
   }
 

@@ -30,7 +30,7 @@ export class Recording {
     try {
       line = JSON.parse(text);
     } catch {
-      throw new Broken(`line ${this.lines.length + 1} is no JSON`);
+      throw new Broken(`line ${this.lines.length + 1} is not JSON`);
     }
     if (this.take(line)) this.texts.push(text);
   }
@@ -40,7 +40,7 @@ export class Recording {
   take(line) {
     if (line?.schema > SCHEMA) throw new Broken(`it has schema ${line.schema}, and this page reads up to ${SCHEMA}`);
     if (line?.schema !== SCHEMA || !Number.isInteger(line.seq) || typeof line.type !== "string") {
-      throw new Broken(`line ${this.lines.length + 1} is no line of a run`);
+      throw new Broken(`line ${this.lines.length + 1} is not a line of a run`);
     }
     if (line.seq < this.lines.length) return false;
     if (line.seq > this.lines.length) throw new Broken(`line ${this.lines.length} is missing`);

@@ -29,7 +29,7 @@ export class Sharing {
         await onRecording(file);
         byId("share-dialog").close();
       } catch (error) {
-        this._say(`${file.name} is no recording of a run: ${error.message}`);
+        this._say(`${file.name} is not a recording of a run: ${error.message}`);
       }
     });
     this._isOfServer = isOfServer;

@@ -322,7 +322,7 @@ def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
         (["notes.txt"], "'notes.txt' is neither a folder nor a .lq file"),
         (["--model", "gpt"], "no model is called 'gpt'"),
         (["--base-url", "http://localhost:1"], "--base-url is the address of a model, but no model is named"),
-        (["--cache", "x.db"], "--cache names a .tokens file"),
+        (["--cache", "x.db"], "--cache takes a .tokens file"),
         (["--max-cost", "1"], "--max-cost needs --prices"),
     ],
     ids=["no file", "odd name", "no query", "no model", "url alone", "no token file", "no prices"],

@@ -142,7 +142,7 @@ def test_an_order_that_python_would_change_does_not_change_a_term() -> None:
     ("text", "part", "sentence"),
     [
         ("len(X) < 5 and REGEX(X, r'(?=a)b')", "r'(?=a)b'", "ahead or behind"),
-        ("re.fullmatch('(a', X)", "'(a'", "no regular expression"),
+        ("re.fullmatch('(a', X)", "'(a'", "not a regular expression"),
         (r"not REGEX(X, r'\bword\b')", r"r'\bword\b'", "word borders"),
     ],
 )
