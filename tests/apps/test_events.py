@@ -59,7 +59,7 @@ def test_an_error_is_the_last_line_a_report_and_an_exit_code(shell: Shell) -> No
     last = told(ended.out)[-1]
     assert ended.code == 4 and ended.err.startswith("q.lq:2:")
     assert (last["type"], last["kind"], last["span"]["line"]) == ("error", "ConstraintError", 2)
-    assert last["hint"].startswith("a higher max_backtracks")
+    assert last["hint"].startswith("raise max_backtracks")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_head_that_cannot_be_is_refused(at: int) -> None:
 def test_a_record_that_promises_much_makes_no_large_array() -> None:
     small = encode(Record(MODEL))
     huge = np.array([2**20, 2**20, 2**20, 2**24, 2**20, 0, 0, 0], "<u4").tobytes() + small[32:]
-    with pytest.raises(FrameError, match="another length"):
+    with pytest.raises(FrameError, match="length does not match"):
         decode(huge)
     for place in range(8):
         counts = np.zeros(8, "<u4")
@@ -112,18 +112,18 @@ def topks(nodes: list[int], sizes: list[int], rest: list[float], ids: list[int],
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"above": np.array([0, 2])}, "on a later one"),
-        ({"above": np.array([-1, 0])}, "hangs nowhere"),
-        ({"above": np.array([0])}, "do not go together"),
+        ({"above": np.array([0, 2])}, "parent comes later"),
+        ({"above": np.array([-1, 0])}, "without a parent"),
+        ({"above": np.array([0])}, "do not match"),
         ({"anchor_records": np.array([1])}, "an anchor out of range"),
         ({"anchor_nodes": np.array([-1])}, "an anchor below 0"),
         ({"parents": (b"short",)}, "an address has 16 bytes"),
-        ({"tokens": np.array([0, -1], np.int32)}, "token that is none"),
+        ({"tokens": np.array([0, -1], np.int32)}, "token below 0"),
         ({"model": Model("\ud800", "x", 5)}, "not text"),
         ({"model": Model("x", "x", -5)}, "out of range"),
-        ({"written": -1}, "cannot have been written"),
-        ({"written": 2**40}, "cannot have been written"),
-        ({"entries": topks([3], [1], [0.0], [1], [0.0])}, "not there"),
+        ({"written": -1}, "time of writing"),
+        ({"written": 2**40}, "time of writing"),
+        ({"entries": topks([3], [1], [0.0], [1], [0.0])}, "missing node"),
         ({"entries": topks([0], [2], [0.0], [1], [0.0])}, "add up"),
         ({"entries": topks([0], [2], [0.0], [1, 2], [-2.0, -1.0])}, "best first"),
         ({"entries": topks([0], [2], [0.0], [1, 2], [-2.0, np.nan])}, "best first"),

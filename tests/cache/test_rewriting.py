@@ -323,7 +323,7 @@ def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="exists, and is not overwritten"):
         write_new(path, [])
     assert path.read_text() == "my diary"
-    with pytest.raises(CacheError, match="cannot be made"):
+    with pytest.raises(CacheError, match="cannot be created"):
         write_new(tmp_path / "no" / "x.tokens", [])
     with pytest.raises(CacheError, match="could not be written"):
         write_new(tmp_path / "y.tokens", [framing.MARK])  # no frame can hold it
@@ -372,7 +372,7 @@ def test_the_first_difference_of_a_path_is_told() -> None:
     assert found.describe(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 other, asked [3]"
     whole = difference(tree.stored_children, tree.path(node))
     assert whole.asked is None and whole.describe(words).startswith(
-        'at token 4, after "Q:": the text that is stored went'
+        'at token 4, after "Q:": the stored text continues with'
     )
     assert difference(tree.stored_children, (0,)).describe(words) == 'at token 1, the first: stored <4>, asked "Q"'
     assert difference(tree.stored_children, (4, 0, 1, 2)).describe(words).endswith("nothing is stored")
@@ -409,7 +409,7 @@ def test_models_are_meant_by_name_or_fingerprint() -> None:
     assert chosen(models, "some") == tuple(models[:2])
     assert chosen(models, "some:012") == chosen(models, "012") == (MODEL,)
     for wanted, sentence in (
-        ("01", "the beginning of several"),
+        ("01", "begins several"),
         ("x", "has no entries of a model 'x'"),
         ("", "has no entries"),
     ):

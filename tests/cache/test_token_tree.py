@@ -200,7 +200,7 @@ def test_many_nodes_at_once_are_those_added_one_by_one() -> None:
         ([0, 5], [1, 1], "entry 1 is neither a node nor an earlier entry: 5"),
         ([0, ~1], [1, 1], "entry 1 is neither"),
         ([~0], [1], "entry 0 is neither"),
-        ([0, 0], [1], "no list of entries"),
+        ([0, 0], [1], "not a list of entries"),
         ([0], [2**31], "entry 0 has more than 32 bits"),
         ([0.0], [1], "integers"),
     ],

@@ -71,7 +71,7 @@ def test_a_line_that_is_not_json_is_a_problem_of_its_row(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("d.txt", "", "of no known format"),
+        ("d.txt", "", "unknown format"),
         ("d.json", "3", "not a list of objects"),
         ("d.csv", "a,a\n1,2\n", "two columns called 'a'"),
         ("gone.csv", None, "cannot be read: No such file"),

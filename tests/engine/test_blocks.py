@@ -51,7 +51,7 @@ except lq.ConstraintError as error:
 
 def test_a_hole_that_gets_no_value_leaves_no_text() -> None:
     result = run(REJECTED, "a bno", {"lq": lq, "impossible": lambda value: False})
-    assert result.prompt.startswith("a bfailed: a higher c") and set(result.variables) == {"Y"}
+    assert result.prompt.startswith("a bfailed: raise ma ca") and set(result.variables) == {"Y"}
     assert [token.fate for token in result.tokens if token.hole == "X"].count("kept") == 0
     result.check_ledger()
 
@@ -323,7 +323,7 @@ except KeyError as error:
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ('with door():\n    "Say [X]" where len(X) == 3\n    y = [X]', "inside a `with`, which is left once"),
+        ('with door():\n    "Say [X]" where len(X) == 3\n    y = [X]', "inside a `with`, which can be left only once"),
         ('for i in (n for n in [1, 2]):\n    "Say [X]" where len(X) == 3\n    y = [X]', "cannot be copied"),
     ],
     ids=["with", "generator"],

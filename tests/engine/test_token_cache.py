@@ -125,17 +125,17 @@ def test_durable_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: lq.TokenCache(7), "cache= is the name of a file; this is 7"),  # type: ignore[arg-type]
         (lambda: lq.TokenCache(b"x"), "cache= is the name of a file; this is b'x'"),  # type: ignore[arg-type]
         (lambda: lq.TokenCache(True), "cache= is the name of a file; this is True"),  # type: ignore[arg-type]
-        (lambda: lq.TokenCache(""), "'' names no file"),
-        (lambda: lq.TokenCache("a\0b"), "names no file"),
+        (lambda: lq.TokenCache(""), "'' is not the name of a file"),
+        (lambda: lq.TokenCache("a\0b"), "is not the name of a file"),
         (lambda: lq.TokenCache("x", max_bytes=0), "at least 1; this is 0"),
         (lambda: lq.TokenCache("x", max_bytes=-5), "at least 1; this is -5"),
         (lambda: lq.TokenCache("x", max_bytes=True), "this is True"),
         (lambda: lq.TokenCache("x", max_bytes=1e9), "this is 1000000000.0"),  # type: ignore[arg-type]
-        (lambda: lq.TokenCache("x", durable=1), "durable is True or False; this is 1"),  # type: ignore[arg-type]
+        (lambda: lq.TokenCache("x", durable=1), "durable must be True or False; this is 1"),  # type: ignore[arg-type]
         (lambda: lq.TokenCache(durable=True), "durable=True needs a file"),
         (lambda: checked({"cache": 3.5}), "the name of a file or a TokenCache; this is 3.5"),
         (lambda: checked({"cache": b"x.tokens"}), "the name of a file or a TokenCache; this is b'x.tokens'"),
-        (lambda: checked({"cache": ""}), "'' names no file"),
+        (lambda: checked({"cache": ""}), "'' is not the name of a file"),
     ],
 )
 def test_what_is_no_cache_is_told_so(make: Any, sentence: str) -> None:

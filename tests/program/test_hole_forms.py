@@ -40,15 +40,15 @@ def test_a_hole_with_a_decoder_or_a_decorator_and_the_one_behind_it_begin_a_segm
     ("hole", "place", "sentence", "hint"),
     [
         ("[sample(temprature=1) X]", "1", "sample has no option called 'temprature'", "did you mean temperature?"),
-        ("[sample(seed=1) X]", "1", "seed is an option of the whole run", "put it into the header"),
+        ("[sample(seed=1) X]", "1", "seed is an option of the whole run", "put it in the header"),
         ("[sample(temperature=-1) X]", "-1", "temperature is a number from 0", None),
-        ("[sample(n=3) X]", "sample(n=3)", "has one value in each branch", "put sample into the header"),
+        ("[sample(n=3) X]", "sample(n=3)", "filled once in each branch", "put sample into the header"),
         ("[argmax(temperature=1) X]", "argmax(temperature=1)", "argmax takes the best token", "sample(temperature=1)"),
         ("[sample(1) X]", "1", "takes named arguments only", "write name=value"),
         ("[sample(**o) X]", "o", "takes no \\*\\* arguments", "name=value"),
         ("[smaple(top_k=1) X]", "smaple", "no decoder is called 'smaple'", "did you mean sample?"),
         ("[ask(1) X]", "ask", "no decoder is called 'ask'", "[X: ask(1)]"),
-        ("[bsseq X]", "bsseq", "the decoder 'bsseq' is not in this version", "beam(n=...) is nearest"),
+        ("[bsseq X]", "bsseq", "does not have the decoder 'bsseq'", "beam(n=...) is nearest"),
     ],
     ids=lambda value: str(value)[:24],
 )
@@ -85,7 +85,7 @@ def test_what_cannot_be_a_query_is_none(where: str) -> None:
 
 
 def test_a_call_that_is_no_query_is_said_at_its_place() -> None:
-    with pytest.raises(lq.QueryError, match=r"\[X\] calls len, which is not a query") as caught:
+    with pytest.raises(lq.QueryError, match=r"what \[X\] calls is not a query: len") as caught:
         lq.run_sync('"[len(X)]"', model=lq.ScriptedModel(""), session=lq.Session())
     assert caught.value.span is not None and caught.value.span.source == "len(X)"
 

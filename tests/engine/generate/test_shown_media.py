@@ -86,7 +86,7 @@ def test_an_item_stands_in_a_users_turn_of_a_server() -> None:
 
 
 def test_a_text_only_model_says_so_at_the_place_of_the_item() -> None:
-    with pytest.raises(lq.ModelError, match="reads only text") as raised:
+    with pytest.raises(lq.ModelError, match="only reads text") as raised:
         lq.run_sync('"Look: {image(data)} [X]"', {"data": PNG}, model=lq.ScriptedModel("no"))
     assert raised.value.span is not None and raised.value.span.source == "{image(data)}"
 

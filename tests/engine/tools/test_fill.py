@@ -102,7 +102,7 @@ def test_a_call_that_fits_is_made(function: Any, arguments: str, result: str) ->
         (stop, "", "StopIteration: over"),
         (add, "a, 2", "a is not a literal: write the value itself"),
         (add, "*[1, 2]", "*[1, 2] is not a literal: write the value itself"),
-        (add, "**{'a': 1}", "** is not possible here"),
+        (add, "**{'a': 1}", "** is not allowed here"),
         (add, "1, a=1", "multiple values for argument 'a'; it is add(a: int, b: int = 2) -> int"),
         (add, "1)(2", "(1)(2) are not arguments of Python"),
         (add, "1) + add(2", "(1) + add(2) are not arguments of Python"),
