@@ -232,7 +232,7 @@ def test_commands_read_a_stream_and_do_not_rewrite_it(server: RedisServer, tmp_p
     assert run.invoke(cache, ["merge", url, "-o", str(file)]).exit_code == 0 and read_file(file).topks == 5
     for command in (["compact", url], ["clear", "--yes", url]):
         refused = run.invoke(cache, command)
-        assert refused.exit_code == 6 and "which is not rewritten" in refused.output
+        assert refused.exit_code == 6 and "which cannot be rewritten" in refused.output
     for wrong in (f"{server.url}/nothing", "redis://127.0.0.1:1/trees"):
         with pytest.raises(CacheError, match=r"has no stream 'nothing'|does not answer"):
             read_file(wrong)

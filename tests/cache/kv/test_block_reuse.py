@@ -139,7 +139,7 @@ def test_policies_are_read_and_written() -> None:
         ("rotate(behind=-1)", "behind is -1"),
         ("blend(0.5, recompute=far)", "recompute is 'far'"),
         ("rotate(max_kl=nan)", "max_kl is nan"),
-        ("rotate!", "no policy for blocks"),
+        ("rotate!", "not a policy for blocks"),
     ):
         with pytest.raises(KVError) as raised:
             BlockPolicy.parse(text)

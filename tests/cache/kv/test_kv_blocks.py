@@ -87,7 +87,7 @@ def test_statement_7_and_check_28_no_cache_and_sliding_windows_raise() -> None:
     empty = copy.deepcopy(plain)
     empty.layers[0].keys = None
     for other in (fewer, empty):
-        with pytest.raises(ValueError, match="do not have the same layers"):
+        with pytest.raises(ValueError, match="differ in their layers"):
             merge_dynamic_caches([plain, other])
 
 

@@ -49,7 +49,7 @@ def test_statements_31_and_33_tiers_by_configuration(text: str, tiers: list[str]
         pytest.importorskip("redis")
     text = text.replace("{here}", str(tmp_path).lstrip("/"))
     if tiers is None:
-        with pytest.raises(ValueError, match="pages are kept bit for bit"):
+        with pytest.raises(ValueError, match="pages are stored losslessly"):
             loaded(text)
     else:
         assert names(loaded(text)) == tiers

@@ -98,7 +98,7 @@ def test_statements_10_and_13_other_shapes_raise() -> None:
             engine.store(ids(300), tuple((k[None], v[None]) for k, v in kv(300)))
         with pytest.raises(ValueError, match="dtype"):
             engine.store(ids(300), kv(300, dtype=torch.float16))
-        with pytest.raises(ValueError, match="no sequence of ids"):
+        with pytest.raises(ValueError, match="not a sequence of ids"):
             engine.store(ids(300)[None], kv(300))
         assert engine.inspect() == {"memory": []}
 
@@ -113,11 +113,11 @@ def test_statement_14_and_check_7_masks_of_store() -> None:
         assert engine.lookup(ids(300)) == 0  # the beginning is missing
         engine.store(ids(128), kv(128))
         assert engine.lookup(ids(300)) == 300 and same(engine.retrieve(ids(300))[0], kv(300))
-        with pytest.raises(AssertionError, match="no multiple of the chunk size 64"):
+        with pytest.raises(AssertionError, match="not a multiple of the chunk size 64"):
             engine.store(ids(300), cut(kv(300), 100, 300), suffix(300, 100))
         with pytest.raises(AssertionError, match="a mask needs skip_existing=True"):
             engine.store(ids(300), cut(kv(300), 64, 300), suffix(300, 64), skip_existing=False)
-        with pytest.raises(ValueError, match="not False for a beginning"):
+        with pytest.raises(ValueError, match="must be False for a beginning"):
             engine.store(ids(300), cut(kv(300), 0, 172), ~suffix(300, 172))
         for mask in (suffix(299, 0), suffix(300, 0).int(), suffix(300, 0)[None]):
             with pytest.raises(ValueError, match="is not a mask of 300 tokens"):
@@ -223,7 +223,7 @@ def test_statement_23_and_check_7_a_mask_of_retrieve_may_begin_anywhere(skipped:
         known = max(256, skipped)
         assert mask.tolist() == [skipped <= n < known for n in range(350)]
         assert same(found, cut(kv(300), skipped, known)) if skipped < known else found == ()
-    with opened() as engine, pytest.raises(ValueError, match="not False for a beginning"):
+    with opened() as engine, pytest.raises(ValueError, match="must be False for a beginning"):
         engine.retrieve(ids(300), ~suffix(300, 100))
 
 
@@ -232,7 +232,7 @@ def test_statement_24_layers_of_different_shapes_come_back_as_a_tuple_only() -> 
     with opened() as engine:
         engine.store(ids(300), uneven)
         assert same(engine.retrieve(ids(300))[0], uneven)
-        with pytest.raises(ValueError, match="no single tensor"):
+        with pytest.raises(ValueError, match="do not form a single tensor"):
             engine.retrieve(ids(300), return_tuple=False)
 
 
