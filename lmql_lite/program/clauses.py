@@ -1,8 +1,7 @@
 """Clauses of a hole whose type is known: each guides the model, or judges the value.
 
 A clause of which an automaton can follow only some parts is mixed: these parts guide, and Python judges the whole
-(S21).
-Clauses that no text can meet are refused, where that is visible without an automaton.
+(S21). Clauses that no text can meet are refused, where that is visible without an automaton.
 """
 
 from __future__ import annotations
@@ -237,8 +236,7 @@ class GuidingParts:
 
     def _by_casefold(self, part: nodes.Expression, node: ast.expr) -> Condition | None:
         """Condition by `casefold()` where the lower case of a Greek sigma depends on its neighbours: texts with equal
-        lower
-        case have an equal casefold. The reverse does not hold, so its `not` would exclude valid texts."""
+        lower case have an equal casefold. The reverse does not hold, so its `not` would exclude valid texts."""
         match node:
             case ast.Compare(left, [ast.Eq() | ast.In()], [right]):
                 sides = [left, right]
@@ -334,8 +332,7 @@ class Known(NamedTuple):
 
 def refuse_contradiction(hole: str, clauses: Iterable[tuple[nodes.Expression, Condition]]) -> None:
     """Raises ConstraintError with a smallest set of clauses that contradict each other. Contradictions that are not
-    visible
-    here are found when the hole opens."""
+    visible here are found when the hole opens."""
     guilty = _conflict([known for clause, condition in clauses if (known := _known(clause, condition))])
     if not guilty:
         return

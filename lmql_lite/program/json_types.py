@@ -258,8 +258,7 @@ KEYS: Mapping[str, str] = {
 @cache
 def generator() -> type[GenerateJsonSchema]:
     """Generator of JSON Schemas that also describe the keys of a dict and the spelling of a complex number. Other
-    checks,
-    such as bounds of a key, are left to pydantic.
+    checks, such as bounds of a key, are left to pydantic.
     """
     from pydantic.errors import PydanticInvalidForJsonSchema
     from pydantic.json_schema import GenerateJsonSchema

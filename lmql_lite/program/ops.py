@@ -56,8 +56,7 @@ class Turn(Placed):
 @dataclass(frozen=True, slots=True)
 class FinalCall:
     """Call of a predicate for functions that judge incomplete text: `function` with `by_place` positional arguments,
-    its own
-    keywords, and `final=FINAL`."""
+    its own keywords, and `final=FINAL`."""
 
     code: CodeType
     function: CodeType
@@ -145,14 +144,10 @@ class Hole(Placed):
     """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject its text.
 
     With a `distribution` its value is one of those options that condition and predicates allow. `callees` are the
-    nested
-    queries that may fill it instead. `decoder` is its own, None for the query's. `number` is the kind of number that
-    its
-    text becomes once it has met all conditions. `following` is the text that always comes after the hole, b"" if that
-    is
-    unknown (S18). `continues_segment` lets a token of the hole before it reach into this one (S14, S16). `is_judged`:
-    its
-    query returns it to a hole whose own Python may refuse it (S26).
+    nested queries that may fill it instead. `decoder` is its own, None for the query's. `number` is the kind of number
+    that its text becomes once it has met all conditions. `following` is the text that always comes after the hole, b""
+    if that is unknown (S18). `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
+    `is_judged`: its query returns it to a hole whose own Python may refuse it (S26).
     """
 
     name: str

@@ -113,8 +113,7 @@ Ways = tuple[tuple[int, ...], ...]
 
 def ways(ops: Sequence[Op]) -> Ways:
     """Possible successors of each op. A hole that fails goes to the `target` of each block around it; any other
-    exception
-    counts as raised where the block begins."""
+    exception counts as raised where the block begins."""
     found = [_onward(op, at) for at, op in enumerate(ops)]
     for at, op in enumerate(ops):
         if isinstance(op, Try | EnterWith):

@@ -46,8 +46,8 @@ def _shown(value: object) -> str:
 def texts_of(options: Any) -> tuple[str, ...]:
     """The options of a `distribution`, or of a scoring, as texts in their order.
 
-    Numbers and dates are spelled as `str` does, an enum's member as its value.
-    Raises InputError if there are none, if one is empty, repeated or not a text, and if they have no order.
+    Numbers and dates are spelled as `str` does, an enum's member as its value. Raises InputError if there are none, if
+    one is empty, repeated or not a text, and if they have no order.
     """
     if isinstance(options, str | bytes) or not isinstance(options, Iterable):
         raise InputError(f"the options are a list of texts; this is {_shown(options)}", hint='write ["yes", "no"]')
