@@ -181,8 +181,7 @@ def test_what_no_file_can_hold_is_not_kept_and_costs_no_run() -> None:
         assert not await one.trees.save("model", "a model", VOCABULARY)
         (notice,) = one.trees.notices
         assert (
-            "cannot hold the latest entries, which are not kept (the record has a score that is not a number)"
-            in notice
+            "cannot hold the latest entries, which are not kept (the record has a score that is not a number)" in notice
         )
         await one.learn(7, 1, 2)
         await late.trees.follow()
