@@ -126,7 +126,7 @@ class Questions:
         self._before = before
         self._going = pairs.states != NOWHERE
         self._columns = list(np.ascontiguousarray(pairs.added.T))
-        """What was added to each count."""
+        """Amounts added to each count."""
         self._most_added = [int(added.max(where=self._going, initial=0)) for added in self._columns]
         self._num_going: int = int(np.count_nonzero(self._going)) + (before._num_going if before else 0)
         self._live_on = automaton.counts.num_flags > 0 and automaton.phrases_help

@@ -55,7 +55,7 @@ class Missing:
         self._fewest = self._shortest if self.is_ascii else Superstrings(wanted, texts, characters=True)
         self._avoiding: dict[tuple[int, int], Avoiding | None] = {}
         self.is_one_word = not any(any(map(str.isspace, phrase.decode("utf-8", "ignore"))) for phrase in wanted)
-        """Whether all phrases that are wanted can be said in one word."""
+        """True where all wanted phrases fit into one word."""
         words = parts.get("words")
         self._words = (words[0], words[1]) if words and isinstance(words[1], WordMachine) else None
 

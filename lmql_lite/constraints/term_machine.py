@@ -88,7 +88,7 @@ class TermMachine:
         self._goals: dict[tuple[Need, ...], tuple[Goal, ...]] = {}
         wanted = [atom.phrase for atom in flagged if isinstance(atom, Contains)]
         self.phrases_help = len(wanted) == len(flagged)
-        """Whether no phrase is forbidden in a part: then with each that was said whatever could end well still can."""
+        """True where no part forbids a phrase: then every phrase that was said leaves all good ends in reach."""
         self.missing = Missing(self.counts, self._parts, wanted, self._finder, self._finds)
         self.only_phrases = bool(flagged) and self._has_only_phrases()
         """Whether the term compares nothing but phrases and characters: then what is demanded is all."""

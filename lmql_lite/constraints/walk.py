@@ -20,7 +20,7 @@ DEAD_END = NOWHERE << 8
 FEW_KEYS = 4
 """Times as many numbers as there are places are still counted in a table."""
 FEW_VALUES = 1000
-"""So many are sorted sooner than put into a table of hashes."""
+"""Number of rows up to which sorting is quicker than a table of hashes."""
 LARGEST_KEY = 2**62
 HASH = np.uint64(0x9E3779B97F4A7C15)
 """Multiplied by this, numbers spread over their upper bits (Knuth, Fibonacci hashing)."""

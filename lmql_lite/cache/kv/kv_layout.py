@@ -33,7 +33,7 @@ TOKEN_AXIS = {"huggingface": 1, "vllm": 0}
 """Axis of the tokens in a layer's tensors, by layout."""
 
 _CACHE_NAMES = ("cache", "past_key_values", "cache_params")
-"""What releases of transformers call the cache of a pass, the newest first."""
+"""Keywords of the cache of a pass in releases of transformers, the newest first."""
 
 _WHOLE_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer"}
 """Cache layers of transformers that hold one key and one value per token, unless tokens were trimmed."""
