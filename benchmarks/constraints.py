@@ -55,6 +55,7 @@ from lmql_lite.constraints.terms import (
     Stop,
     Term,
 )
+from lmql_lite.constraints.units import Occurrences
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.models.tokenizer import HFTokenizer
@@ -174,6 +175,12 @@ def phrases_and_counts() -> Iterator[Case]:
         And((*having(*string.ascii_lowercase), Length(0, 80), Length(0, 20, unit="words"))),
         ("the quick brown fox jumps over a lazy dog, sphinx of black quartz, judge my vow",) * 6,
         f"start: X\nX: {lark_of(*string.ascii_lowercase)} & /(?s:.{{0,80}})/ & /{regex_of_words(0, 20)}/",
+    )
+    yield Case(
+        "3 counts, len==80",
+        And((*(Length(20, 20, Occurrences(letter)) for letter in (b"a", b"b", b"c")), Length(80, 80))),
+        ("cab abc bca,acb bac." * 4,) * 2,
+        "start: X\nX: " + " & ".join(f"/([^{each}]*{each}){{20}}[^{each}]*/" for each in "abc") + " & /(?s:.{80})/",
     )
     endings = tuple(f"{word} {number}." for word in PHRASES for number in range(5))
     yield Case(

@@ -383,7 +383,8 @@ class Automaton:
         return self._missing.at_least(self._ahead[state], place.atoms, count | self._pending[state], reach, unfinished)
 
     def distances(self, states: IntArray, values: IntArray, flags: IntArray) -> IntArray:
-        """For many configurations, where there are `only_phrases`: a row of `values` and a column of `flags` each."""
+        """For many configurations, where there are margins: a row of `values` and a column of `flags` each. Where a
+        character is unfinished it may be more than the least."""
         if not states.size:
             return states
         distinct = np.flatnonzero(np.bincount(states))

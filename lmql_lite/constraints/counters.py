@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.terms import Length
-from lmql_lite.constraints.units import PARTS, UNITS, Unit
+from lmql_lite.constraints.units import COUNTED_ALONE, UNITS, Occurrences, Unit
 
 IntArray = NDArray[np.intp]
 
@@ -35,7 +35,8 @@ class Counts:
     """
 
     def __init__(self, most: dict[Unit, int], num_flags: int = 0) -> None:
-        self.units = tuple(unit for unit in UNITS if unit in most)
+        phrases = sorted(unit for unit in most if isinstance(unit, Occurrences))
+        self.units: tuple[Unit, ...] = (*(unit for unit in UNITS if unit in most), *phrases)
         self.most = tuple(most[unit] for unit in self.units)
         self.num_flags = num_flags
         self._fields: list[tuple[int, int, int]] = []
@@ -49,7 +50,7 @@ class Counts:
         """The bit at which the flags begin."""
         self._numbers = (1 << shift) - 1
         self._only = self.most[0] if len(self.most) == 1 and not num_flags else None
-        self.walked = [at for at, unit in enumerate(self.units) if unit in PARTS]
+        self.walked = [at for at, unit in enumerate(self.units) if unit not in COUNTED_ALONE]
         """The counts that the bytes of a text add to as the machines say."""
         self._lanes: dict[int, tuple[int, ...]] = {}
         """Of the increments of single bytes."""
@@ -118,7 +119,7 @@ class Counts:
         return self.count_lanes + -(-self.num_flags // FLAGS_IN_LANE)
 
     def one(self, unit: Unit) -> int:
-        """Increment of a single character, word, sentence or token; 0 if the term does not count it."""
+        """Increment of one more of a unit; 0 if the term does not count it."""
         return 1 << self._fields[self.units.index(unit)][0] if unit in self.units else 0
 
 

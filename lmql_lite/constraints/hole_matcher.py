@@ -13,7 +13,7 @@ from lmql_lite.constraints.json_matcher import Grammars
 from lmql_lite.constraints.masks import Mask, Masks, Memory
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.search import TooLarge
-from lmql_lite.constraints.simplify import conflict, with_characters, without_tokens
+from lmql_lite.constraints.simplify import conflict, counts_tokens, with_characters, without_tokens
 from lmql_lite.constraints.superstrings import LARGEST_GROUP
 from lmql_lite.constraints.terms import And, Constant, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
@@ -121,6 +121,8 @@ class Engine:
         self._masks: OrderedDict[tuple[Term, bytes], Masks] = OrderedDict()
         self._opened: dict[tuple[Masks, int], HoleMatcher] = {}
         """Beginnings of holes that can be filled, by their bound."""
+        self._refused: dict[tuple[Masks, int, str, Span], ConstraintError] = {}
+        """Errors of holes that cannot: to name the clauses takes many times as long as to find that nothing can."""
         self._lock = Lock()
 
     def matcher(self, term: Term, following: bytes, max_tokens: int, name: str, span: Span) -> HoleMatcher:
@@ -132,10 +134,17 @@ class Engine:
         masks = self._masks_of(term, following)
         opened = self._opened.get((masks, max_tokens))
         if opened is None:
-            opened = self._open(masks, term, max_tokens, name, span)
-            if len(self._opened) >= self.AUTOMATA_KEPT:
-                self._opened = {}
-            self._opened[masks, max_tokens] = opened
+            refused = self._refused.get((masks, max_tokens, name, span))
+            if refused is not None:
+                raise _again(refused)
+            if len(self._opened) + len(self._refused) >= self.AUTOMATA_KEPT:
+                self._opened, self._refused = {}, {}
+            try:
+                opened = self._opened[masks, max_tokens] = self._open(masks, term, max_tokens, name, span)
+            except ConstraintError as error:
+                if not isinstance(error, TooLarge):  # which depends on what was searched before
+                    self._refused[masks, max_tokens, name, span] = _again(error)
+                raise
         return opened
 
     def _open(self, masks: Masks, term: Term, max_tokens: int, name: str, span: Span) -> HoleMatcher:
@@ -147,7 +156,7 @@ class Engine:
             if way is None and automaton.crowd:
                 raise _too_many_phrases(term, automaton.crowd, name, span)
             if way is None:
-                raise _too_few_tokens(term, name, span) or _unsatisfiable(term, name, span)
+                raise _too_few_tokens(term, name, span) or _unsatisfiable(without_tokens(term), name, span)
             shortest = way.length if way.length <= max_tokens else automaton.distance(start, 0)
         if shortest > max_tokens and (masks.in_tokens is None or not masks.in_tokens.is_within(max_tokens, start, 0)):
             raise ConstraintError(
@@ -176,8 +185,15 @@ class Engine:
             return masks
 
 
+def _again(error: ConstraintError) -> ConstraintError:
+    """Without the frames in which it was raised."""
+    return ConstraintError(error.message, span=error.span, hint=error.hint)
+
+
 def _too_few_tokens(term: Term, name: str, span: Span) -> ConstraintError | None:
     """If the condition can be met, only not in so few tokens: bytes stand in for them, since any byte is a token."""
+    if not counts_tokens(term):
+        return None
     uncounted = Automaton(without_tokens(term))
     way = uncounted.witness(uncounted.start, 0)
     if way is None:

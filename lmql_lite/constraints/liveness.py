@@ -125,8 +125,8 @@ class Questions:
         self.pairs = pairs
         self._before = before
         self._going = pairs.states != NOWHERE
-        self._columns = list(np.ascontiguousarray(pairs.added.T))
-        """Amounts added to each count."""
+        self._columns = list(np.ascontiguousarray(pairs.added.T, dtype=np.int32))
+        """Amounts added to each count. None is larger than a token is long."""
         self._most_added = [int(added.max(where=self._going, initial=0)) for added in self._columns]
         self._num_going: int = int(np.count_nonzero(self._going)) + (before._num_going if before else 0)
         self._live_on = automaton.counts.num_flags > 0 and automaton.phrases_help
@@ -166,9 +166,7 @@ class Questions:
             lives = distances < NEVER
             return Answers(lives, 1 + int(distances[lives].max(initial=0)), box)
         if automaton.has_margins:
-            answers = self._ask_for_margins(here, flags, automaton.margins(values, flags))
-            if answers is not None:
-                return answers
+            return self._ask_for_margins(here, flags, automaton.margins(values, flags))
         at = self.pairs.added + here
         is_new = region not in self._witnesses
         while True:
@@ -204,14 +202,14 @@ class Questions:
         for inside in ((end >= witnesses.low) & (end <= witnesses.high)).T:
             sure &= inside
         if self._automaton.counts.num_flags:
-            raised = self._raised(flags) | witnesses.raised
+            raised = self._raised(self.pairs, flags) | witnesses.raised
             sure &= ((witnesses.wanted & ~raised | witnesses.unwanted & raised) == 0).all(axis=0)
         return sure
 
     def distances(self, values: Values, flags: int, which: IntArray | None = None) -> IntArray:
         """The bytes to an end, for all pairs or some of them."""
         automaton, counts = self._automaton, self._automaton.counts
-        if automaton.only_phrases:
+        if automaton.has_margins:
             return self._distances(np.array(values, dtype=np.intp), flags, which)
         pairs = self.pairs if which is None else self.pairs.some(which)
         if not counts.units and not counts.num_flags:
@@ -242,40 +240,45 @@ class Questions:
         return found
 
     def _distances(self, here: IntArray, flags: int, which: IntArray | None = None) -> IntArray:
-        """Distances where only phrases are missing."""
-        some = slice(None) if which is None else which
-        raised = self._raised(flags)[:, some]
-        return self._automaton.distances(self.pairs.states[some], self.pairs.added[some] + here, raised)
+        """Distances where only phrases or counts are missing."""
+        pairs = self.pairs if which is None else self.pairs.some(which)
+        return self._automaton.distances(pairs.states, pairs.added + here, self._raised(pairs, flags))
 
-    def _raised(self, flags: int) -> IntArray:
+    def _raised(self, pairs: Pairs, flags: int) -> IntArray:
         lanes = np.array(self._automaton.counts.flag_lanes(flags), dtype=np.intp)
-        return self.pairs.flags | lanes[:, None]
+        return pairs.flags | lanes[:, None]
 
-    def _ask_for_margins(self, here: IntArray, flags: int, margins: list[Margin]) -> Answers | None:
-        """All at once, without a search; None where that does not decide."""
+    def _ask_for_margins(self, here: IntArray, flags: int, margins: list[Margin]) -> Answers:
+        """All at once, without a search."""
         far = 1 + max((margin.num_bytes for margin in margins), default=0)
         for left, unwanted, *_ in margins:
             if not unwanted and all(map(ge, left, self._most_added)):
                 return Answers(self._going, far, Box(here, here + left - self._most_added))
-        if not (self._automaton.only_phrases or all(margin.is_exact for margin in margins)):
-            return None
-        lives, high = np.zeros(self._going.size, dtype=np.bool_), here + NEVER
-        raised = self._raised(flags)
+        lives = np.zeros(self._going.size, dtype=np.bool_)
+        found: list[tuple[Values, Flags]] = []
         for left, unwanted, *_ in margins:
             new = self._going & ~lives
             for added, most in zip(self._columns, left, strict=True):
                 new &= added <= most
-            for lane, bits in zip(raised, self._automaton.counts.flag_lanes(unwanted), strict=True):
-                new &= lane & bits == 0
+            if unwanted:
+                raised = self._raised(self.pairs, flags)
+                for lane, bits in zip(raised, self._automaton.counts.flag_lanes(unwanted), strict=True):
+                    new &= lane & bits == 0
+            lives |= new
+            found.append((left, new))
+        others = self._going & ~lives
+        most_added = self._automaton.most_counts(self._automaton.start) - here
+        for added, most in zip(self._columns, most_added.tolist(), strict=True):
+            others &= added <= most
+        if others.any():
+            unsure = others.nonzero()[0]
+            distances = self._distances(here, flags, unsure)
+            lives[unsure] = distances < NEVER
+            return Answers(lives, max(far, 1 + int(distances.max(where=lives[unsure], initial=0))), Box(here, here))
+        high = here + NEVER
+        for left, new in found:
             if new.any():
-                lives |= new
                 high = np.minimum(high, here + left - [added.max(where=new, initial=0) for added in self._columns])
-        others = (self._going & ~lives).nonzero()[0]
-        if self._automaton.only_phrases and others.size:
-            distances = self._distances(here, flags, others)
-            lives[others] = distances < NEVER
-            if lives[others].any():
-                far, high = max(far, 1 + int(distances[distances < NEVER].max())), here
         return Answers(lives, far, Box(here, high))
 
     def _find_witnesses(self, values: Values, flags: int) -> Witnesses:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import NEVER, UNFINISHED, Atoms
+from lmql_lite.constraints.atoms import NEVER, UNFINISHED, Atoms, Need
 from lmql_lite.constraints.counters import FLAGS_IN_LANE, Counts, Goal
 from lmql_lite.constraints.phrases import FlaggedPhrases
 from lmql_lite.constraints.search import Reach
-from lmql_lite.constraints.superstrings import FEW, Avoiding, Superstrings
-from lmql_lite.constraints.units import Parts, Unit, WordMachine
+from lmql_lite.constraints.superstrings import FEW, Avoiding, Superstrings, meet
+from lmql_lite.constraints.units import Occurrences, Parts, Unit, WordMachine
 
 IntArray = NDArray[np.intp]
 
@@ -58,6 +60,9 @@ class Missing:
         """True where all wanted phrases fit into one word."""
         words = parts.get("words")
         self._words = (words[0], words[1]) if words and isinstance(words[1], WordMachine) else None
+        phrases = [unit.phrase for unit in parts if isinstance(unit, Occurrences)]
+        self.are_apart = not any(meet(*pair) for pair in combinations(phrases, 2))
+        """True if the phrases that are counted share no byte of a text: then they take the room of all together."""
 
     def at_least(self, goals: tuple[Goal, ...], atoms: Atoms, count: int, reach: Reach, unfinished: int) -> int:
         """A number of tokens, each of which reaches so far, below which none of these goals is gone to its end."""
@@ -73,6 +78,7 @@ class Missing:
         if unwanted & flags:
             return NEVER
         num_tokens = 0
+        more_parts: dict[Unit, int] = {}
         for at, (low, high) in enumerate(bounds):
             value = values[at]
             if value > high:
@@ -81,17 +87,16 @@ class Missing:
             if value < low:
                 more = low - value
                 if unit in self._parts:
-                    slot, machine = self._parts[unit]
-                    missing = machine.missing(atoms[slot], more)
-                    num_tokens = max(num_tokens, -(-more // reach.words))
-                    # of a character that may turn out to be white space the machine knows the rest
-                    rest = 0 if machine.is_inside(atoms[slot]) else unfinished
-                    num_bytes = max(num_bytes, missing.num_bytes + rest)
-                    num_characters = max(num_characters, missing.num_characters)
+                    more_parts[unit] = more
+                    if isinstance(self._parts[unit][1], WordMachine):
+                        num_tokens = max(num_tokens, -(-more // reach.words))
                 elif unit == "characters":
                     num_characters = max(num_characters, more)
                 else:
                     num_tokens = max(num_tokens, more)
+        if more_parts:
+            missing = self._missing_parts(more_parts, atoms, unfinished)
+            num_bytes, num_characters = max(num_bytes, missing[0]), max(num_characters, missing[1])
         avoiding = self.avoid(goal)
         if avoiding is not None:
             missed = avoiding.missing(atoms[self._finds], wanted & ~flags)
@@ -112,8 +117,35 @@ class Missing:
                 return NEVER
         return num_tokens
 
+    def _missing_parts(self, more: dict[Unit, int], atoms: Atoms | None, unfinished: int) -> Need:
+        """The least with so many more of each; without `atoms` where the most is missing."""
+        num_bytes, num_characters, all_bytes, all_characters, begun = 0, 0, 0, 0, (-unfinished, 0)
+        for unit, how_many in more.items():
+            slot, machine = self._parts[unit]
+            most = machine.most_missing(how_many)
+            least = machine.missing(atoms[slot], how_many) if atoms else most
+            # of a character by which a part may begin or end the machine knows the rest
+            rest = 0 if atoms and machine.is_inside(atoms[slot]) else unfinished
+            num_bytes, num_characters = max(num_bytes, least[0] + rest), max(num_characters, least[1])
+            if isinstance(unit, Occurrences) and self.are_apart:
+                all_bytes, all_characters = all_bytes + most[0], all_characters + most[1]
+                begun = max(begun, (most[0] - least[0] - rest, most[1] - least[1]))
+        return Need(max(num_bytes, all_bytes - begun[0]), max(num_characters, all_characters - begun[1]))
+
+    @cached_property
+    def _rooms(self) -> dict[Unit, tuple[int, IntArray, int]]:
+        """Of each unit that a machine counts: the place of its state, for every state the characters until one more is
+        counted, and those of each one after that."""
+        rooms = {}
+        for unit, (slot, machine) in self._parts.items():
+            first = [machine.missing(state, 1).num_characters for state in range(machine.num_states)]
+            again = machine.most_missing(2).num_characters - machine.most_missing(1).num_characters
+            rooms[unit] = slot, np.array(first, dtype=np.intp), again
+        return rooms
+
     def distances(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray, flags: IntArray) -> IntArray:
-        """The bytes that are missing, NEVER where no end can be reached: for many places, where there are only phrases.
+        """The characters that are missing, NEVER where no end can be reached: for many places, where there are only
+        phrases or only counts.
 
         A row of `atoms` and `values` for each, and a column of `flags`, whose rows are `Counts.flag_lanes`.
         """
@@ -133,6 +165,8 @@ class Missing:
             for lane, raised in zip(self._lanes(g.unwanted for g in some), flags, strict=True):
                 demanded[(lane & raised) != 0] = NEVER
             begins = between & (demanded > 0)
+            if self._parts:
+                np.maximum(demanded, self._room_of_parts(some, atoms, values), out=demanded)
             for unit, here in zip(self.counts.units, values.T, strict=True):
                 low, high = np.array([goal.bounds[self._units[unit]] for goal in some]).T[..., None]
                 if unit == "characters":
@@ -140,6 +174,24 @@ class Missing:
                 demanded[here + (demanded if unit == "characters" else begins) > high] = NEVER
             np.minimum(least, demanded.min(axis=0), out=least)
         return least
+
+    def _room_of_parts(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray) -> IntArray:
+        """The characters of all parts that are missing: a row for each goal, a column for each place."""
+        room, apart, begun = np.zeros((3, len(goals), len(atoms)), dtype=np.intp)
+        for unit, (slot, first, again) in self._rooms.items():
+            at = self._units[unit]
+            low = np.array([goal.bounds[at][0] for goal in goals], dtype=np.intp)[:, None]
+            if not low.any():
+                continue
+            more = np.maximum(low - values[:, at], 0)
+            saved = np.where(more > 0, again - first[atoms[:, slot]], 0)
+            if isinstance(unit, Occurrences) and self.are_apart:
+                apart += more * again
+                np.maximum(begun, saved, out=begun)
+            else:
+                np.maximum(room, more * again - saved, out=room)
+        np.maximum(room, apart - begun, out=room)
+        return room
 
     def margins(self, goals: tuple[Goal, ...], values: tuple[int, ...], flags: int) -> list[Margin]:
         """As if at every place the most was missing that can be missing anywhere."""
@@ -152,12 +204,14 @@ class Missing:
             fewest = shortest if avoiding else self._fewest.least(0, wanted)
             num_bytes, num_characters = max(goal.num_bytes, shortest), max(goal.num_characters, fewest)
             more = [max(low - value, 0) for (low, _), value in zip(goal.bounds, values, strict=True)]
-            for at, (unit, each) in enumerate(zip(self.counts.units, more, strict=True)):
-                if unit in self._parts:
-                    more[at] = max(each, shortest > 0)
-                if each and unit in self._parts:
-                    missing = self._parts[unit][1].most_missing(each)
-                    num_bytes, num_characters = max(num_bytes, missing[0]), max(num_characters, missing[1])
+            parts = {
+                unit: each for unit, each in zip(self.counts.units, more, strict=True) if each and unit in self._parts
+            }
+            missing = self._missing_parts(parts, None, 0)
+            num_bytes, num_characters = max(num_bytes, missing[0]), max(num_characters, missing[1])
+            if self._words:
+                at = self._units["words"]
+                more[at] = max(more[at], shortest > 0)
             if self._characters is not None:
                 more[self._characters] = num_characters = max(num_characters, more[self._characters])
             left = [high - here - each for (_, high), here, each in zip(goal.bounds, values, more, strict=True)]

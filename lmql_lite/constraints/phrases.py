@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from lmql_lite.constraints.atoms import DEAD, EVERY_BYTE, FIRST_BYTES, NEVER, Atoms, Moves, Need, Trie
+from lmql_lite.constraints.atoms import (
+    DEAD,
+    EVERY_BYTE,
+    FIRST_BYTES,
+    NEVER,
+    Atoms,
+    Moves,
+    Need,
+    Trie,
+    starts_character,
+)
 from lmql_lite.constraints.regex import LONGEST_CUT, MatchEnds
 from lmql_lite.constraints.simplify import characters
 from lmql_lite.constraints.terms import Stop, StopPattern
@@ -138,6 +149,39 @@ class StopPhrases(Phrases):
 
     def number(self, phrase: bytes) -> int:
         return self._trie.node(phrase)
+
+
+class PhraseCounter(Phrases):
+    """Counts the occurrences of a phrase, as a machine of `units.Parts`. The state is the number of its bytes with
+    which the text ends; behind a whole one none is begun."""
+
+    has_filler = False
+
+    def __init__(self, phrase: bytes) -> None:
+        super().__init__([phrase])
+        self._size = len(phrase)
+        self.num_states = self._size + 1
+        self._starts = [*map(starts_character, phrase), True]
+        """Whether a character starts with each byte, and behind the last one."""
+        self._characters = [*accumulate(self._starts, initial=0)]
+        """In the phrase up to each byte."""
+
+    def moves(self, state: int) -> Moves:
+        return super().moves(state % self._size)
+
+    def adds_one(self, before: int, after: int) -> bool:
+        return after == self._size
+
+    def is_inside(self, state: int) -> bool:
+        return not self._starts[state]
+
+    def missing(self, state: int, how_many: int) -> Need:
+        begun = state % self._size
+        all_characters = how_many * self._characters[self._size]
+        return Need(how_many * self._size - begun, all_characters - self._characters[begun])
+
+    def most_missing(self, how_many: int) -> Need:
+        return Need(how_many * self._size, how_many * self._characters[self._size])
 
 
 class FlaggedPhrases(Phrases):

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from lmql_lite.constraints.atoms import NEVER, Atoms, Beginnings, Need, OptionMachine
 from lmql_lite.constraints.counters import FREE, Bounds, Counts, Goal, Regions, both, possible
 from lmql_lite.constraints.missing import Missing
-from lmql_lite.constraints.phrases import AnyStop, Endings, FlaggedPhrases, NoPhrase, StopPhrases, Stops
+from lmql_lite.constraints.phrases import (
+    AnyStop,
+    Endings,
+    FlaggedPhrases,
+    NoPhrase,
+    PhraseCounter,
+    StopPhrases,
+    Stops,
+)
 from lmql_lite.constraints.regex import MatchEnds, Regex
 from lmql_lite.constraints.terms import (
     And,
@@ -34,7 +42,7 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
 )
-from lmql_lite.constraints.units import PARTS, Parts, Unit, parts
+from lmql_lite.constraints.units import COUNTED_ALONE, Occurrences, Parts, Unit, parts
 
 IntArray = NDArray[np.intp]
 
@@ -77,8 +85,9 @@ class TermMachine:
         self._parts: dict[Unit, tuple[int, Parts]] = {}
         """The machines that count, and where their states stand: behind those of the atoms."""
         for unit in self.counts.units:
-            if unit in PARTS:
-                self._parts[unit] = (len(machines), machine := parts(unit))
+            if unit not in COUNTED_ALONE:
+                machine = PhraseCounter(unit.phrase) if isinstance(unit, Occurrences) else parts(unit)
+                self._parts[unit] = len(machines), machine
                 machines.append(machine)
         self.machines: Sequence[Content | FlaggedPhrases | Parts] = machines
         self.regions = Regions(self.counts.units, [atom for atom in _atoms(term) if isinstance(atom, Length)])
@@ -142,7 +151,7 @@ class TermMachine:
         """Increment of the counts by one byte between two places, tokens and flags left out."""
         added = self.counts.one("characters") if starts_character else 0
         for unit, (slot, machine) in self._parts.items():
-            if machine.begins(before[slot], after[slot]):
+            if machine.adds_one(before[slot], after[slot]):
                 added += self.counts.one(unit)
         return added
 
@@ -279,18 +288,23 @@ class TermMachine:
     def _has_only_counts(self) -> bool:
         """True if filler adds to what is missing and to nothing else (a sentence is a word too), without phrases."""
         others = [machine for machine in self._contents if machine not in self.stops.machines]
-        spare = bytes(range(0x80)).translate(
-            None, b"".join(bytes(each.said) for each in others if isinstance(each, NoPhrase))
-        )
+        said = b"".join(unit.phrase for unit in self._parts if isinstance(unit, Occurrences))
+        forbidden = b"".join(bytes(each.said) for each in others if isinstance(each, NoPhrase))
+        spare = bytes(range(0x80)).translate(None, forbidden)
+        if said:
+            material, filler = said, spare.translate(None, said)
+            are_few = all(isinstance(unit, Occurrences) for unit in self._parts) and self.missing.are_apart
+        else:
+            material, filler = b" .", spare
+            are_few = len(self._parts) <= 1 and all(machine.has_filler for _, machine in self._parts.values())
         return (
             not self.counts.num_flags
             and not self.stops.cutting
             and "tokens" not in self.counts.units
-            and len(self._parts) <= 1
-            and all(machine.has_filler for _, machine in self._parts.values())
+            and are_few
             and all(isinstance(each, NoPhrase) and max(each.said) < 0x80 for each in others)
-            and all(each in spare for each in b" .")
-            and any(each in spare for each in string.ascii_letters.encode())
+            and all(each in spare for each in material)
+            and any(each in filler for each in string.ascii_letters.encode())
             and all(goal.is_exact for goal in self._goals_of(self.term, (0,) * len(self.machines), 0))
         )
 

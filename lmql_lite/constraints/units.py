@@ -6,20 +6,34 @@ To add a unit: its name here, the machine that counts it, and `measured`.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
-from typing import Literal, assert_never, get_args
+from typing import Literal, Protocol, assert_never, get_args
 
 from lmql_lite.constraints.atoms import NEVER, Moves, Need, starts_character
 from lmql_lite.constraints.charset import DONE, charset, joined
 
-Unit = Literal["characters", "words", "sentences", "lines", "tokens"]
+NamedUnit = Literal["characters", "words", "sentences", "lines", "tokens"]
 """Characters are code points; words what `str.split()` gives; a sentence ends where white space follows `.`, `!` or
 `?`; a line ends with a line feed, which the last one may lack; tokens are those that were chosen for the hole, also
 where a stop cuts them off (S15)."""
-UNITS: tuple[Unit, ...] = get_args(Unit)
-PARTS = tuple(unit for unit in UNITS if unit not in ("characters", "tokens"))
-"""Those that a machine counts."""
+UNITS: tuple[NamedUnit, ...] = get_args(NamedUnit)
+COUNTED_ALONE = ("characters", "tokens")
+"""Those that no machine counts."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Occurrences:
+    """A phrase, counted where it does not overlap the one before it, as `str.count` does."""
+
+    phrase: bytes
+
+    def __str__(self) -> str:
+        return f"times {self.phrase.decode()!r}"
+
+
+Unit = NamedUnit | Occurrences
 MARKS = b".!?"
 SPACES = tuple(filter(str.isspace, map(chr, range(0x3001))))
 """All white space there is."""
@@ -30,6 +44,8 @@ BETWEEN, INSIDE, AFTER = range(3)
 def measured(text: str, unit: Unit) -> int:
     """Number of parts in a text. Tokens are not seen in it: it counts characters for them."""
     match unit:
+        case Occurrences(phrase):
+            return text.count(phrase.decode())
         case "characters" | "tokens":
             return len(text)
         case "words":
@@ -41,8 +57,35 @@ def measured(text: str, unit: Unit) -> int:
     assert_never(unit)
 
 
+class Parts(Protocol):
+    """A machine that counts the parts of a text. A part that is missing may be begun by the text already; the others
+    take the same room wherever the text stands."""
+
+    num_states: int
+    has_filler: bool
+    """True if a text can always go on without another part, whatever it consists of."""
+
+    def moves(self, state: int) -> Moves: ...
+
+    def is_inside(self, state: int) -> bool:
+        """True if the text ends inside a character by which a part may begin or end."""
+        ...
+
+    def adds_one(self, before: int, after: int) -> bool:
+        """True if one more is counted on the way from one state to the next."""
+        ...
+
+    def missing(self, state: int, how_many: int) -> Need:
+        """The least that has to be said until so many more are counted, at least one."""
+        ...
+
+    def most_missing(self, how_many: int) -> Need:
+        """The same where the most is missing."""
+        ...
+
+
 @cache
-def parts(unit: Unit) -> Parts:
+def parts(unit: NamedUnit) -> Parts:
     match unit:
         case "words":
             return WordMachine(marks=b"")
@@ -62,14 +105,14 @@ class WordMachine:
     """
 
     has_filler = True
-    """True if a text can always go on without beginning another one."""
 
     def __init__(self, marks: bytes) -> None:
         self._marks = marks
         self._spaces = charset(joined((ord(space), ord(space)) for space in SPACES))
         self.width = len(self._spaces.nodes)
         """States below it are outside of a word."""
-        self._moves: list[Moves] = [self._expand(state) for state in range(3 * self.width)]
+        self.num_states = 3 * self.width
+        self._moves: list[Moves] = [self._expand(state) for state in range(self.num_states)]
         self._next = [self._distances(character_only) for character_only in (False, True)]
         self._again = [min(each[INSIDE * self.width], each[AFTER * self.width]) for each in self._next]
         """From where a word or sentence has just begun."""
@@ -78,20 +121,16 @@ class WordMachine:
         return self._moves[state]
 
     def is_inside(self, state: int) -> bool:
-        """True if the text ends inside a character that may turn out to be white space."""
         return bool(state % self.width)
 
-    def begins(self, before: int, after: int) -> bool:
-        """True if a word or sentence begins on the way from one state to the next."""
+    def adds_one(self, before: int, after: int) -> bool:
         return before < self.width <= after
 
     def missing(self, state: int, how_many: int) -> Need:
-        """The least that has to be said until so many more have begun, at least one."""
         more = how_many - 1
         return Need(self._next[0][state] + more * self._again[0], self._next[1][state] + more * self._again[1])
 
     def most_missing(self, how_many: int) -> Need:
-        """The same where the most is missing."""
         more = how_many - 1
         return Need(max(self._next[0]) + more * self._again[0], max(self._next[1]) + more * self._again[1])
 
@@ -108,7 +147,7 @@ class WordMachine:
     def _distances(self, character_only: bool) -> list[int]:
         """Dijkstra from every state to the next beginning, in bytes or in characters."""
         found = []
-        for start in range(3 * self.width):
+        for start in range(self.num_states):
             queue = [(0, start)]
             known = {start: 0}
             nearest = NEVER
@@ -119,7 +158,7 @@ class WordMachine:
                     if starts_character(byte) == bool(here % self.width):
                         continue  # no text goes on like this
                     cost = far + (starts_character(byte) if character_only else 1)
-                    if self.begins(here, after):
+                    if self.adds_one(here, after):
                         nearest = min(nearest, cost)
                     elif cost < known.get(after, NEVER):
                         known[after] = cost
@@ -132,23 +171,20 @@ class LineMachine:
     """Finds where lines begin: the state is INSIDE one, or BETWEEN two of them."""
 
     has_filler = False
+    num_states = 2
 
     def moves(self, state: int) -> Moves:
         return Moves({ord("\n"): BETWEEN}, INSIDE)
 
-    def begins(self, before: int, after: int) -> bool:
+    def adds_one(self, before: int, after: int) -> bool:
         return before == BETWEEN
 
     def is_inside(self, state: int) -> bool:
         return False
 
     def missing(self, state: int, how_many: int) -> Need:
-        """As `WordMachine.missing`: the first of them ends the line that the text is in."""
+        """The first of them ends the line that the text is in."""
         return Need(how_many + state, how_many + state)
 
     def most_missing(self, how_many: int) -> Need:
         return self.missing(INSIDE, how_many)
-
-
-Parts = WordMachine | LineMachine
-"""The machine of a unit in PARTS."""

@@ -66,10 +66,10 @@ class Vocabulary:
         self.trie = self._lay_out()
         self.nodes: IntArray = np.zeros(self.size, dtype=np.intp)
         """Of every token its node, the root for tokens without bytes."""
-        self._text_of: IntArray = np.full(self.size, len(self.texts), dtype=np.intp)
+        self.text_of: IntArray = np.full(self.size, len(self.texts), dtype=np.intp)
         """Of every token its text, the number of texts for tokens without bytes."""
-        self._text_of[self._by_text] = np.repeat(np.arange(len(self.texts)), np.diff(self._starts))
-        self.nodes[self._by_text] = self._node_of_texts()[self._text_of[self._by_text]]
+        self.text_of[self._by_text] = np.repeat(np.arange(len(self.texts)), np.diff(self._starts))
+        self.nodes[self._by_text] = self._node_of_texts()[self.text_of[self._by_text]]
         self._containing: dict[bytes, IntArray] = {}
         self.characters = self.trie.characters[self.nodes]
         """Of every token how many begin in it."""
@@ -164,7 +164,7 @@ class Vocabulary:
 
     def allowing(self, texts: Flags) -> Flags:
         """A flag for every token from one for every text; False for tokens without bytes."""
-        return np.append(texts[: len(self.texts)], False).take(self._text_of, mode="clip")
+        return np.append(texts[: len(self.texts)], False).take(self.text_of, mode="clip")
 
     def agreeing_with(self, text: bytes) -> tuple[IntArray, IntArray]:
         """Ranges of all texts that begin with `text` or are a beginning of it."""

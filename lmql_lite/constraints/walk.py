@@ -11,7 +11,7 @@ from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.counters import COUNTS_IN_LANE, FLAGS_IN_LANE, LANE_BITS, Counts
 from lmql_lite.constraints.simplify import characters
 from lmql_lite.constraints.step_table import NOWHERE
-from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
+from lmql_lite.constraints.vocabulary import IntArray, TokenTrie, Vocabulary
 
 Lanes = tuple[IntArray, ...]
 """What was added on the way to nodes, as `Counts.lanes` packs it."""
@@ -83,6 +83,29 @@ class Ranges(NamedTuple):
         pair = np.append(self.pair[kept], others.pair + self.pairs.states.size)
         return Ranges(first, end, node, pair, self.pairs.and_others(others.pairs))
 
+    def shifted(self, shifts: Shifts, trie: TokenTrie) -> Ranges:
+        if not self.first.size:
+            return self
+        pairs, pair = shifts.of(self.pairs, self.pair, shifts.which[trie.first[self.node]])
+        return self._replace(pair=pair, pairs=pairs)
+
+
+class Shifts(NamedTuple):
+    """Counts by which the texts of a vocabulary differ in two walks: rows of `added`, and which of them each text has,
+    -1 where more differs."""
+
+    added: IntArray
+    which: IntArray
+
+    def of(self, pairs: Pairs, pair: IntArray, which: IntArray) -> tuple[Pairs, IntArray]:
+        """The pairs of places that had others, and which of them each place has. A row of `added` for each place."""
+        size = pairs.states.size
+        used, place = _distinct(np.maximum(which, 0) * size + pair)
+        row = np.searchsorted(np.arange(1, len(self.added)) * size, used, side="right")
+        some = pairs.some(used - row * size)
+        goes_on = (some.states != NOWHERE)[:, None]
+        return some._replace(added=some.added + self.added[row] * goes_on), place
+
 
 class Walk(NamedTuple):
     """Places that all tokens lead to from one state.
@@ -146,10 +169,10 @@ class Walker:
     def all_tokens(self, start: int, similar: Walk | None) -> Walk:
         """While many nodes are alive all of a level are stepped, dead ones too; where few are, only those."""
         trie = self._trie
-        if similar is not None and similar.nodes is not None and not self._count_lanes:
-            changed = self._changed(*similar.nodes, start)
-            if changed is not None:
-                return self._like(similar, *changed)
+        if similar is not None and similar.nodes is not None:
+            found = self._shifted(similar, start) if self._count_lanes else self._like(similar, start)
+            if found is not None:
+                return found
         root = self.front(0, start)
         if self._are_few(*root):
             return self.some_tokens(*root)
@@ -207,8 +230,65 @@ class Walker:
         nodes, now, *more_lanes = map(np.concatenate, zip(*changed, strict=True))
         return nodes, now, tuple(more_lanes)
 
-    def _like(self, similar: Walk, nodes: IntArray, states: IntArray, lanes: Lanes) -> Walk:
-        """Another walk, but for some nodes."""
+    def _shifted(self, similar: Walk, start: int) -> Walk | None:
+        """Another walk with other counts: behind a few bytes both are in the same state, and count alike from there.
+        None where many nodes are not."""
+        trie, vocabulary = self._trie, self._vocabulary
+        assert similar.nodes is not None
+        then, counts = similar.nodes
+        nodes, now, more = self.front(0, start)
+        others = [(nodes[:0], now[:0], *(lane[:0] for lane in more))]
+        same = [(nodes[:0], np.zeros((0, len(self._automaton.counts.units)), dtype=np.intp))]
+        left = trie.first.size // SPARSE
+        while nodes.size and left > 0:
+            nodes, parents = self._children(nodes)
+            places = now.take(parents) + trie.byte.take(nodes)
+            now, more = self._automaton.follow(places), tuple(each.take(parents) for each in more)
+            before = tuple(lane.take(nodes) for lane in counts)
+            agrees = now == then.take(nodes)
+            for lane, here in enumerate(more):
+                self._add(lane, here, places)
+                if lane >= self._count_lanes:
+                    agrees &= (here == before[lane]) | (now == DEAD_END)
+            at, rest = agrees.nonzero()[0], (~agrees).nonzero()[0]
+            added = self._values(more) - self._values(before)
+            same.append((nodes[at], (added * (now != DEAD_END)[:, None])[at]))
+            nodes, now, more = nodes[rest], now[rest], tuple(lane[rest] for lane in more)
+            others.append((nodes, now, *more))
+            left -= rest.size
+        roots, added = map(np.concatenate, zip(*same, strict=True))
+        if left <= 0 or not roots.size:
+            return None
+        rows, row = np.unique(added, axis=0, return_inverse=True)
+        marks = np.zeros(len(vocabulary.texts) + 1, dtype=np.intp)
+        np.add.at(marks, trie.first[roots], row + 1)
+        np.subtract.at(marks, trie.end[roots], row + 1)
+        shifts = Shifts(rows, marks.cumsum() - 1)
+        nodes, now, *lanes = map(np.concatenate, zip(*others, strict=True))
+        self._collect_borders(nodes, now, tuple(lanes))
+        tokens, own, pairs = self._ends(nodes, now, tuple(lanes))
+        shifted, place = shifts.of(similar.pairs, similar.place, shifts.which[vocabulary.text_of])
+        place[tokens] = own + shifted.states.size
+        stops = similar.stops.shifted(shifts, trie).but(nodes, self._ranges(self._stops))
+        passing = similar.passing.shifted(shifts, trie).but(nodes, self._ranges(self._passing))
+        return Walk(None, place, shifted.and_others(pairs), stops, passing)
+
+    def _values(self, lanes: Lanes) -> IntArray:
+        """Amounts added to each count: a row for each place."""
+        counts = self._automaton.counts
+        values = np.zeros((lanes[0].size, len(counts.units)), dtype=np.intp)
+        for at, unit in enumerate(counts.walked):
+            lane, place = divmod(at, COUNTS_IN_LANE)
+            values[:, unit] = lanes[lane] >> LANE_BITS * place & (1 << LANE_BITS) - 1
+        return values
+
+    def _like(self, similar: Walk, start: int) -> Walk | None:
+        """Another walk, but for some nodes. None where they are many."""
+        assert similar.nodes is not None
+        changed = self._changed(*similar.nodes, start)
+        if changed is None:
+            return None
+        nodes, states, lanes = changed
         self._collect_borders(nodes, states, lanes)
         ends = self._ends(nodes, states, lanes)
         stops = similar.stops.but(nodes, self._ranges(self._stops))
@@ -326,12 +406,13 @@ class Walker:
             return Pairs(distinct, nothing[:, 1:], nothing[:, :0].T), pair
         some = np.zeros(distinct.size, dtype=np.intp)
         some[pair] = np.arange(pair.size)  # a place of each
-        added = np.zeros((some.size, len(counts.units)), dtype=np.intp)
+        added = (
+            self._values(tuple(lane[some] for lane in lanes))
+            if lanes
+            else np.zeros((some.size, len(counts.units)), dtype=np.intp)
+        )
         if characters:
             added[:, 0] = parts[0][some]
-        for at, unit in enumerate(counts.walked):
-            lane, shift = divmod(at, COUNTS_IN_LANE)
-            added[:, unit] = lanes[lane][some] >> LANE_BITS * shift & (1 << LANE_BITS) - 1
         flags = [lane[some] for lane in lanes[self._count_lanes :]]
         return Pairs(states[some], added, np.array(flags, dtype=np.intp).reshape(len(flags), some.size)), pair
 

@@ -22,9 +22,9 @@ from lmql_lite.constraints.terms import (
     Or,
     Term,
 )
-from lmql_lite.constraints.units import Unit
+from lmql_lite.constraints.units import Occurrences, Unit
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.values import finite, number, wrong
+from lmql_lite.program.values import encode, finite, number, wrong
 
 Comparison = Literal["<", "<=", "==", "!=", ">=", ">"]
 OPPOSITE: Mapping[Comparison, Comparison] = {"<": ">=", "<=": ">", "==": "!=", "!=": "==", ">=": "<", ">": "<="}
@@ -52,6 +52,7 @@ TRIED = 4_000
 """Lengths for which Python is called one by one."""
 PERIOD = 60
 """Longest period of lengths that is recognised: `len(X) % 7 == 0` has 7."""
+COUNTS = "what count() finds in a hole is compared with numbers"
 LISTED = 100_000
 """Numbers that are listed in memory, at most."""
 
@@ -82,6 +83,29 @@ def length_in(unit: Unit, span: Span, value: object) -> Term:
     runs = [0, *(at for at, (one, two) in enumerate(pairwise(lengths), 1) if two > one + 1), len(lengths)]
     terms = tuple(Length(lengths[start], lengths[end - 1], unit, span) for start, end in pairwise(runs) if end > start)
     return terms[0] if len(terms) == 1 else Or(terms, span) if terms else Constant(False, span)
+
+
+def counted(span: Span, phrase: object) -> Length:
+    """`X.count(phrase) >= 0`, which is true of all texts. Of an empty one there is one more than there are
+    characters."""
+    if not isinstance(phrase, str):
+        raise wrong(span, "count() of a hole takes a text", phrase, "a text has quotes")
+    data = encode(span, phrase)
+    return Length(0, None, Occurrences(data), span) if data else Length(-1, None, "characters", span)
+
+
+def count_is(comparison: Comparison, span: Span, phrase: object, value: object) -> Term:
+    """`X.count(phrase) < value`."""
+    base = counted(span, phrase)
+    return length_term(comparison, number(span, COUNTS, value) + base.at_least, span, base.unit)
+
+
+def count_in(span: Span, phrase: object, value: object) -> Term:
+    """`X.count(phrase) in value`."""
+    base = counted(span, phrase)
+    if not base.at_least:
+        return length_in(base.unit, span, value)
+    return length_in(base.unit, span, [number(span, COUNTS, each) - 1 for each in _collection(span, COUNTS, value)])
 
 
 def length_fits(unit: Unit, span: Span, function: object) -> Term:

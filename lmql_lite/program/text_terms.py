@@ -30,7 +30,7 @@ from lmql_lite.constraints.terms import (
 )
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.number_terms import Kind, number_in
-from lmql_lite.program.values import wrong
+from lmql_lite.program.values import encode, wrong
 
 WHOLE_TEXT = 200
 """Characters of a text of which a hole can be a part, at most: all its parts are options."""
@@ -52,15 +52,6 @@ class Tidied:
 
 
 AS_IT_IS = Tidied()
-
-
-def encode(span: Span, text: str) -> bytes:
-    """UTF-8 of a text. Raises ConstraintError for half of a surrogate pair."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        hint = "characters beyond \\uffff are written \\U0001f600, or as themselves"
-        raise wrong(span, "half of a surrogate pair is not text that a model could generate", text, hint) from None
 
 
 def text_is(tidied: Tidied, kind: Kind | None, span: Span, value: object) -> Term:

@@ -33,8 +33,8 @@ from lmql_lite.program.json_types import (
     validating,
 )
 from lmql_lite.program.number_terms import Comparison
-from lmql_lite.program.text_terms import MEANINGFUL, encode
-from lmql_lite.program.values import finite
+from lmql_lite.program.text_terms import MEANINGFUL
+from lmql_lite.program.values import encode, finite
 from lmql_lite.program.where import OTHER, PLAIN, ParsedNumber, Subject, TypedValue
 
 NAMES: Mapping[str, object] = {

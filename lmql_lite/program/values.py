@@ -31,6 +31,15 @@ def finite(text: str) -> float:
     return value
 
 
+def encode(span: Span, text: str) -> bytes:
+    """UTF-8 of a text. Raises ConstraintError for half of a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        hint = "characters beyond \\uffff are written \\U0001f600, or as themselves"
+        raise wrong(span, "half of a surrogate pair is not text that a model could generate", text, hint) from None
+
+
 def wrong(span: Span, sentence: str, value: object, hint: str | None = None) -> ConstraintError:
     return ConstraintError(f"{sentence}; this is {_shown(value)} ({type(value).__name__})", span=span, hint=hint)
 

@@ -64,9 +64,9 @@ TERMS: dict[str, Callable[..., Term]] = {
 """Terms of the functions that take a value."""
 TAKES = {"REGEX": "a hole and a regular expression", **dict.fromkeys(SHAPES, "a hole")}
 SUPPORTED = (
-    'len(X) < 80, len(WORDS(X)) < 20, X in [...], X == "..", ".." in X, X.startswith(".."), X.isdigit(), '
-    're.search(r"..", X), REGEX(X, r".."), INT(X), DATE(X), int(X) < 120, float(X) < 1.5, STOPS_AT(X, ".."), '
-    'STOPS_BEFORE(X, "..") and and/or/not of these'
+    'len(X) < 80, len(WORDS(X)) < 20, X.count("..") < 3, X in [...], X == "..", ".." in X, X.startswith(".."), '
+    'X.isdigit(), re.search(r"..", X), REGEX(X, r".."), INT(X), DATE(X), int(X) < 120, float(X) < 1.5, '
+    'STOPS_AT(X, ".."), STOPS_BEFORE(X, "..") and and/or/not of these'
 )
 KNOWN = {"re": re}
 """Names whose value is assumed at compile time."""
@@ -95,6 +95,13 @@ class TextLength:
 
 
 @dataclass(frozen=True, slots=True)
+class TextCount:
+    """`X.count(phrase)`."""
+
+    phrase: ast.expr
+
+
+@dataclass(frozen=True, slots=True)
 class ParsedNumber:
     """`int(X)`, `float(X)`."""
 
@@ -115,7 +122,7 @@ class TypedValue:
     listed: Listed | Literal["date"] | None = None
 
 
-Subject = WholeText | TextLength | ParsedNumber | TextPart | TypedValue
+Subject = WholeText | TextLength | TextCount | ParsedNumber | TextPart | TypedValue
 PLAIN = WholeText()
 """Subject of a hole without a type."""
 OTHER = TypedValue()
@@ -129,6 +136,10 @@ def subject(node: ast.expr, hole: str, bare: Subject) -> Subject | None:
         case ast.Call(ast.Name("len"), [measured], []):
             unit = _unit(measured, hole)
             return TextLength(unit) if unit else None
+        case ast.Call(ast.Attribute(ast.Name(name), "count"), [phrase], []) if (
+            name == hole and isinstance(bare, WholeText) and not any(each.id == hole for each in values(phrase))
+        ):
+            return TextCount(phrase)
         case ast.Call(ast.Name("int" | "float" as kind), [ast.Name(name)], []) if name == hole:
             return ParsedNumber("int" if kind == "int" else "float")
         case ast.Subscript(ast.Name(name), place) if name == hole and isinstance(bare, WholeText):
@@ -304,6 +315,9 @@ class Lowering:
             case TextLength(unit):
                 bound = self._atom(span, partial(number_terms.length_is, unit, symbol), value)
                 return replace(bound, bounds_length=unit == "characters" and symbol != "!=")
+            case TextCount(phrase):
+                self._atom(span, number_terms.counted, phrase)  # an unsuitable text is an error at its own place
+                return self._atom(span, partial(number_terms.count_is, symbol), phrase, value)
             case ParsedNumber(kind):
                 is_, is_not = (partial(number_terms.number_is, kind, each) for each in (symbol, OPPOSITE[symbol]))
                 low, high = (partial(number_terms.number_reach, kind, each) for each in (symbol, OPPOSITE[symbol]))
@@ -328,6 +342,9 @@ class Lowering:
                 return replace(atom, opposite=text_terms.character_not_in, judgeable=text_terms.has_character)
             case TextLength(unit):
                 return self._atom(span, partial(number_terms.length_in, unit), several)
+            case TextCount(phrase):
+                self._atom(span, number_terms.counted, phrase)
+                return self._atom(span, number_terms.count_in, phrase, several)
             case ParsedNumber(kind):
                 atom = self._atom(span, partial(number_terms.number_in, kind), several)
                 judgeable = partial(number_terms.is_number, kind)

@@ -29,6 +29,7 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
 )
+from lmql_lite.constraints.units import NamedUnit, Occurrences
 from tests.constraints.derivatives import (
     ANY_TEXT,
     NOTHING,
@@ -201,6 +202,25 @@ class Lines(Count):
         return [is_one_of("\n")]
 
 
+class Times(Count):
+    """Occurrences of a phrase; the mode is as much of the next one as the text ends with."""
+
+    def __init__(self, length: Length) -> None:
+        super().__init__(length)
+        assert isinstance(length.unit, Occurrences)
+        self.phrase = length.unit.phrase.decode()
+        self.start = (0, "")
+
+    def read(self, mode: str, character: str) -> tuple[int, str]:
+        tail = mode + character
+        while not self.phrase.startswith(tail):
+            tail = tail[1:]
+        return (1, "") if tail == self.phrase else (0, tail)
+
+    def kinds(self) -> list[Kind]:
+        return [is_one_of(character) for character in set(self.phrase)]
+
+
 class Tokens(Count):
     """Counted outside: it is no matter of characters."""
 
@@ -208,7 +228,7 @@ class Tokens(Count):
         return state
 
 
-COUNTS: dict[str, type[Count]] = {
+COUNTS: dict[NamedUnit, type[Count]] = {
     "characters": Count,
     "words": Words,
     "sentences": Sentences,
@@ -219,6 +239,8 @@ COUNTS: dict[str, type[Count]] = {
 
 def monitor(atom: Term) -> Monitor | None:
     match atom:
+        case Length(unit=Occurrences()):
+            return Times(atom)
         case Length():
             return COUNTS[atom.unit](atom)
         case Choice(options):

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lmql_lite.constraints import automaton as automata
+from lmql_lite.constraints import hole_matcher
 from lmql_lite.constraints import masks as walks
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
@@ -31,7 +32,7 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
 )
-from lmql_lite.constraints.units import PARTS, measured
+from lmql_lite.constraints.units import COUNTED_ALONE, UNITS, Occurrences, measured
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.constraints.walk import Walk, walk
 from lmql_lite.errors import ConstraintError, Span
@@ -365,6 +366,25 @@ def test_words_sentences_and_tokens_are_counted() -> None:
         opened(And((Length(0, 2, "tokens"), Contains(b"cats"))))
 
 
+def test_several_lines_may_be_one_token() -> None:
+    """Words were taken for lines: there are none in a token of line feeds."""
+    vocabulary = Vocabulary((None, b"a", b"\n\n\n"), frozenset({0}))
+    matcher = Engine(vocabulary).matcher(And((Length(4, None, "lines"), Length(0, 2, "tokens"))), b"", 9, "X", HOLE)
+    assert np.flatnonzero(matcher.allowed(b"", 9)).tolist() == [2]
+
+
+def test_a_hole_that_nothing_fills_is_refused_at_once_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same sentence: a data set may open it for each of its rows."""
+    engine = Engine(VOCABULARY)
+    term = And((Contains(b"a"), Matches("[^a]+b"), Length(2, None)))
+    with pytest.raises(ConstraintError) as first:
+        engine.matcher(term, b"", 9, "X", HOLE)
+    monkeypatch.setattr(hole_matcher, "_unsatisfiable", None)
+    with pytest.raises(ConstraintError) as second:
+        engine.matcher(term, b"", 9, "X", HOLE)
+    assert str(second.value) == str(first.value) and second.value is not first.value
+
+
 def test_a_sentence_is_a_word_as_well_so_that_three_sentences_of_two_words_are_refused() -> None:
     with pytest.raises(ConstraintError, match="nothing can fill"):
         opened(And((Length(3, 3, "sentences"), Length(2, 2, "words"))))
@@ -372,8 +392,9 @@ def test_a_sentence_is_a_word_as_well_so_that_three_sentences_of_two_words_are_r
 
 def test_the_distance_of_two_units_is_that_of_the_shortest_text_with_both() -> None:
     texts = ["".join(text) for size in range(7) for text in product("a. \n", repeat=size)]
-    sizes = {unit: [measured(text, unit) for text in texts] for unit in PARTS}
-    for first, second in combinations(PARTS, 2):
+    units = (*[unit for unit in UNITS if unit not in COUNTED_ALONE], Occurrences(b"a"), Occurrences(b". "))
+    sizes = {unit: [measured(text, unit) for text in texts] for unit in units}
+    for first, second in combinations(units, 2):
         for least, most, other in product(range(4), repeat=3):
             term = And((Length(least, None, first), Length(0, most, first), Length(other, other + 1, second)))
             automaton = Automaton(term)
@@ -439,6 +460,9 @@ def test_a_condition_was_too_large_because_of_what_other_holes_had_met(monkeypat
 @pytest.mark.parametrize(
     "term",
     [
+        And((Length(4, 7, "words"), Stop(b"ing ", inclusive=True), Length(0, 60))),
+        And((Length(0, 3, Occurrences(b"the")), Length(2, 2, Occurrences(b"o")), Length(0, 60))),
+        And((Contains(b"token"), Length(0, 9, "words"), Length(0, 2, "sentences"))),
         And((Stop(b"ing ", inclusive=False), Stop(b"\n", inclusive=True), Length(0, 60), Contains(b"the"))),
         And((Or((Contains(b"token"), Length(0, 40))), Not(Contains(b"tion")), Length(0, 80))),
         And((Matches("[a-zA-Z0-9, ]+"), Not(Contains(b"than")))),
@@ -454,7 +478,7 @@ def test_a_walk_that_says_what_differs_from_another_gives_the_same_masks(
     def counted(*given: Any) -> Walk:
         nonlocal alike
         found = walk(*given)
-        alike += found.is_like
+        alike += found.is_like or (found.tokens is None and found.nodes is None)
         return found
 
     def masks(of_its_own: bool) -> list[NDArray[np.bool_]]:

@@ -25,6 +25,7 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
 )
+from lmql_lite.constraints.units import Occurrences
 from tests.constraints.derivatives import Reader, derivative, nullable
 from tests.constraints.monitors import CANDIDATES, NEVER, Oracle
 from tests.constraints.trees import LETTER_PATTERNS, PATTERNS, STOP_PATTERNS, Trees, atoms
@@ -47,7 +48,8 @@ def plainly(term: Term, text: str, tokens: int) -> bool:
             lines = len(text.removesuffix("\n").split("\n")) if text else 0
             counts = {"characters": len(text), "words": len(text.split()), "sentences": sentences, "lines": lines}
             counts["tokens"] = tokens
-            return at_least <= counts[unit] <= (NEVER if at_most is None else at_most)
+            length = text.count(unit.phrase.decode()) if isinstance(unit, Occurrences) else counts[unit]
+            return at_least <= length <= (NEVER if at_most is None else at_most)
         case Choice(options):
             return text.encode() in options
         case Matches(pattern, flags):

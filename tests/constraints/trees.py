@@ -21,7 +21,7 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
 )
-from lmql_lite.constraints.units import Unit
+from lmql_lite.constraints.units import Occurrences, Unit
 
 LETTER_PATTERNS = ("[ab]*", "a+b?", "(?:ab|ba)+", "[^a]{1,4}", "(?s:.)*b", ".{0,6}", "[ab]{2,5}", "é?[ab]+",
                    r"a(?:\s|b)*", r"\S+", r"\S+ \S+", r"(?:a|b|é)+\.", "(?s:.){3,}", r"[^.]*\.", "[ab é]{3,8}",
@@ -30,7 +30,9 @@ NUMBER_PATTERNS = ("[0-9]+", "0|-?[1-9][0-9]*", "[0-9]{4}-[0-9]{2}", r"-?[0-9]+(
 PATTERNS = (*LETTER_PATTERNS, *NUMBER_PATTERNS)
 BOUNDED_STOPS = ("[.!?]", "a?b", r"\s\s", "b|ab", r"\.\s", "[ab]{2}", "é[ab]", "(?:ab|é)a?")
 STOP_PATTERNS = (*BOUNDED_STOPS, "b+a", r"\s+a", "[^ab]+b")
-UNITS: dict[Unit, int] = {"characters": 9, "words": 4, "sentences": 3, "lines": 3, "tokens": 6}
+PHRASE = Occurrences(b"")
+"""Stands for occurrences of any phrase."""
+UNITS: dict[Unit, int] = {"characters": 9, "words": 4, "sentences": 3, "lines": 3, "tokens": 6, PHRASE: 4}
 """Each with the largest number that lengths are compared with."""
 
 
@@ -114,6 +116,8 @@ class Trees:
     def length(self) -> Length:
         unit = self.dice.choice(self.units)
         largest = UNITS[unit]
+        if unit == PHRASE:
+            unit = Occurrences(self.phrase(2))
         match self.dice.randrange(5):
             case 0 | 4:
                 exactly = self.dice.randint(1, largest)

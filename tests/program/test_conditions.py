@@ -13,6 +13,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Not, Or, Stop, Term
+from lmql_lite.constraints.units import Occurrences
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.program.where import conjuncts, lower, mentioned
@@ -63,6 +64,11 @@ def term(text: str, values: Mapping[str, object] = NOTHING) -> Term:
         ("not ('a' in X or not X == 'b')", Not(Or((Contains(b"a"), Not(Choice((b"b",))))))),
         ("('a' in X and 'b' in X) and len(X) < 3", And((Contains(b"a"), Contains(b"b"), Length(0, 2)))),
         ("n > 2 and 'a' in X", And((Constant(True), Contains(b"a")))),
+        ("X.count('ab') < 3", Length(0, 2, Occurrences(b"ab"))),
+        ("3 == X.count('é')", Length(3, 3, Occurrences("é".encode()))),
+        ("X.count('a') in [2, 5]", Or((Length(2, 2, Occurrences(b"a")), Length(5, 5, Occurrences(b"a"))))),
+        ("X.count('') == n", Length(2, 2)),
+        ("X.count('') in [1, 2]", Length(0, 1)),
         ("n == 3", Constant(True)),
         ("n < 3 or 'a' in X", Or((Constant(False), Contains(b"a")))),
         ("1 < n < len(X)", And((Constant(True), Length(4, None)))),
@@ -118,6 +124,11 @@ def test_lengths_are_compared_with_any_number(comparison: str, value: object, ex
         ("REGEX(X, v)", 5),
         ("REGEX(X, v)", re.compile(b"a")),
         ("re.fullmatch(v, X)", None),
+        ("X.count('a') < v", "5"),
+        ("X.count(v) < 5", 3),
+        ("X.count(v) == 5", "\ud800"),
+        ("X.count('a') in v", 5),
+        ("X.count('') in v", [5, "a"]),
         ("X.startswith(v)", 5),
         ("X.startswith(v)", ["a"]),
         ("X.endswith(v)", ("a", 5)),
@@ -162,7 +173,7 @@ def test_a_value_of_a_wrong_type_is_named_with_its_clause(text: str, value: obje
         ("X[::-1] == 'a'", "X[::-1] == 'a'"),
         ("'a' in X.title()", "'a' in X.title()"),
         ("X.capitalize() == 'Ab'", "X.capitalize() == 'Ab'"),
-        ("X.count('a') == 1", "X.count('a') == 1"),
+        ("X.lower().count('a') == 1", "X.lower().count('a') == 1"),
         ("len(X.split(',')) < 3", "len(X.split(',')) < 3"),
         ("X.strip('.') == 'a'", "X.strip('.') == 'a'"),
         ("X.lower() < 'b'", "X.lower() < 'b'"),
@@ -377,6 +388,14 @@ def test_parts_cases_and_pieces_hold_for_the_texts_of_which_python_says_so(condi
             "len(X) + 2 == 5 or X == 'abcdef'",
             "not len(X) % 5",
             "len(X) in (1, 3) or len(X) // 4 == 1",
+        ),
+        *(
+            "X.count('a') == 3 and X.count('b') == 2 and len(X) < 9",
+            "X.count('abab') == 2 and len(X) <= 8",
+            "X.count('ab') == 2 and X.count('ba') == 3 and len(X) < 9",
+            "X.count('é') >= k and len(X) < 7",
+            "X.count('a') in [2, 4] and not X.count('b') > 0",
+            "X.count('e') > 1 and 'jam' in X and len(X) < 12",
         ),
         *("X.upper() == 'YES'", "X[0] == 'b' and X[-1] == 'd' and len(X) < 9"),
         *(

@@ -170,6 +170,8 @@ class Clauses:
         parts = [("WORDS({})", 3), ("SENTENCES({})", 2), ("LINES({})", 2)]
         counted, most = self.dice.choice([("{}", 9), ("{}", 9), ("{}", 9), *parts])
         size = f"len({counted.format(self.hole)})"
+        if self.dice.random() < 0.2:
+            size, most = f"{self.hole}.count({self.dice.choice(PHRASES)!r})", 4
         number = self.dice.randint(1, most)
         return self.dice.choice(
             [
