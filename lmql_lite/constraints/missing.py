@@ -149,31 +149,42 @@ class Missing:
 
         A row of `atoms` and `values` for each, and a column of `flags`, whose rows are `Counts.flag_lanes`.
         """
-        texts = atoms[:, self._finds] if self._finder else np.zeros(len(atoms), dtype=np.intp)
-        between = atoms[:, self._words[0]] < self._words[1].width if self._words else np.zeros(len(atoms), np.bool_)
         least: IntArray = np.full(len(atoms), NEVER, dtype=np.intp)
         at_once = max(AT_ONCE // max(len(atoms), 1), 1)
         for first in range(0, len(goals), at_once):
             some = goals[first : first + at_once]
-            wanted = [lane & ~raised for lane, raised in zip(self._lanes(g.wanted for g in some), flags, strict=True)]
-            demanded = self._shortest.least_of_all(np.tile(texts, len(some)), [lane.ravel() for lane in wanted])
-            demanded = demanded.reshape(len(some), -1)
-            for at, goal in enumerate(some):
-                avoiding = self.avoid(goal)
-                if avoiding is not None:
-                    demanded[at] = avoiding.missing_of_all(texts, [lane[at] for lane in wanted], FLAGS_IN_LANE)
-            for lane, raised in zip(self._lanes(g.unwanted for g in some), flags, strict=True):
-                demanded[(lane & raised) != 0] = NEVER
-            begins = between & (demanded > 0)
+            demanded = self._room_of_phrases(some, atoms, flags)
+            begins = demanded > 0
+            if self._words:
+                begins &= atoms[:, self._words[0]] < self._words[1].width
             if self._parts:
                 np.maximum(demanded, self._room_of_parts(some, atoms, values), out=demanded)
             for unit, here in zip(self.counts.units, values.T, strict=True):
                 low, high = np.array([goal.bounds[self._units[unit]] for goal in some]).T[..., None]
                 if unit == "characters":
-                    np.maximum(demanded, low - here, out=demanded)
-                demanded[here + (demanded if unit == "characters" else begins) > high] = NEVER
+                    here = here + np.maximum(demanded, low - here, out=demanded)
+                elif unit == "words":
+                    here = here + begins
+                demanded[here > high] = NEVER
             np.minimum(least, demanded.min(axis=0), out=least)
         return least
+
+    def _room_of_phrases(self, goals: tuple[Goal, ...], atoms: IntArray, flags: IntArray) -> IntArray:
+        """The characters of all phrases that are missing, NEVER where one was said that is not wanted: a row for each
+        goal, a column for each place."""
+        if self._finder is None:
+            return np.zeros((len(goals), len(atoms)), dtype=np.intp)
+        texts = atoms[:, self._finds]
+        wanted = [lane & ~raised for lane, raised in zip(self._lanes(g.wanted for g in goals), flags, strict=True)]
+        demanded = self._shortest.least_of_all(np.tile(texts, len(goals)), [lane.ravel() for lane in wanted])
+        demanded = demanded.reshape(len(goals), -1)
+        for at, goal in enumerate(goals):
+            avoiding = self.avoid(goal)
+            if avoiding is not None:
+                demanded[at] = avoiding.missing_of_all(texts, [lane[at] for lane in wanted], FLAGS_IN_LANE)
+        for lane, raised in zip(self._lanes(g.unwanted for g in goals), flags, strict=True):
+            demanded[(lane & raised) != 0] = NEVER
+        return demanded
 
     def _room_of_parts(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray) -> IntArray:
         """The characters of all parts that are missing: a row for each goal, a column for each place."""
