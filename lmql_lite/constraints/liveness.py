@@ -166,7 +166,7 @@ class Questions:
             lives = distances < NEVER
             return Answers(lives, 1 + int(distances[lives].max(initial=0)), box)
         if automaton.has_margins:
-            return self._ask_for_margins(here, flags, automaton.margins(values, flags))
+            return self._ask_for_margins(values, flags, automaton.margins(values, flags))
         at = self.pairs.added + here
         is_new = region not in self._witnesses
         while True:
@@ -209,7 +209,7 @@ class Questions:
     def distances(self, values: Values, flags: int, which: IntArray | None = None) -> IntArray:
         """The bytes to an end, for all pairs or some of them."""
         automaton, counts = self._automaton, self._automaton.counts
-        if automaton.has_margins:
+        if automaton.is_exact:
             return self._distances(np.array(values, dtype=np.intp), flags, which)
         pairs = self.pairs if which is None else self.pairs.some(which)
         if not counts.units and not counts.num_flags:
@@ -248,8 +248,9 @@ class Questions:
         lanes = np.array(self._automaton.counts.flag_lanes(flags), dtype=np.intp)
         return pairs.flags | lanes[:, None]
 
-    def _ask_for_margins(self, here: IntArray, flags: int, margins: list[Margin]) -> Answers:
-        """All at once, without a search."""
+    def _ask_for_margins(self, values: Values, flags: int, margins: list[Margin]) -> Answers:
+        """All at once. Without a search where what is missing is known exactly."""
+        here = np.array(values, dtype=np.intp)
         far = 1 + max((margin.num_bytes for margin in margins), default=0)
         for left, unwanted, *_ in margins:
             if not unwanted and all(map(ge, left, self._most_added)):
@@ -273,6 +274,8 @@ class Questions:
         if others.any():
             unsure = others.nonzero()[0]
             distances = self._distances(here, flags, unsure)
+            if not self._automaton.is_exact and (distances == NEVER).any():
+                distances[distances == NEVER] = self.distances(values, flags, unsure[distances == NEVER])
             lives[unsure] = distances < NEVER
             return Answers(lives, max(far, 1 + int(distances.max(where=lives[unsure], initial=0))), Box(here, here))
         high = here + NEVER

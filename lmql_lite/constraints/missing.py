@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.atoms import NEVER, UNFINISHED, Atoms, Need
 from lmql_lite.constraints.counters import FLAGS_IN_LANE, Counts, Goal
-from lmql_lite.constraints.phrases import FlaggedPhrases
+from lmql_lite.constraints.phrases import FlaggedPhrases, overlap
 from lmql_lite.constraints.search import Reach
-from lmql_lite.constraints.superstrings import FEW, Avoiding, Superstrings, meet
+from lmql_lite.constraints.superstrings import FEW, Avoiding, Superstrings
 from lmql_lite.constraints.units import Occurrences, Parts, Unit, WordMachine
 
 IntArray = NDArray[np.intp]
@@ -61,8 +60,18 @@ class Missing:
         words = parts.get("words")
         self._words = (words[0], words[1]) if words and isinstance(words[1], WordMachine) else None
         phrases = [unit.phrase for unit in parts if isinstance(unit, Occurrences)]
-        self.are_apart = not any(meet(*pair) for pair in combinations(phrases, 2))
-        """True if the phrases that are counted share no byte of a text: then they take the room of all together."""
+        self._shared = {phrase: _shared(phrase, phrases) for phrase in phrases if phrase.isascii()}
+        """Of the phrases that are counted: which others may say how many of their bytes before them, and how often."""
+        self.are_apart = not any(self._shared.values())
+        """True if phrases that are counted share no byte of a text: then they take the room of all together."""
+        self.fit_in_a_row = len(self._shared) == len(phrases) and not any(
+            max(shared.values())[0] + max(overlap(phrase, other) for other in phrases) >= len(phrase)
+            for phrase, shared in self._shared.items()
+            if shared
+        )
+        """True if no occurrence arises where they are said one behind the other, each of them whole."""
+        self._solid = {phrase for phrase in phrases if not any(map(str.isspace, phrase.decode()))}
+        """Those that say nothing between two words."""
 
     def at_least(self, goals: tuple[Goal, ...], atoms: Atoms, count: int, reach: Reach, unfinished: int) -> int:
         """A number of tokens, each of which reaches so far, below which none of these goals is gone to its end."""
@@ -117,29 +126,50 @@ class Missing:
                 return NEVER
         return num_tokens
 
-    def _missing_parts(self, more: dict[Unit, int], atoms: Atoms | None, unfinished: int) -> Need:
-        """The least with so many more of each; without `atoms` where the most is missing."""
-        num_bytes, num_characters, all_bytes, all_characters, begun = 0, 0, 0, 0, (-unfinished, 0)
+    def _missing_parts(self, more: dict[Unit, int], atoms: Atoms, unfinished: int) -> Need:
+        """At least this with so many more of each, and exactly this of phrases that share no byte."""
+        num_bytes, num_characters, of_phrases, begun, between = 0, 0, 0, -unfinished, 0
         for unit, how_many in more.items():
             slot, machine = self._parts[unit]
-            most = machine.most_missing(how_many)
-            least = machine.missing(atoms[slot], how_many) if atoms else most
+            least, most = machine.missing(atoms[slot], how_many), machine.most_missing(how_many)
             # of a character by which a part may begin or end the machine knows the rest
-            rest = 0 if atoms and machine.is_inside(atoms[slot]) else unfinished
+            rest = 0 if machine.is_inside(atoms[slot]) else unfinished
             num_bytes, num_characters = max(num_bytes, least[0] + rest), max(num_characters, least[1])
-            if isinstance(unit, Occurrences) and self.are_apart:
-                all_bytes, all_characters = all_bytes + most[0], all_characters + most[1]
-                begun = max(begun, (most[0] - least[0] - rest, most[1] - least[1]))
-        return Need(max(num_bytes, all_bytes - begun[0]), max(num_characters, all_characters - begun[1]))
+            if isinstance(unit, Occurrences):
+                shared = self._shared.get(unit.phrase)
+                if shared is not None:
+                    before = [(size, often * more[other]) for other, (size, often) in shared.items() if other in more]
+                    size, many = max((size for size, _ in before), default=0), sum(many for _, many in before)
+                    of_phrases += most[0] - size * min(how_many, many)
+                    begun = max(begun, most[0] - least[0] - size * (how_many <= many) - rest)
+            elif unit == "words":
+                between = least[1] - how_many
+        is_solid = all(unit.phrase in self._solid for unit in more if isinstance(unit, Occurrences))
+        together = max(of_phrases - begun, 0) + between * is_solid
+        return Need(max(num_bytes, together), max(num_characters, together - unfinished))
+
+    def _most_of_parts(self, more: dict[Unit, int]) -> Need:
+        """Enough for so many more of each, wherever a text stands."""
+        num_bytes, num_characters, in_a_row = 0, 0, 0
+        for unit, how_many in more.items():
+            most = self._parts[unit][1].most_missing(how_many)
+            num_bytes, num_characters = max(num_bytes, most[0]), max(num_characters, most[1])
+            if isinstance(unit, Occurrences):
+                in_a_row += most[0]
+        in_a_row += in_a_row > 0 and not self.are_apart
+        return Need(max(num_bytes, in_a_row), max(num_characters, in_a_row))
 
     @cached_property
     def _rooms(self) -> dict[Unit, tuple[int, IntArray, int]]:
-        """Of each unit that a machine counts: the place of its state, for every state the characters until one more is
-        counted, and those of each one after that."""
+        """Of each unit that a machine counts: the place of its state, for every state the characters until one more and
+        two more are counted, and those of each one after that."""
         rooms = {}
         for unit, (slot, machine) in self._parts.items():
-            first = [machine.missing(state, 1).num_characters for state in range(machine.num_states)]
-            again = machine.most_missing(2).num_characters - machine.most_missing(1).num_characters
+            states = range(machine.num_states)
+            first = [[machine.missing(state, more).num_characters for state in states] for more in (1, 2)]
+            again = machine.most_missing(3).num_characters - machine.most_missing(2).num_characters
+            if isinstance(unit, Occurrences) and not self.are_apart:  # what was begun is given up
+                first = [[again] * len(states), [2 * again] * len(states)]
             rooms[unit] = slot, np.array(first, dtype=np.intp), again
         return rooms
 
@@ -189,18 +219,21 @@ class Missing:
     def _room_of_parts(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray) -> IntArray:
         """The characters of all parts that are missing: a row for each goal, a column for each place."""
         room, apart, begun = np.zeros((3, len(goals), len(atoms)), dtype=np.intp)
-        for unit, (slot, first, again) in self._rooms.items():
+        for unit, (slot, (first, second), again) in self._rooms.items():
             at = self._units[unit]
             low = np.array([goal.bounds[at][0] for goal in goals], dtype=np.intp)[:, None]
             if not low.any():
                 continue
             more = np.maximum(low - values[:, at], 0)
-            saved = np.where(more > 0, again - first[atoms[:, slot]], 0)
-            if isinstance(unit, Occurrences) and self.are_apart:
+            state = atoms[:, slot]
+            saved = np.where(more > 1, 2 * again - second[state], np.where(more > 0, again - first[state], 0))
+            if isinstance(unit, Occurrences):
                 apart += more * again
                 np.maximum(begun, saved, out=begun)
             else:
                 np.maximum(room, more * again - saved, out=room)
+        if not self.are_apart:  # filler ends it
+            apart += apart > 0
         np.maximum(room, apart - begun, out=room)
         return room
 
@@ -218,7 +251,7 @@ class Missing:
             parts = {
                 unit: each for unit, each in zip(self.counts.units, more, strict=True) if each and unit in self._parts
             }
-            missing = self._missing_parts(parts, None, 0)
+            missing = self._most_of_parts(parts)
             num_bytes, num_characters = max(num_bytes, missing[0]), max(num_characters, missing[1])
             if self._words:
                 at = self._units["words"]
@@ -244,3 +277,14 @@ class Missing:
             few = goal.wanted.bit_count() <= FEW and self._finder.is_plain
             self._avoiding[key] = Avoiding(self._finder, *key, self.counts.flags_at) if few else None
         return self._avoiding[key]
+
+
+def _shared(phrase: bytes, others: Iterable[bytes]) -> dict[Unit, tuple[int, int]]:
+    """The most bytes of an occurrence that one of another phrase says as well, which begins before it, and of how many
+    occurrences at most."""
+    found: dict[Unit, tuple[int, int]] = {}
+    for other in others:
+        size = len(phrase) if phrase in other else overlap(other, phrase)
+        if size and other != phrase:
+            found[Occurrences(other)] = size, len(other) // size + 1
+    return found

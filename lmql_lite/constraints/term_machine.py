@@ -293,7 +293,7 @@ class TermMachine:
         spare = bytes(range(0x80)).translate(None, forbidden)
         if said:
             material, filler = said, spare.translate(None, said)
-            are_few = all(isinstance(unit, Occurrences) for unit in self._parts) and self.missing.are_apart
+            are_few = all(isinstance(unit, Occurrences) for unit in self._parts) and self.missing.fit_in_a_row
         else:
             material, filler = b" .", spare
             are_few = len(self._parts) <= 1 and all(machine.has_filler for _, machine in self._parts.values())

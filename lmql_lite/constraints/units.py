@@ -114,8 +114,10 @@ class WordMachine:
         self.num_states = 3 * self.width
         self._moves: list[Moves] = [self._expand(state) for state in range(self.num_states)]
         self._next = [self._distances(character_only) for character_only in (False, True)]
-        self._again = [min(each[INSIDE * self.width], each[AFTER * self.width]) for each in self._next]
-        """From where a word or sentence has just begun."""
+        """For every state how far the next beginning is, and the one after that."""
+        self._again = [min(each[INSIDE * self.width][0], each[AFTER * self.width][0]) for each in self._next]
+        """Between two others."""
+        self._farthest = [(max(one for one, _ in each), max(two for _, two in each)) for each in self._next]
 
     def moves(self, state: int) -> Moves:
         return self._moves[state]
@@ -127,12 +129,17 @@ class WordMachine:
         return before < self.width <= after
 
     def missing(self, state: int, how_many: int) -> Need:
-        more = how_many - 1
-        return Need(self._next[0][state] + more * self._again[0], self._next[1][state] + more * self._again[1])
+        return self._need([each[state] for each in self._next], how_many)
 
     def most_missing(self, how_many: int) -> Need:
-        more = how_many - 1
-        return Need(max(self._next[0]) + more * self._again[0], max(self._next[1]) + more * self._again[1])
+        return self._need(self._farthest, how_many)
+
+    def _need(self, nearest: list[tuple[int, int]], how_many: int) -> Need:
+        (num_bytes, two_bytes), (num_characters, two_characters) = nearest
+        if how_many == 1:
+            return Need(num_bytes, num_characters)
+        more = how_many - 2
+        return Need(two_bytes + more * self._again[0], two_characters + more * self._again[1])
 
     def _expand(self, state: int) -> Moves:
         mode, place = divmod(state, self.width)
@@ -144,26 +151,28 @@ class WordMachine:
         special.update(dict.fromkeys(self._marks, AFTER * self.width))
         return Moves(special, INSIDE * self.width)
 
-    def _distances(self, character_only: bool) -> list[int]:
-        """Dijkstra from every state to the next beginning, in bytes or in characters."""
+    def _distances(self, character_only: bool) -> list[tuple[int, int]]:
+        """Dijkstra from every state to the next two beginnings, in bytes or in characters."""
         found = []
         for start in range(self.num_states):
-            queue = [(0, start)]
-            known = {start: 0}
-            nearest = NEVER
-            while queue and queue[0][0] < nearest:
-                far, here = heappop(queue)
+            queue = [(0, 0, start)]
+            known = {(0, start): 0}
+            nearest: list[int] = []
+            while len(nearest) < 2:
+                far, begun, here = heappop(queue)
+                if begun > len(nearest):
+                    nearest.append(far)
                 moves = self._moves[here]
-                for byte, after in [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]:
+                bytes_of_all_kinds = [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]
+                for byte, after in bytes_of_all_kinds:
                     if starts_character(byte) == bool(here % self.width):
                         continue  # no text goes on like this
+                    then = begun + self.adds_one(here, after), after
                     cost = far + (starts_character(byte) if character_only else 1)
-                    if self.adds_one(here, after):
-                        nearest = min(nearest, cost)
-                    elif cost < known.get(after, NEVER):
-                        known[after] = cost
-                        heappush(queue, (cost, after))
-            found.append(nearest)
+                    if cost < known.get(then, NEVER):
+                        known[then] = cost
+                        heappush(queue, (cost, *then))
+            found.append((nearest[0], nearest[1]))
         return found
 
 

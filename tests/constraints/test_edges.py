@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from lmql_lite.constraints.atoms import DEAD, NEVER, Beginnings, starts_characte
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.phrases import Endings, StopPhrases
-from lmql_lite.constraints.terms import And, Begins, Choice, Ends, Length, Not, Stop, Term
+from lmql_lite.constraints.terms import And, Begins, Choice, Ends, Lacks, Length, Not, Stop, Term
 from lmql_lite.constraints.token_distance import in_tokens
+from lmql_lite.constraints.units import Occurrences
 from lmql_lite.constraints.vocabulary import Vocabulary
 from tests.constraints.monitors import Oracle
 from tests.constraints.test_campaign import EOS, HOLE, MANY, TOKENS, VOCABULARY
@@ -64,13 +66,25 @@ def whole_ends(text: bytes, at: int) -> list[int]:
     return [next(end for end in range(at, len(text) + 1) if end == len(text) or starts_character(text[end]))]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_masks_of_conditions_with_many_phrases_are_those_of_the_monitors(seed: int) -> None:
+EDGES = (Begins, Ends, Ends, "stops", "length")
+TIMES = ("times", "times", "times", "stops", "length", "lacks")
+
+
+@pytest.mark.parametrize(
+    ("seed", "kinds"), [*((seed, EDGES) for seed in range(12)), *((seed, TIMES) for seed in range(12))]
+)
+def test_masks_of_conditions_with_many_phrases_are_those_of_the_monitors(seed: int, kinds: Sequence[object]) -> None:
     dice = random.Random(seed)
     engine = Engine(VOCABULARY)
 
     def atom() -> Term:
-        kind = dice.choice([Begins, Ends, Ends, "stops", "length"])
+        kind = dice.choice(kinds)
+        if kind == "times":
+            least = dice.randint(0, 3)
+            most = dice.choice([least, least + 1, None])
+            return Length(least, most, Occurrences(dice.choice(some_phrases(dice, 3, 3))))
+        if kind == "lacks":
+            return Lacks(some_phrases(dice, 2, 3))
         if kind == "stops":
             inclusive = dice.random() < 0.5
             stops = tuple(Stop(phrase, inclusive) for phrase in dict.fromkeys(some_phrases(dice, 8, 3)))
@@ -83,7 +97,7 @@ def test_masks_of_conditions_with_many_phrases_are_those_of_the_monitors(seed: i
 
     compared = 0
     while compared < 60:
-        term = And(tuple(atom() for _ in range(dice.randint(1, 3))))
+        term = And(tuple(atom() for _ in range(dice.randint(1, 4))))
         by_token = in_tokens(Automaton(term), VOCABULARY) is not None
         oracle = Oracle(term, TOKENS, EOS, budget=2500 // (6 if by_token else 1), by_token=by_token)
         if oracle.distance(oracle.start) >= MANY or oracle.too_large:

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from lmql_lite.constraints import automaton as automata
 from lmql_lite.constraints import hole_matcher
 from lmql_lite.constraints import masks as walks
+from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.masks import MASKS_BYTES, Recent
+from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.terms import (
     And,
@@ -42,6 +44,8 @@ from lmql_lite.models.scripted import ScriptedTokenizer
 TOKENIZER = ScriptedTokenizer((*ScriptedTokenizer().vocabulary[258:], b"cats", b"cat", b"s\n", b"aa", b"ab", b"\nc"))
 VOCABULARY = Vocabulary(TOKENIZER.vocabulary, TOKENIZER.eos)
 HOLE = Span("test.lq", "[X]", 0, 3)
+TEXTS = tuple("".join(text).encode() for size in range(7) for text in product("ab z", repeat=size))
+"""All texts of up to six of these characters, short ones first."""
 
 
 def opened(term: Term, following: bytes = b"", max_tokens: int = 1024) -> HoleMatcher:
@@ -366,6 +370,14 @@ def test_words_sentences_and_tokens_are_counted() -> None:
         opened(And((Length(0, 2, "tokens"), Contains(b"cats"))))
 
 
+def test_a_character_that_may_be_white_space_leads_into_no_dead_end() -> None:
+    """Behind `Say?` and a line feed an em space leaves no room for two sentences, and any other character of three bytes
+    begins one that still lacks its mark."""
+    hole = opened(And((Length(8, 8), Length(3, None, "sentences")))).advance(b"Say?\n")
+    assert hole.allowed(b"", 99)[VOCABULARY.tokens.index(b".")]
+    assert not any(hole.allowed(b"", 99)[VOCABULARY.tokens.index(byte)] for byte in (b"\xe2", b"\xe3", b"\xef"))
+
+
 def test_several_lines_may_be_one_token() -> None:
     """Words were taken for lines: there are none in a token of line feeds."""
     vocabulary = Vocabulary((None, b"a", b"\n\n\n"), frozenset({0}))
@@ -405,6 +417,30 @@ def test_the_distance_of_two_units_is_that_of_the_shortest_text_with_both() -> N
             ]
             far = automaton.distance(automaton.start, 0)
             assert far == min(fits) if fits else far > 6, term
+
+
+@pytest.mark.parametrize("seed", [*range(30), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 300))])
+def test_what_is_missing_of_phrases_that_are_counted_is_the_shortest_text_with_them(seed: int) -> None:
+    """Also of phrases that overlap, or are part of each other, from wherever the text stands."""
+    dice = random.Random(seed)
+    letters = dice.choice(["ab", "ab", "ab "])
+    phrases = {"".join(dice.choices(letters, k=dice.randint(1, 3))) for _ in range(dice.randint(1, 4))}
+    lengths = [Length(dice.randint(0, 1), 6)]
+    for phrase in sorted(phrases):
+        least = dice.randint(0, 3)
+        lengths.append(Length(least, dice.choice([least, least + 1, None]), Occurrences(phrase.encode())))
+    if letters == "ab":  # else a line feed could stand between two words
+        lengths.append(Length(dice.randint(0, 3), dice.choice([3, 4, None]), "words"))
+    term = And(tuple(lengths))
+    automaton = Automaton(term)
+    fits = [text for text in TEXTS if satisfies(term, text)]
+    for text in [b"", *dice.sample(TEXTS[:400], 40)]:
+        state, count = automaton.start, 0
+        for byte in text:
+            state, count = automaton.step(state, count, byte)
+        far = automaton.distance(state, count) if state != NOWHERE else NEVER
+        nearest = min((len(fit) - len(text) for fit in fits if fit.startswith(text)), default=NEVER)
+        assert far == nearest, (term, text)
 
 
 def test_lines_are_counted_and_the_last_one_may_lack_its_end() -> None:
