@@ -18,6 +18,7 @@ from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.masks import MASKS_BYTES, Recent
+from lmql_lite.constraints.search import DistanceSearch
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.terms import (
@@ -441,6 +442,35 @@ def test_what_is_missing_of_phrases_that_are_counted_is_the_shortest_text_with_t
         far = automaton.distance(state, count) if state != NOWHERE else NEVER
         nearest = min((len(fit) - len(text) for fit in fits if fit.startswith(text)), default=NEVER)
         assert far == nearest, (term, text)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_known_of_counts_without_a_search_is_what_a_search_finds(seed: int) -> None:
+    """Also inside a character, which may turn out to be white space, and for many places at once."""
+    dice = random.Random(seed)
+    pieces = ("a", "b", "z", " ", ".", "!", "\n", "é", "€", "\u2003", "\u00a0", "😀")
+    for _ in range(60):
+        lengths: list[Term] = [Length(0, dice.randint(4, 12))]
+        for kind in dice.choices(["words", "sentences", "sentences", "phrase", "phrase"], k=dice.randint(1, 2)):
+            phrase = Occurrences("".join(dice.choices("abz.", k=dice.randint(1, 3))).encode())
+            least = dice.randint(0, 4)
+            unit = phrase if kind == "phrase" else dice.choice(["words", "sentences"])
+            lengths.append(Length(least, dice.choice([least, least + 2, None]), unit))
+        automaton = Automaton(And(tuple(lengths)))
+        searched = DistanceSearch(automaton, automaton.counts, False, False, automaton.term)
+        for _ in range(12):
+            text = "".join(dice.choices(pieces, k=dice.randint(0, 7))).encode()
+            state, count = automaton.start, 0
+            for byte in text[: dice.randint(0, len(text))]:
+                state, count = automaton.step(state, count, byte)
+            if state == NOWHERE:
+                continue
+            far = searched.distance(state, count)
+            assert automaton.distance(state, count) == far and automaton.lives(state, count) == (far < NEVER)
+            if automaton.has_margins:
+                values = np.array([automaton.counts.unpack(count)])
+                [found] = automaton.distances(np.array([state]), values, np.zeros((0, 1), dtype=np.intp))
+                assert far <= found and (found < NEVER or far == NEVER or not automaton.is_exact)
 
 
 def test_lines_are_counted_and_the_last_one_may_lack_its_end() -> None:
