@@ -63,7 +63,7 @@ class Automaton:
         )
         is_plain = self.only_phrases or isinstance(simple, Choice | Matches | Begins | Ends)
         self.is_exact = self.has_margins and self._missing.are_apart
-        """Whether at all places together exactly what is missing is known; else it may be less."""
+        """Whether what is missing at many places at once is known exactly; else it may be less than is said."""
         self._search = DistanceSearch(self, self.counts, is_plain, self._machine.only_counts and self.is_exact, term)
         self._options = self._machines[0] if isinstance(simple, Choice) else None
         self.forces_nothing = bool(self.token) or (self._machine.only_counts and not self.counts.walked)

@@ -166,11 +166,11 @@ class Missing:
         rooms = {}
         for unit, (slot, machine) in self._parts.items():
             states = range(machine.num_states)
-            first = [[machine.missing(state, more).num_characters for state in states] for more in (1, 2)]
+            nearest = [[machine.missing(state, more).num_characters for state in states] for more in (1, 2)]
             again = machine.most_missing(3).num_characters - machine.most_missing(2).num_characters
             if isinstance(unit, Occurrences) and not self.are_apart:  # what was begun is given up
-                first = [[again] * len(states), [2 * again] * len(states)]
-            rooms[unit] = slot, np.array(first, dtype=np.intp), again
+                nearest = [[again] * len(states), [2 * again] * len(states)]
+            rooms[unit] = slot, np.array(nearest, dtype=np.intp), again
         return rooms
 
     def distances(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray, flags: IntArray) -> IntArray:

@@ -58,8 +58,8 @@ def measured(text: str, unit: Unit) -> int:
 
 
 class Parts(Protocol):
-    """A machine that counts the parts of a text. A part that is missing may be begun by the text already; the others
-    take the same room wherever the text stands."""
+    """A machine that counts the parts of a text. From the third missing part on, each takes the same room wherever the
+    text stands."""
 
     num_states: int
     has_filler: bool

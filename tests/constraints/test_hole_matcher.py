@@ -372,8 +372,8 @@ def test_words_sentences_and_tokens_are_counted() -> None:
 
 
 def test_a_character_that_may_be_white_space_leads_into_no_dead_end() -> None:
-    """Behind `Say?` and a line feed an em space leaves no room for two sentences, and any other character of three bytes
-    begins one that still lacks its mark."""
+    """Behind `Say?` and a line feed an em space leaves no room for two sentences, and any other character of three
+    bytes begins one that still lacks its mark."""
     hole = opened(And((Length(8, 8), Length(3, None, "sentences")))).advance(b"Say?\n")
     assert hole.allowed(b"", 99)[VOCABULARY.tokens.index(b".")]
     assert not any(hole.allowed(b"", 99)[VOCABULARY.tokens.index(byte)] for byte in (b"\xe2", b"\xe3", b"\xef"))
