@@ -160,9 +160,9 @@ class Engine:
             shortest = way.length if way.length <= max_tokens else automaton.distance(start, 0)
         if shortest > max_tokens and (masks.in_tokens is None or not masks.in_tokens.is_within(max_tokens, start, 0)):
             raise ConstraintError(
-                f"[{name}] may have {max_tokens} tokens, too few for what its condition asks for",
+                f"[{name}] cannot meet its condition within max_tokens={max_tokens}",
                 span=term.span or span,
-                hint=f"a text that meets it has {shortest} bytes or more; raise max_tokens",
+                hint=f"the shortest text that meets it has {shortest} bytes; raise max_tokens",
             )
         empty_only = automaton.holds(start, 0) and not automaton.goes_on(start, 0)
         return HoleMatcher(masks, start, ending="forced" if empty_only else None)
@@ -199,9 +199,9 @@ def _too_few_tokens(term: Term, name: str, span: Span) -> ConstraintError | None
     if way is None:
         return None
     return ConstraintError(
-        f"[{name}] may not have as many tokens as its condition asks for, or as few",
+        f"[{name}] cannot meet its token limits",
         span=term.span or span,
-        hint=f"a text that meets the rest of it has {way.length} bytes or more, each of which may cost a token",
+        hint=f"the shortest text that meets its other conditions has {way.length} bytes, and each may cost a token",
     )
 
 
