@@ -1,4 +1,4 @@
-"""Byte machines of the single atoms: small integers as states, one step per byte."""
+"""Byte automata of the single atoms: states are small integers, and each byte is one transition."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ Atoms = tuple[int, ...]
 """The states of all machines of a term."""
 DEAD = -1
 NEVER = 2**30
-"""The distance of a place from which the end cannot be reached."""
+"""Distance of a state from which no valid end can be reached."""
 
 
 def starts_character(byte: int) -> bool:
-    """True if a byte is the first one of a character: counting these counts code points."""
+    """True if a byte is the first byte of a UTF-8 character; a text has as many of these as code points."""
     return byte & 0xC0 != 0x80
 
 
 EVERY_BYTE = [1] * 256
 FIRST_BYTES = [int(starts_character(byte)) for byte in range(256)]
-"""What each byte costs, where bytes are counted or characters."""
+"""Cost of each byte where characters are counted; `EVERY_BYTE` is the cost where bytes are counted."""
 
 
 class Moves(NamedTuple):
-    """The successors of one state: those of the bytes in `special`, and the one of all other bytes."""
+    """Transitions of one state: a successor for each byte in `special`, and one for all other bytes."""
 
     special: dict[int, int]
     other: int
 
 
 class Need(NamedTuple):
-    """The least that has to be said before an atom can hold. A machine is asked with the number of bytes that the
-    text's last character lacks (`unfinished`); its answer is exact in bytes, and exact in characters."""
+    """Lower bounds on the bytes and on the characters that must follow before an atom can hold.
+
+    A machine's `need` also takes the number of bytes that the text's last character lacks (`unfinished`).
+    """
 
     num_bytes: int
     num_characters: int
 
 
 class Trie:
-    """Texts by their beginnings: a node for each, its parent with a smaller number."""
+    """A trie of texts with one node per prefix. A parent has a smaller number than its children."""
 
     def __init__(self, texts: Iterable[bytes]) -> None:
         self.children: list[dict[int, int]] = [{}]
@@ -60,7 +62,7 @@ class Trie:
             self.complete.add(node)
 
     def node(self, text: bytes) -> int:
-        """The node of the beginning of a text that is in the trie."""
+        """Node of a text, which must be a prefix of a text in the trie."""
         node = 0
         for byte in text:
             node = self.children[node][byte]
@@ -73,7 +75,7 @@ class Trie:
         return depths
 
     def least(self, costs: Sequence[int]) -> list[int]:
-        """Least cost of the way from each node to a whole text, at a cost for each byte; NEVER where there is none."""
+        """Least cost from each node to a whole text below it, NEVER if there is none. `costs` has one cost per byte."""
         found = [NEVER] * len(self.children)
         for node in self.complete:
             found[node] = 0
@@ -85,13 +87,13 @@ class Trie:
 
 
 class OptionMachine:
-    """A trie of whole texts: the state is a node of it, DEAD once the text has left them all."""
+    """Accepts any of several whole texts. The state is a node of their trie, or DEAD after the text has left it."""
 
     def __init__(self, options: tuple[bytes, ...]) -> None:
         self._trie = Trie(options)
         self._rest = self._trie.least(EVERY_BYTE)
         self.longest = max(self._rest)
-        """The most bytes that are missing anywhere of the option that is nearest."""
+        """Most bytes that any node lacks to the nearest end of an option."""
 
     def moves(self, state: int) -> Moves:
         return Moves({} if state == DEAD else self._trie.children[state], DEAD)
@@ -100,7 +102,7 @@ class OptionMachine:
         return state in self._trie.complete
 
     def forced(self, state: int) -> bytes:
-        """The bytes that all texts from here have in common, up to where one of them may end."""
+        """Longest common continuation of all options from this state, up to the first end of an option."""
         forced = bytearray()
         while state not in self._trie.complete and len(children := self._trie.children[state]) == 1:
             ((byte, state),) = children.items()
@@ -112,8 +114,10 @@ class OptionMachine:
 
 
 class Beginnings:
-    """Finds whether a text begins with one of several phrases: the state is a node of their trie, DEAD once it has left
-    them all, and the number of nodes once one was found."""
+    """Accepts texts that begin with one of several phrases.
+
+    The state is a node of their trie, DEAD after the text has left it, or the number of nodes after a phrase was found.
+    """
 
     def __init__(self, phrases: tuple[bytes, ...]) -> None:
         self._trie = Trie(phrases)
@@ -140,10 +144,10 @@ class Beginnings:
 
 
 class Utf8:
-    """Well-formed UTF-8 (Unicode 15, table 3-7). State 0 is between two characters, DEAD is an error.
+    """Accepts well-formed UTF-8 (Unicode 15, table 3-7). State 0 is between two characters, DEAD is an error.
 
-    The others say what may follow: 1 to 3 any continuation bytes, and the four restricted second bytes, which keep
-    out overlong forms, surrogates and everything past U+10FFFF.
+    States 1 to 3 expect that many continuation bytes. States 4 to 7 expect a restricted second byte, which excludes
+    overlong forms, surrogates and code points above U+10FFFF.
     """
 
     _SECOND: ClassVar = {
@@ -177,5 +181,5 @@ class Utf8:
 
 UTF8 = Utf8()
 UNFINISHED = (0, 1, 2, 3, 2, 2, 3, 3)
-"""For every state of UTF-8 the bytes that the character still needs."""
+"""Number of bytes that the current character still lacks, for each state of `UTF8`."""
 AFTER_UTF8 = [sorted(set(row) - {DEAD}) for row in UTF8.table]

@@ -219,9 +219,9 @@ def test_the_limit_of_tokens_keeps_the_way_to_an_end_open() -> None:
     """S19."""
     matcher = opened(Contains(b"cat"), max_tokens=3)
     assert allowed(matcher, tokens_left=3) == {b"c", b"ca", b"cat", b"cats", b"\nc"}
-    with pytest.raises(ConstraintError, match="2 tokens, too few"):
+    with pytest.raises(ConstraintError, match="within max_tokens=2"):
         opened(Contains(b"cat"), max_tokens=2)
-    with pytest.raises(ConstraintError, match="too few"):
+    with pytest.raises(ConstraintError, match="within max_tokens"):
         opened(Length(10**9, None))
 
 
@@ -367,7 +367,7 @@ def test_words_sentences_and_tokens_are_counted() -> None:
     tokens = opened(Length(2, 2, "tokens"))
     assert None not in allowed(tokens.advance(b"the")) and tokens.advance(b"the").advance(b"cat").ending == "bound"
     assert opened(And((Choice((b"cat",)), Length(3, 3, "tokens")))).forced() == b"", "each token is asked for"
-    with pytest.raises(ConstraintError, match="as many tokens"):
+    with pytest.raises(ConstraintError, match="token limits"):
         opened(And((Length(0, 2, "tokens"), Contains(b"cats"))))
 
 
