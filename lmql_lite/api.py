@@ -15,7 +15,7 @@ from typing import Any, Literal, Unpack, cast, overload
 from lmql_lite.cache.token_cache import AnyCache
 from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocked, blocking
-from lmql_lite.engine.budget import Purse
+from lmql_lite.engine.budget import Account
 from lmql_lite.engine.frame import NestedCall
 from lmql_lite.engine.plan import Plan
 from lmql_lite.engine.planner import planned
@@ -119,7 +119,7 @@ class Query:
             raise InputError(f"the input {twice[0]!r} is given twice")
         options = {name: value for name, value in named.items() if name in OPTIONS and name not in self.inputs}
         inputs |= {name: value for name, value in named.items() if name not in options}
-        answers = blocking(answers_of(self.batches(Purse(), inputs, cast("Options", options))))
+        answers = blocking(answers_of(self.batches(Account(), inputs, cast("Options", options))))
         if not self.returns:
             return answers
         return [result.value for result in answers] if isinstance(answers, list) else answers.value
@@ -153,12 +153,12 @@ class Query:
         Raises InputError for a missing or unknown input and for a wrong option, ConstraintError if a `where` cannot be
         met, ModelError if the model fails, and unwrapped any exception of the query's own Python.
         """
-        return events.flat(self.batches(Purse(), inputs, options))
+        return events.flat(self.batches(Account(), inputs, options))
 
     def batches(
-        self, purse: Purse, inputs: Mapping[str, Any] | None, options: Options
+        self, account: Account, inputs: Mapping[str, Any] | None, options: Options
     ) -> AsyncGenerator[events.Batch, None]:
-        """Events of one run as in `stream`, in batches of simultaneous ones. Runs with the same `purse` share their
+        """Events of one run as in `stream`, in batches of simultaneous ones. Runs with the same `account` share their
         limits."""
         given = {} if inputs is None else self._given(inputs)
         if unknown := [name for name in options if name not in OPTIONS and name in self.inputs]:
@@ -170,7 +170,7 @@ class Query:
         model = options.pop("model", None)
         settings = checked(options)
         trace = Trace(settings.trace) if settings.trace else None
-        batches = session.stream(self.program, given, settings, model, trace.calls if trace else None, purse)
+        batches = session.stream(self.program, given, settings, model, trace.calls if trace else None, account)
         if TRACE in sys.modules or LOGGER.isEnabledFor(logging.INFO):
             batches = watched(batches)
         return traced(batches, trace) if trace else batches
@@ -192,7 +192,7 @@ class Query:
         and errors as in `stream`.
         """
         all_options = cast("Options", options if n is None else {"n": n, **options})
-        return await answers_of(self.batches(Purse(), inputs, all_options))
+        return await answers_of(self.batches(Account(), inputs, all_options))
 
     run_sync = blocked(run)
 
@@ -226,20 +226,22 @@ class Query:
         """
         check_rows(rows, concurrency, on_error, columns, repeat)
         model, session = options.get("model"), options.get("session") or default_session()
-        places, purse = rows_at_once(model, self.program, session, concurrency), Purse()
+        places, account = rows_at_once(model, self.program, session, concurrency), Account()
 
         async def work(row: DataRow) -> Answers:
-            return await self.run_row(row, columns, options, purse)
+            return await self.run_row(row, columns, options, account)
 
         return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
 
-    async def run_row(self, row: DataRow, columns: Columns, options: RunOptions, purse: Purse | None = None) -> Answers:
-        """The run of one row, with a seed and a trace of its own. Rows with the same `purse` share their limits."""
+    async def run_row(
+        self, row: DataRow, columns: Columns, options: RunOptions, account: Account | None = None
+    ) -> Answers:
+        """The run of one row, with a seed and a trace of its own. Rows with the same `account` share their limits."""
         inputs = self.inputs_of(row.value)
         if columns == "carry":
             inputs = carried(inputs, (*self.inputs, INPUT))
         own = cast("Options", row_options(options, self.program, row))
-        return await answers_of(self.batches(purse or Purse(), inputs, own))
+        return await answers_of(self.batches(account or Account(), inputs, own))
 
     @overload
     async def map(
@@ -385,7 +387,7 @@ async def run(
     >>> asyncio.run(lq.run('"Say:[X]"', model=lq.ScriptedModel("Say: hi")))["X"]
     ' hi'
     """
-    return await answers_of(compile(source).batches(Purse(), inputs, {"n": n, **options}))
+    return await answers_of(compile(source).batches(Account(), inputs, {"n": n, **options}))
 
 
 run_sync = blocked(

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from lmql_lite.api import Answers, Options, Query, RunOptions, answers_of
 from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocked, blocking
-from lmql_lite.engine.budget import Purse
+from lmql_lite.engine.budget import Account
 from lmql_lite.engine.decorated import Decorator
 from lmql_lite.engine.frame import NestedCall
 from lmql_lite.engine.plan import Plan
@@ -156,13 +156,13 @@ class QueryFunction(Generic[P, R, Called]):
         return events.flat(self._batches_of(arguments, named))
 
     def _batches_of(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> AsyncGenerator[events.Batch, None]:
-        inputs, options = self._told(named)
+        inputs, options = self._split(named)
         return self._batches(self._bind(arguments, inputs), options)
 
     async def _batches(
-        self, inputs: Mapping[str, Any], options: Options, purse: Purse | None = None
+        self, inputs: Mapping[str, Any], options: Options, account: Account | None = None
     ) -> AsyncGenerator[events.Batch, None]:
-        async with aclosing(self.query.batches(purse or Purse(), inputs, options)) as batches:
+        async with aclosing(self.query.batches(account or Account(), inputs, options)) as batches:
             async for batch in batches:
                 yield [self._finished(event) if isinstance(event, events.Finished) else event for event in batch]
 
@@ -183,7 +183,7 @@ class QueryFunction(Generic[P, R, Called]):
 
     def plan(self, *arguments: Any, **named: Any) -> Plan:
         """Plan of a run, as in `Query.plan`; arguments may be missing."""
-        named, options = self._told(named)
+        named, options = self._split(named)
         call = self._call(self._whole.bind_partial(*self._bound, *arguments, **named))
         return self.query.plan(call.inputs, **options)
 
@@ -203,21 +203,23 @@ class QueryFunction(Generic[P, R, Called]):
         said: Options = {**self.options, **options}
         places = rows_at_once(said.get("model"), self.program, said.get("session") or default_session(), concurrency)
 
-        purse = Purse()
+        account = Account()
 
         async def work(row: DataRow) -> Answers:
-            return await self.run_row(row, columns, said, purse)
+            return await self.run_row(row, columns, said, account)
 
         return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
 
-    async def run_row(self, row: DataRow, columns: Columns, options: RunOptions, purse: Purse | None = None) -> Answers:
-        """The run of one row, with a seed and a trace of its own. Rows with the same `purse` share their limits."""
+    async def run_row(
+        self, row: DataRow, columns: Columns, options: RunOptions, account: Account | None = None
+    ) -> Answers:
+        """The run of one row, with a seed and a trace of its own. Rows with the same `account` share their limits."""
         arguments, named = ((), row.value) if isinstance(row.value, Mapping) else ((row.value,), {})
         parameters = self.__signature__.parameters
         if columns == "carry" and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             named = carried(named, parameters)
         own = cast("Options", row_options(options, self.program, row))
-        return await answers_of(self._batches(self._bind(arguments, named), own, purse))
+        return await answers_of(self._batches(self._bind(arguments, named), own, account))
 
     @overload
     async def map(
@@ -283,7 +285,7 @@ class QueryFunction(Generic[P, R, Called]):
             self.typed,
         )
 
-    def _told(self, named: Mapping[str, Any]) -> tuple[dict[str, Any], Options]:
+    def _split(self, named: Mapping[str, Any]) -> tuple[dict[str, Any], Options]:
         """The keywords, split into arguments and options of the run."""
         parameters = self.__signature__.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

@@ -25,9 +25,7 @@ MACHINERY = ("/lmql_lite/", "/asyncio/", "/concurrent/", "/IPython/", "/ipykerne
 """Folders whose frames a notebook does not show."""
 
 LONGEST_EXCERPT = 160
-"""Maximum length of a source line that is shown whole, in characters."""
-PART = 50
-"""Characters shown of a longer line: each before, above and after the carets."""
+"""Columns of a source line that is shown whole, unless a terminal has fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +64,10 @@ class Span:
         """From the start of this span to the end of the other one."""
         return Span(self.name, self.text, self.start, other.end, self.first_line)
 
-    def excerpt(self) -> str:
+    def excerpt(self, width: int = LONGEST_EXCERPT) -> str:
         """The first source line of the span, and below it carets under the span.
 
-        A line of more than `LONGEST_EXCERPT` columns is cut around the carets.
+        A line of more than `width` columns is cut around the carets.
         """
         begin = self.text.rfind("\n", 0, self.start) + 1
         end = self.text.find("\n", begin)
@@ -77,9 +75,11 @@ class Span:
         before = _as_drawn(line[: self.start - begin])
         under = _as_drawn(line[self.start - begin : max(self.end - begin, 0)])
         after = _as_drawn(line[max(self.end, self.start) - begin :])
-        if len(before) + len(under) + len(after) > LONGEST_EXCERPT:
-            before = f"...{before[-PART:]}" if len(before) > PART else before
-            under, after = (part if len(part) <= PART else f"{part[:PART]}..." for part in (under, after))
+        columns = _columns(before + under + after)
+        if columns > width:  # a third each for what stands before, above and after the carets
+            most = max((width - 9) // 3 * (len(before) + len(under) + len(after)) // columns, 1)
+            before = f"...{before[-most:]}" if len(before) > most else before
+            under, after = (part if len(part) <= most else f"{part[:most]}..." for part in (under, after))
         carets = "^" * max(_columns(under), 1)
         return f"    {before}{under}{after}\n    {' ' * _columns(before)}{carets}"
 
@@ -160,14 +160,17 @@ class LmqlLiteError(Exception):
             return self.message
         return f"{self.span.name}:{self.span.line}:{self.span.column}: {self.message}"
 
-    def report(self) -> str:
-        """Text for a person: for each problem its place, its sentence, the source line with carets, and the hint."""
+    def report(self, width: int = LONGEST_EXCERPT) -> str:
+        """Text for a person: for each problem its place, its sentence, the source line with carets, and the hint.
+
+        `width` is the number of columns that a source line may take.
+        """
         lines = [str(self)]
         if self.span is not None:
-            lines.append(self.span.excerpt())
+            lines.append(self.span.excerpt(width))
         if self.hint:
             lines.append(f"    hint: {self.hint}")
-        return "\n".join([*lines, *(other.report() for other in self.others)])
+        return "\n".join([*lines, *(other.report(width) for other in self.others)])
 
 
 class QueryError(LmqlLiteError):

@@ -65,6 +65,14 @@ def test_a_long_span_is_cut_too_and_a_short_line_is_not() -> None:
     assert Span("q", "a" * 100, 90, 100).excerpt().splitlines()[0] == "    " + "a" * 100
 
 
+@pytest.mark.parametrize("text", ["a" * 90 + "{x}" + "b" * 90, "語" * 90 + "{x}" + "語" * 90])
+def test_a_line_is_cut_for_a_narrow_terminal(text: str) -> None:
+    line, carets = Span("q", text, 90, 93).excerpt(60).splitlines()
+    wide = sum(1 + (character == "語") for character in line)
+    assert 40 < wide <= 64 and "{x}" in line
+    assert len(carets) == sum(1 + (character == "語") for character in line[: line.index("}") + 1])
+
+
 @pytest.mark.parametrize("source", [None, 3, b'"[X]"', ["a"]])
 def test_what_is_no_text_is_no_query(source: object) -> None:
     with pytest.raises(lq.InputError, match="a query is a text or the path of a file") as caught:

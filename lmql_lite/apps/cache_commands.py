@@ -190,7 +190,7 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"],
 
     with reporting(as_json):
         if os.path.lexists(output):
-            raise CacheError(f"{output} exists, and is never overwritten", hint="name another file, or remove it")
+            raise CacheError(f"{output} exists, and is not overwritten", hint="name another file, or remove it")
         done = merged(files, prefer)
         for file in done.damaged:
             note(f"{visible(file)} is damaged; its unreadable part is left out (lq cache verify shows where)")
@@ -259,6 +259,6 @@ def _write_file(path: Path, lines: Iterable[str]) -> None:
                 path.unlink()
                 raise
     except FileExistsError:
-        raise CacheError(f"{path} exists, and is never overwritten", hint="name another file, or remove it") from None
+        raise CacheError(f"{path} exists, and is not overwritten", hint="name another file, or remove it") from None
     except OSError as error:
         raise CacheError(f"{path} cannot be written ({error.strerror})") from None

@@ -25,6 +25,7 @@ from lmql_lite.apps.run_command import run
 from lmql_lite.apps.terminal import (
     INTERRUPTED,
     QueryCommand,
+    as_report,
     counted,
     load,
     model_named,
@@ -184,7 +185,7 @@ class Conversation:
             if not self._is_typed or not self._messages:
                 raise
             self._end_line()
-            write_error(error.report())
+            write_error(as_report(error, sys.stderr))
             return False
         except Interrupted:
             self._end_line()

@@ -12,7 +12,7 @@ import click
 
 from lmql_lite import __version__
 from lmql_lite.apps.examination import Finding, findings_of, queries_of
-from lmql_lite.apps.terminal import EXIT_CODES, counted, reporting, write
+from lmql_lite.apps.terminal import EXIT_CODES, as_report, counted, reporting, write
 from lmql_lite.errors import InputError, Span
 from lmql_lite.lang.source import Source
 
@@ -69,7 +69,7 @@ def as_text(found: Findings) -> str:
         for each in findings:
             error = each.error
             sentence = error.message if each.severity == "error" else f"warning: {error.message}"
-            lines.append(type(error)(sentence, span=error.span, hint=error.hint).report())
+            lines.append(as_report(type(error)(sentence, span=error.span, hint=error.hint), sys.stdout))
         if not errors(findings):
             count = f", with {counted(len(findings), 'warning')}" if findings else ""
             lines.append(f"{file}: ok{count}")

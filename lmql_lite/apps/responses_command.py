@@ -295,6 +295,6 @@ def export(path: Path, output: Path | None) -> None:
             with output.open("x", encoding="ascii") as file:
                 file.writelines(lines())
         except FileExistsError:
-            raise CacheError(f"{output} exists, and is never overwritten", hint="name another file") from None
+            raise CacheError(f"{output} exists, and is not overwritten", hint="name another file") from None
         except OSError as error:
             raise CacheError(f"{output} cannot be written ({error.strerror})") from None

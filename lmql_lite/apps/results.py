@@ -88,5 +88,5 @@ def _server_usage_line(result: Result, seconds: float) -> str:
         f"kept {kept}",
     ]
     if usage.cost is not None:
-        parts.append(f"cost {'' if usage.cost.is_told else 'at most '}{money(usage.cost.amount)}")
+        parts.append(f"cost {'' if usage.cost.is_reported else 'at most '}{money(usage.cost.amount)}")
     return " · ".join([*parts, f"{seconds:.1f} s"])

@@ -20,6 +20,7 @@ from lmql_lite.apps.terminal import (
     EXIT_CODES,
     INTERRUPTED,
     QueryCommand,
+    as_report,
     counted,
     load,
     model_named,
@@ -273,7 +274,7 @@ def report(failed: Failed) -> int:
         write_error("interrupted")
         return INTERRUPTED
     if failed.kind in KINDS:
-        write_error(error_of(failed).report())
+        write_error(as_report(error_of(failed), sys.stderr))
         return next(code for kind, code in EXIT_CODES.items() if issubclass(KINDS[failed.kind], kind))
     place = f"{failed.span.name}:{failed.span.line}: the query's own Python raised " if failed.span else ""
     line = f"\n    {failed.span.source}" if failed.span else ""

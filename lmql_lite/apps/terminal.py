@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from lmql_lite.errors import (
+    LONGEST_EXCERPT,
     BudgetError,
     CacheError,
     ConstraintError,
@@ -39,6 +41,10 @@ EXIT_CODES: Mapping[type[LmqlLiteError], int] = {
     BudgetError: 7,
 }
 INTERRUPTED = 130
+INDENTED = 4
+"""Columns by which a source line is indented in a report."""
+NARROWEST = 40
+"""Columns that a source line takes on any terminal."""
 
 _STYLES: Mapping[str, dict[str, Any]] = {
     "note": {"fg": "yellow", "bold": True},
@@ -254,6 +260,12 @@ def write_object(found: Mapping[str, Any]) -> None:
     write(json.dumps({"ok": True, **found, "schema": 1}))
 
 
+def as_report(error: LmqlLiteError, stream: TextIO) -> str:
+    """Report of an error, with source lines that fit into the terminal to which it is written."""
+    columns = shutil.get_terminal_size().columns - INDENTED if stream.isatty() else LONGEST_EXCERPT
+    return error.report(min(max(columns, NARROWEST), LONGEST_EXCERPT))
+
+
 def write_error(text: str) -> None:
     """Writes to stderr. Control characters in file names and model output are escaped. Errors are coloured if stderr
     takes colours."""
@@ -333,7 +345,7 @@ def reporting(as_json: bool) -> Iterator[None]:
     except LmqlLiteError as error:
         if as_json:
             write(json.dumps({"ok": False, "error": error_object(error), "schema": 1}))
-        write_error(error.report())
+        write_error(as_report(error, sys.stderr))
         sys.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
     except (BrokenPipeError, click.Abort, click.ClickException):
         raise

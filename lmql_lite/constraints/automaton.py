@@ -1,8 +1,8 @@
-"""A term as an automaton over bytes, built as far as it is walked: content in states, lengths in counts.
+"""A term as an automaton over bytes, built lazily: content is in states, lengths are in counts.
 
-A configuration is (state, count): the state holds every machine that reads content, and UTF-8 validity; the count is
-what the term's lengths compare (`counters.Counts`). Whether a configuration can still end well, and in how few bytes,
-is exact (S19): a mask built on it never walks into a dead end.
+A configuration is (state, count). The state combines the machines that read content with UTF-8 validity; the count has
+what the term's lengths compare, and flags (`counters.Counts`). Liveness of a configuration is exact (S19), so a mask
+built on it never leads into a dead end.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ ALL_BYTES = slice(256)
 
 
 class Automaton:
-    """One term, for any vocabulary. Lazily grown, shared by every hole with an equal term; never forgets a state.
+    """Automaton of one term, for any vocabulary, shared by all holes with an equal term.
 
-    Threads may share it: what is known is read without a lock and only ever added to, what is new is built under one.
+    It grows lazily and never drops a state. Threads may share it: what is known is only added to, and is read without a
+    lock; new parts are built under one.
     """
 
     def __init__(self, term: Term) -> None:
@@ -49,21 +50,21 @@ class Automaton:
         self._missing = self._machine.missing
         self.has_stops = bool(self._stops.all)
         self.cuts_back = bool(self._stops.cutting)
-        """Whether a stop may cut off more than was said since it was reached."""
+        """True if the term has STOPS_BEFORE, which cuts the value before the place where the stop is reached."""
         self.counts = self._machine.counts
         self.only_phrases = self._machine.only_phrases
-        """Whether nothing but phrases and characters is compared: then what is missing is known without a search."""
+        """True if only phrases, characters and words are compared, and what is missing is known without a search."""
         self.phrases_help = self._machine.phrases_help
         self.has_margins = self._machine.only_phrases or self._machine.only_counts
         self.regions, self.crowd = self._machine.regions, self._missing.crowd
         self.token = self.counts.one("tokens")
-        """What a token adds to the counts."""
+        """Increment of the counts for one token."""
         self.is_choice = isinstance(simple, Choice) or (
             isinstance(simple, And) and any(isinstance(part, Choice) for part in simple.terms)
         )
         is_plain = self.only_phrases or isinstance(simple, Choice | Matches | Begins | Ends)
         self.is_exact = self.has_margins and self._missing.are_apart
-        """Whether what is missing at many places at once is known exactly; else it may be less than is said."""
+        """True if `distances` need no search to confirm them; otherwise they are upper bounds."""
         self._search = DistanceSearch(self, self.counts, is_plain, self._machine.only_counts and self.is_exact, term)
         self._options = self._machines[0] if isinstance(simple, Choice) else None
         self.forces_nothing = bool(self.token) or (self._machine.only_counts and not self.counts.walked)
@@ -72,7 +73,7 @@ class Automaton:
         self._places: list[TermState] = []
         self._numbers: dict[TermState, int] = {}
         self._entered: dict[Successor, int] = {}
-        """The states of successors, where no value is cut back: then nothing else makes a place."""
+        """States of successors, for terms whose stops cut nothing: then a successor determines its state."""
         self._table = StepTable(self.counts)
         self._expanded: dict[int, Expanded] = {}
         self._edges: dict[int, tuple[Edge, ...]] = {}
@@ -80,11 +81,11 @@ class Automaton:
         self._ahead: list[tuple[Goal, ...]] = []
         self._behind: list[tuple[Goal, ...]] = []
         self._pending: list[int] = []
-        """The flags that bytes raised which may be cut off, as a part of a count."""
+        """For each state, flags that were raised by bytes that may still be cut off, as part of a count."""
         self._held: dict[tuple[int, tuple[int, ...], int], bool] = {}
-        """Whether a value may end in a state: the same for all counts of a region, known by its least, and flags."""
+        """Results of `holds` by state, region of the counts (its `low`) and flags."""
         start = TermState((0,) * len(self._machines), 0, ())
-        for state in (UNKNOWN, NOWHERE):  # no text ends or goes on there
+        for state in (UNKNOWN, NOWHERE):  # no text ends or continues there
             self._add(start._replace(utf8=1))
             self._ahead[state] = ()
         self._expanded[NOWHERE] = Expanded(np.full(256, DEAD, dtype=np.int16), [], [NO_STEP])
@@ -111,7 +112,7 @@ class Automaton:
         self._pending.append(self.counts.flagged(self._raised_in(place, len(place.before))) if place.before else 0)
 
     def _expand(self, state: int) -> Expanded:
-        """Finds the bytes of a state that no machine tells apart; their successors are numbered when asked for."""
+        """Groups the bytes of a state by their successors. Successors are numbered when they are asked for."""
         place = self._places[state]
         moves = [machine.moves(atom) for machine, atom in zip(self._machines, place.atoms, strict=True)]
         raised = self._machine.raised(place.atoms) if self.cuts_back or self.counts.num_flags else {}
@@ -119,7 +120,7 @@ class Automaton:
         other = tuple(move.other for move in moves)
         successors: dict[Successor, int] = {(other, after, 0): after for after in range(len(UNFINISHED))}
         utf8, kinds = UTF8.table[place.utf8], KINDS[place.utf8].copy()
-        # one column of successors for each byte: all machines have been asked for all bytes at once
+        # one column of successors for each special byte, with one entry for each machine
         columns = zip(*([move.special.get(byte, move.other) for byte in special] for move in moves), strict=True)
         for byte, column in zip(special, columns, strict=bool(moves)):
             if utf8[byte] != DEAD:
@@ -128,19 +129,19 @@ class Automaton:
         return self._expanded.setdefault(state, Expanded(kinds, list(successors), [*[None] * len(successors), NO_STEP]))
 
     def _enter_kinds(self, state: int, wanted: list[int] | slice) -> Expanded:
-        """Numbers the successors by some bytes of a state."""
+        """Numbers the successors of a state for the bytes in `wanted`, and writes them to the table."""
         with self._lock:
             expanded = self._expanded.get(state) or self._expand(state)
             kinds, successors, steps = expanded
             try:
                 for kind in set(kinds[wanted].tolist()):
                     steps[kind] = steps[kind] or self._enter_kind(state, successors[kind])
-            finally:  # also where there are too many states: those that were entered are known
+            finally:  # also if there are too many states: those that were entered are known
                 self._table.write(state, expanded)
             return expanded
 
     def _enter_kind(self, state: int, successor: Successor) -> Step:
-        """The state behind some bytes, and what they add to the counts."""
+        """Step to a successor: the next state, and the increment of the counts."""
         after = self._entered.get(successor, UNKNOWN)
         if after == UNKNOWN:
             after = self._enter(self._places[state], *successor)
@@ -150,7 +151,7 @@ class Automaton:
         return after, self._gain(state, after, successor[2]) if after != NOWHERE else 0
 
     def _gain(self, state: int, after: int, raised: int) -> int:
-        """Increment of the counts for a byte that raises flags: the flags of bytes that may be cut off come later."""
+        """Increment of the counts for a byte that raises flags. Flags of bytes that may be cut off are added later."""
         if not (self.counts.units or self.counts.num_flags):
             return 0
         place, then = self._places[state], self._places[after]
@@ -163,9 +164,9 @@ class Automaton:
         return added | raised
 
     def _enter(self, place: TermState, after: Atoms, utf8: int, raised: int) -> int:
-        """The state after one byte, NOWHERE where no continuation can meet the term."""
+        """State after one byte, NOWHERE if no continuation can meet the term."""
         matched = max((machine.under_way(after[slot]) for slot, machine in self._stops.cutting), default=0)
-        # under a phrase that may cut the value the text itself may be past hope: what stands before is judged
+        # while STOPS_BEFORE may be matching, the text itself may be dead: the values before its match are judged too
         past = Past(self._machine.judged(place.atoms), min(place.utf8, 1), raised)
         before = (*place.before, past)[-matched:] if matched else ()
         if self._machine.goals(after) or any(self._machine.may_hold(past.atoms) for past in before):
@@ -173,7 +174,7 @@ class Automaton:
         return NOWHERE
 
     def _goals_behind(self, place: TermState) -> tuple[Goal, ...]:
-        """The counts and flags here with which a stop may still cut the value back to one that meets the term."""
+        """Goals, in counts and flags here, with which a stop may still cut the text to a value that meets the term."""
         found: list[Goal] = []
         packed, after = 0, place.atoms
         for at in reversed(range(len(place.before))):
@@ -187,7 +188,7 @@ class Automaton:
             flags = self._raised_in(place, at)
             for goal in self._machine.goals(past.atoms):
                 if goal.num_bytes == 0 and not goal.unwanted & flags:
-                    # the tokens of the phrase count as well, and some of them are still to come
+                    # the tokens of the stop phrase count too, and some of them are still to come
                     bounds = tuple(
                         (0 if unit == "tokens" else low + more, high + more)
                         for unit, more, (low, high) in zip(self.counts.units, since, goal.bounds, strict=True)
@@ -196,11 +197,11 @@ class Automaton:
         return tuple(dict.fromkeys(found))
 
     def _raised_in(self, place: TermState, many: int) -> int:
-        """The flags that the first of the bytes raised which may be cut off."""
+        """Flags that were raised by the first `many` of the bytes that may be cut off."""
         return self.counts.flags(reduce(or_, (past.raised for past in place.before[:many]), 0))
 
     def _added_since(self, place: TermState, back: int) -> int:
-        """Sum of what the last bytes added to the counts. Tokens stay as they are: the hole is charged for them."""
+        """Increment of the counts by the last `back` bytes, without tokens: a value is charged for tokens cut off."""
         pasts = place.before[-back:]
         following = (*(past.atoms for past in pasts[1:]), place.atoms)
         return sum(
@@ -208,14 +209,14 @@ class Automaton:
         )
 
     def resume(self, other: Automaton, state: int) -> int:
-        """The state that is the same in this automaton as one of another with the same term."""
+        """State in this automaton that equals a state of another automaton with the same term."""
         with self._lock:
             return self._number(other._places[state])
 
     # Walking -----------------------------------------------------------------------------------------------------
 
     def follow(self, places: IntArray, out: IntArray | None = None) -> IntArray:
-        """The next states of many, each times 256, for places that are a state times 256 and a byte."""
+        """Next states, each times 256, for many places. A place is a state times 256 plus a byte."""
         after = self._table.after(places, out)
         if after.size and after.min() == UNKNOWN:
             unknown = np.unique(places[after == UNKNOWN]).tolist()
@@ -225,7 +226,7 @@ class Automaton:
         return after
 
     def steps(self, state: int) -> list[Step]:
-        """For each of the 256 bytes the next state, and what it adds to the counts, tokens left out."""
+        """Next state and increment of the counts, without tokens, for each of the 256 bytes."""
         kinds, _, steps = self._enter_kinds(state, ALL_BYTES)
         return [steps[kind] or NO_STEP for kind in kinds.tolist()]
 
@@ -245,7 +246,7 @@ class Automaton:
         return edges
 
     def step(self, state: int, count: int, byte: int) -> tuple[int, int]:
-        """The configuration after one byte, no token counted."""
+        """Configuration after one byte, with no token counted."""
         if not self._table.is_known(state, byte):
             self._enter_kinds(state, [byte])
         kinds, _, steps = self._expanded[state]
@@ -253,16 +254,16 @@ class Automaton:
         return after, self.counts.add(count, gain)
 
     def added(self, lane: int) -> IntArray:
-        """For every place of `follow` what it adds to one of `Counts.lanes`."""
+        """Increments in one of `Counts.lanes`, indexed by the places of `follow`."""
         return self._table.added(lane)
 
     def undecided(self, state: int) -> int:
-        """Number of last bytes that may turn out to be a phrase before which the value is cut."""
+        """Number of last bytes that may turn out to belong to a match before which the value is cut."""
         return len(self._places[state].before)
 
     @property
     def stop_states(self) -> NDArray[np.bool_]:
-        """For every state whether some stop phrase ends exactly there: only then can `cut` be other than None."""
+        """True for each state at which some stop ends exactly: only there can `cut` be other than None."""
         return np.array(self._reached, dtype=np.bool_)
 
     # Judging -----------------------------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ class Automaton:
         return known
 
     def grounds(self, state: int, count: int) -> tuple[int, int]:
-        """The flags by which the hole may end here: all of the first are raised, and none of the second."""
+        """Two sets of flags such that the hole may end here if all of the first are raised, and none of the second."""
         place = self._places[state]
         if self.holds(state, count):
             wanted, unwanted = self._machine.grounds(place.atoms, count | self._pending[state])
@@ -297,9 +298,9 @@ class Automaton:
         return not place.utf8 and self._machine.may_hold(place.atoms)
 
     def cut(self, state: int, count: int) -> int | None:
-        """Number of bytes before this place where a stop ends the value; None if none fires.
+        """Number of last bytes of the text that a stop cuts off here; None if no stop fires.
 
-        Where several phrases end at once, the first one in the term whose guard holds decides.
+        If several stops end at once, the first one in the term whose guard holds decides.
         """
         if not self._reached[state]:
             return None
@@ -329,39 +330,39 @@ class Automaton:
     # Ends --------------------------------------------------------------------------------------------------------
 
     def go(self, search: DistanceSearch) -> None:
-        """Counts the tokens that are still to come by this search. Without it every byte may be a token (S19)."""
+        """Takes distances in tokens from this search. Without it, every byte may cost a token (S19)."""
         self._search = search
 
     def distance(self, state: int, count: int) -> int:
-        """The least number of bytes after which the hole can end well, each of them a token; NEVER where it cannot.
+        """Least number of bytes, each counted as a token, to a valid end; NEVER if there is none.
 
-        Where the term counts tokens, and what they are is known, a number of tokens.
+        If the term counts tokens and the vocabulary is searched (see `go`), a number of tokens.
         """
         return self._search.distance(state, count)
 
     def is_within(self, most: int, state: int, count: int) -> bool:
-        """True if the distance is not larger than that."""
+        """True if the distance is at most `most`."""
         return self._search.is_within(most, state, count)
 
     def lives(self, state: int, count: int) -> bool:
-        if self._search.is_exact and self.counts.units:  # they seldom come again
+        if self._search.is_exact and self.counts.units:  # counts seldom recur, so nothing is stored
             return self.at_least(state, count) < NEVER
         return self._search.distance(state, count) < NEVER
 
     def witness(self, state: int, count: int) -> Witness | None:
-        """Some way to an end, not always the shortest."""
+        """Some path to an end, not always the shortest; None if there is none."""
         return self._search.witness(state, count)
 
     def goes_on(self, state: int, count: int) -> bool:
-        """True if there is a text that goes on from here."""
+        """True if some longer text can still end well."""
         return any(self.lives(edge.state, self.counts.add(count, edge.spent)) for edge in self._search.edges(state))
 
     def listed(self, state: int) -> tuple[OptionMachine, int] | None:
-        """The trie of the texts that are left and the node of it where the text ends; None if others are possible."""
+        """Trie of the listed options, and the node that the text has reached; None if other texts are possible."""
         return (self._options, self._places[state].atoms[0]) if isinstance(self._options, OptionMachine) else None
 
     def only_edge(self, state: int, count: int) -> Edge | None:
-        """The single byte with which a text can go on from here, None where there are several, or none."""
+        """Edge of the only byte with which the text can go on; None if there are several such bytes, or none."""
         only: Edge | None = None
         for edge in self.edges(state):
             if self.lives(edge.state, self.counts.add(count, edge.added)):
@@ -375,7 +376,7 @@ class Automaton:
         return self.holds(state, count) or self.stops(state, count)
 
     def at_least(self, state: int, count: int, reach: Reach = ONE_BYTE) -> int:
-        """A number of tokens, each of which reaches so far, below which the hole cannot end well. Cheap."""
+        """Lower bound on the tokens to a valid end, cheap to compute. A token has at most `reach`."""
         if self._behind[state]:
             values, flags = self.counts.unpack(count), self.counts.flags(count)
             if any(goal.is_gone(values, flags) for goal in self._behind[state]):
@@ -385,8 +386,11 @@ class Automaton:
         return self._missing.at_least(self._ahead[state], place.atoms, count | self._pending[state], reach, unfinished)
 
     def distances(self, states: IntArray, values: IntArray, flags: IntArray) -> IntArray:
-        """For many configurations, where there are margins: a row of `values` and a column of `flags` each. Where a
-        character is unfinished it may be more than the least."""
+        """Distances of many configurations, shape (configurations,), for terms with margins.
+
+        `values` has shape (configurations, counts), and `flags` has (lanes, configurations). Inside a character, the
+        result may be larger than the distance.
+        """
         if not states.size:
             return states
         distinct = np.flatnonzero(np.bincount(states))
@@ -398,10 +402,10 @@ class Automaton:
         return np.where(states == NOWHERE, NEVER, np.minimum(found + unfinished, NEVER))
 
     def margins(self, values: tuple[int, ...], flags: int) -> list[Margin]:
-        """Of every way to an end how much more may be said before it is too long, or lost."""
+        """Margins of every goal: how much may still be added before the goal is out of reach."""
         return self._missing.margins(self._ahead[self.start], values, flags)
 
     def most_counts(self, state: int) -> tuple[int, ...]:
-        """The most of each count with which the hole can end from here, NEVER where nothing limits it."""
+        """Greatest value of each count with which the hole can end from here; NEVER if there is no limit."""
         bounds = [goal.bounds for goal in (*self._ahead[state], *self._behind[state])]
         return tuple(max((bound[at][1] for bound in bounds), default=-1) for at in range(len(self.counts.units)))

@@ -1,4 +1,4 @@
-"""A hole that reads characters instead of bytes, with all of its counts or without some of them."""
+"""Character-level view of a hole's byte automaton, with all of its counts or with some left out."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from lmql_lite.constraints.terms import And, Length, Or, Stop, StopPattern, Term
 from lmql_lite.constraints.units import Unit
 
 FIRST_BYTES = ((0x00, 0x80), (0xC0, 0xE0), (0xE0, 0xF0), (0xF0, 0xF5))
-"""Of characters of one, two, three and four bytes."""
+"""Half-open ranges of the first bytes of characters of one, two, three and four bytes."""
 
 Range = tuple[int, int]
-"""The lowest and the highest of some code points."""
+"""Lowest and highest code point, both included."""
 Tail = tuple[int, int, int, int]
-"""Ends of characters: the state behind them, what they add to the counts, and the lowest and highest code they say."""
+"""Ends of characters: next state, increment of the counts, lowest and highest code point within their block."""
 
 
 class CharacterStep(NamedTuple):
-    """Characters that lead from one state to the same other one, what each adds to the counts, and its `size` in bytes
-    where a value may be cut back."""
+    """Characters with the same next state and the same increment of the counts.
+
+    `size` is their length in bytes if the automaton may cut a value back, else 0.
+    """
 
     after: int
     added: int
@@ -34,7 +36,7 @@ class CharacterStep(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A character's first byte: the state behind it, what it adds to the counts, and the characters that it begins."""
+    """First bytes with the same step: next state, increment of the counts, bytes to come, and range of code points."""
 
     after: int
     added: int
@@ -44,7 +46,11 @@ class Begin(NamedTuple):
 
 
 class CharacterJudgement(NamedTuple):
-    """Of a hole behind a character: how many bytes before a stop ends it, whether it may end, and whether it has to."""
+    """Status of a hole after a character.
+
+    `cut` is the number of bytes that a stop cuts off, None if no stop fires. The hole may end here if `holds`, and must
+    if `bound`.
+    """
 
     cut: int | None
     holds: bool
@@ -52,10 +58,10 @@ class CharacterJudgement(NamedTuple):
 
 
 class ByCharacter:
-    """An automaton, and its steps from character to character.
+    """Steps of an automaton from character to character.
 
-    Where something is no longer counted (`exact` is false), the hole may go on behind a stop that is not `certain`, and
-    end wherever it holds if it may be `bounded_anywhere`. A bound that is left out is no end for a hole with stops.
+    `exact` is false if a bound or a count was left out. Then a hole that is closed or has no stops may end wherever it
+    holds (`bounded_anywhere`). If its stops are not `certain`, the hole may also continue after one.
     """
 
     def __init__(self, automaton: Automaton, *, exact: bool = True, certain: bool = True) -> None:
@@ -73,7 +79,7 @@ class ByCharacter:
 
     @property
     def width(self) -> float:
-        """The largest number that a count is compared with; tokens, which no server counts here, come first."""
+        """Largest number that a count is compared with; infinite for tokens, which servers do not count; 0 if none."""
         return max(map(self._width, self._widths), default=0)
 
     def _width(self, unit: Unit) -> float:
@@ -81,21 +87,24 @@ class ByCharacter:
 
     @property
     def states_read(self) -> int:
-        """So many states of the automaton were looked at."""
+        """Number of automaton states read so far."""
         return len(self._begins) + len(self._tails)
 
     def loosened(self) -> ByCharacter:
-        """Without the upper bounds on what is counted farthest, or without that count: it takes more texts."""
+        """Relaxed copy, which accepts more texts.
+
+        It lacks the upper bounds on the unit with the largest `width`, or that unit if it has no upper bound.
+        """
         unit = max(self._widths, key=self._width)
         term = simplify(_uncapped(self._term, unit))
-        # text beyond a bound of the whole is lost, stop or not: unless another stop would have cut off more of it
+        # text over a bound of the whole term is invalid whether or not a stop fires, unless another stop cuts off more
         certain = self.certain and not (self.automaton.cuts_back and _count_stops(term) > 1)
         if term == self._term:
             term, certain = simplify(_uncounted(term, unit)), False
         return ByCharacter(Automaton(term), exact=False, certain=certain)
 
     def judged(self, state: int, counts: int) -> CharacterJudgement | None:
-        """State of the hole after a character; None if no value goes on so."""
+        """Status of the hole after a character; None if no valid end is reachable."""
         if (state, counts) not in self._judged:
             automaton, judged = self.automaton, None
             if automaton.lives(state, counts):
@@ -106,7 +115,7 @@ class ByCharacter:
         return self._judged[state, counts]
 
     def begins(self, state: int) -> list[Begin]:
-        """Continuations of a state between two characters, by first bytes; also those that lead to NOWHERE."""
+        """First bytes that may follow a state between two characters, including those that lead to NOWHERE."""
         begins = self._begins.get(state)
         if begins is None:
             begins = self._begins[state] = []
@@ -120,7 +129,7 @@ class ByCharacter:
         return begins
 
     def steps(self, state: int) -> list[CharacterStep]:
-        """The characters that may follow a state between two characters."""
+        """Characters that may follow a state between two characters."""
         steps = self._steps.get(state)
         if steps is None:
             found: dict[tuple[int, int, int], CharacterStep] = {}
@@ -133,7 +142,7 @@ class ByCharacter:
         return steps
 
     def _spread(self, state: int, more: int, code: int, many: int) -> Iterator[Tail]:
-        """Code points that `more` bytes can complete after any of so many bytes, the first of which means `code`."""
+        """Code points that `more` bytes complete after any of `many` consecutive bytes, the first with value `code`."""
         size = 64**more
         tails = self._tail(state, more)
         if [(begin, end) for _, _, begin, end in tails] == [(0, size - 1)]:
@@ -145,7 +154,7 @@ class ByCharacter:
                     yield after, added, shift + begin, shift + end
 
     def _tail(self, state: int, more: int) -> list[Tail]:
-        """Code points that `more` bytes can complete after a state inside a character."""
+        """Code points, relative to their block, that `more` bytes can complete after a state inside a character."""
         if state == NOWHERE or not more:
             return [(state, 0, 0, 0)] if state != NOWHERE else []
         tails = self._tails.get((state, more))
@@ -161,7 +170,7 @@ class ByCharacter:
 
 
 def _runs(steps: list[tuple[int, int]]) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Equal steps in a row: the place of the first, how many, and the step."""
+    """Runs of equal steps: index of the first one, their number, and the step."""
     at = 0
     for step, equal in groupby(steps):
         many = len(list(equal))
@@ -177,7 +186,7 @@ def _append(ranges: list[Range], new: Range) -> None:
 
 
 def _uncapped(term: Term, unit: Unit) -> Term:
-    """The term without the upper bound that its whole text has."""
+    """The term without upper bounds on the unit of the whole text."""
     match term:
         case And(terms):
             return And(tuple(_uncapped(part, unit) for part in terms))

@@ -1,4 +1,4 @@
-"""Sets of characters: as ranges of code points, and as a graph that reads their UTF-8 byte by byte."""
+"""Sets of characters: as ranges of code points, and as a graph that reads their UTF-8 encoding byte by byte."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import NamedTuple
 from lmql_lite.constraints.atoms import NEVER
 
 Ranges = tuple[tuple[int, int], ...]
-"""Code points, both ends included, in order, without overlap, and none of them a surrogate."""
+"""Sorted, disjoint ranges of code points, both ends included, without surrogates."""
 
 DONE = -1
 SURROGATES = (0xD800, 0xDFFF)
 SIZES = ((0x00, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF))
-"""What one, two, three and four bytes can say."""
+"""First and last code point that UTF-8 encodes in one, two, three and four bytes."""
 LEADS = (0x00, 0xC0, 0xE0, 0xF0)
 
 
 class ByteRange(NamedTuple):
-    """The bytes `low .. high` lead to `node`, DONE where the character is complete."""
+    """Edge of the graph: the bytes `low .. high` lead to `node`, or to DONE where the character is complete."""
 
     low: int
     high: int
@@ -29,7 +29,7 @@ class ByteRange(NamedTuple):
 
 
 class Charset:
-    """One character of a set. Equal ends of encodings are one node: `\\w` needs a few hundred, `.` seven."""
+    """Graph that reads one character of a set. Equal suffixes share a node: `\\w` needs a few hundred, `.` seven."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
@@ -44,8 +44,8 @@ class Charset:
             first_bytes += self._branches(inside, more, lead)
         self.root = self._number(tuple(first_bytes))
         self.num_bytes: list[int] = []
-        """The least number of bytes to the end of the character, for every node."""
-        for branches in self.nodes:  # a node is numbered after those that it leads to
+        """Least number of bytes to the end of the character, for every node."""
+        for branches in self.nodes:  # a node is numbered after its successors
             rests = (0 if node == DONE else self.num_bytes[node] for _, _, node in branches)
             self.num_bytes.append(1 + min(rests, default=NEVER - 1))
 
@@ -54,7 +54,7 @@ class Charset:
         return at >= 0 and ord(character) <= self._ranges[at][1]
 
     def _branches(self, ranges: Ranges, more: int, lead: int) -> list[ByteRange]:
-        """Meaning of the next byte when `more` follow it: the block of 64, 4,096 or 262,144 code points."""
+        """Edges for a byte that `more` bytes follow. Its value selects a block of `64**more` code points."""
         size = 64**more
         blocks: dict[int, list[tuple[int, int]]] = {}
         for first, last in ranges:
@@ -98,19 +98,19 @@ def every_character() -> str:
 
 @lru_cache(maxsize=1024)
 def matched(pattern: str, flags: int) -> Ranges:
-    """The characters that a pattern of one character matches: Python is asked about every one, in one scan."""
+    """Characters that a pattern of one character matches. Python tests every character, in one scan."""
     runs = [found.span() for found in re.compile(f"(?:{pattern})+", flags).finditer(every_character())]
     return _code_points(runs)
 
 
 @cache
 def accepted(test: Callable[[str], bool]) -> Ranges:
-    """The characters that pass a test, such as `str.isalpha`."""
+    """Characters that pass a test, such as `str.isalpha`."""
     return joined((ord(character), ord(character)) for character in every_character() if test(character))
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """In order, each code point once, neighbours as one, surrogates left out."""
+    """Union of the ranges: sorted, merged, and without surrogates."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -125,14 +125,14 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def others(ranges: Ranges) -> Ranges:
-    """All characters that are not in the set."""
+    """Complement of the set, without surrogates."""
     starts = [0, *(high + 1 for _, high in ranges)]
     ends = [*(low - 1 for low, _ in ranges), 0x10FFFF]
     return joined((low, high) for low, high in zip(starts, ends, strict=True) if low <= high)
 
 
 def _code_points(runs: list[tuple[int, int]]) -> Ranges:
-    """From places in `every_character()`."""
+    """Ranges of code points from half-open ranges of positions in `every_character()`."""
     first, last = SURROGATES
     gap = last - first + 1
     found: list[tuple[int, int]] = []
@@ -145,5 +145,5 @@ def _code_points(runs: list[tuple[int, int]]) -> Ranges:
 
 
 def class_text(ranges: Ranges) -> str:
-    """The set as a character class of a pattern."""
+    """The set as a character class of a regular expression."""
     return "[" + "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges) + "]"

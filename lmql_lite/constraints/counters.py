@@ -1,4 +1,4 @@
-"""Counts for lengths and flags for phrases that were found beside the states, as one integer."""
+"""Counts for lengths and flags for phrases, kept beside the states and packed into one integer."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lmql_lite.constraints.units import COUNTED_ALONE, UNITS, Occurrences, Unit
 IntArray = NDArray[np.intp]
 
 HEADROOM = 2**16
-"""More than a token adds to any count: none has so many bytes."""
+"""Upper bound on what one token adds to a count: no token has so many bytes."""
 
 
 FLAGS_IN_LANE = 62
 COUNTS_IN_LANE = 3
 LANE_BITS = 20
-"""Of one count in a 64-bit integer: more than a token adds to any."""
+"""Bits of one count in a 64-bit lane. No token adds so much that it overflows them."""
 
 
 class Counts:
-    """The counts that a term compares, each saturated one past the largest number it is compared with, and flags.
+    """Packs the counts that a term compares, and its flags, into one integer.
 
-    All are packed into one integer, so that a configuration is always a pair of integers. Counts are added up; a flag
-    that was raised stays.
+    A configuration is therefore always a pair of integers. Each count saturates at its value in `most`. A raised flag
+    stays raised.
     """
 
     def __init__(self, most: dict[Unit, int], num_flags: int = 0) -> None:
@@ -40,20 +40,20 @@ class Counts:
         self.most = tuple(most[unit] for unit in self.units)
         self.num_flags = num_flags
         self._fields: list[tuple[int, int, int]] = []
-        """Of each count: where it begins, its bits as a mask, and its largest value."""
+        """For each count: the position of its lowest bit, a mask of its width, and its saturation value."""
         shift = 0
         for value in self.most:
             bits = (value + HEADROOM).bit_length()
             self._fields.append((shift, (1 << bits) - 1, value))
             shift += bits
         self.flags_at = shift
-        """The bit at which the flags begin."""
+        """Position of the lowest flag."""
         self._numbers = (1 << shift) - 1
         self._only = self.most[0] if len(self.most) == 1 and not num_flags else None
         self.walked = [at for at, unit in enumerate(self.units) if unit not in COUNTED_ALONE]
-        """The counts that the bytes of a text add to as the machines say."""
+        """Indices into `units` of the counts that machines increment."""
         self._lanes: dict[int, tuple[int, ...]] = {}
-        """Of the increments of single bytes."""
+        """Maps the increments of single bytes to their lanes."""
 
     def add(self, count: int, added: int) -> int:
         if self._only is not None:
@@ -67,19 +67,19 @@ class Counts:
         return total
 
     def sum(self, one: int, other: int) -> int:
-        """Sum of the counts of two stretches of text; not saturated."""
+        """Sum of the increments of two stretches of text, not saturated. Their flags are united."""
         if not self.num_flags:
             return one + other
         numbers, at = self._numbers, self.flags_at
         return (one & numbers) + (other & numbers) | (one | other) >> at << at
 
     def pack(self, values: tuple[int, ...], flags: int = 0) -> int:
-        """One value for each of `units`, none below 0."""
+        """Packs flags and one value for each of `units`, none below 0."""
         packed = sum(value << field[0] for value, field in zip(values, self._fields, strict=True))
         return packed | flags << self.flags_at
 
     def unpack(self, count: int) -> tuple[int, ...]:
-        """The value of each of `units`."""
+        """Value of each of `units`."""
         if self._only is not None:
             return (count,)
         return tuple([(count >> shift) & mask for shift, mask, _ in self._fields])
@@ -88,14 +88,14 @@ class Counts:
         return count >> self.flags_at
 
     def flagged(self, flags: int) -> int:
-        """Flags as a part of a count."""
+        """Flags as part of a packed count."""
         return flags << self.flags_at
 
     def flag_lanes(self, flags: int) -> list[int]:
         return [flags >> at & (1 << FLAGS_IN_LANE) - 1 for at in range(0, self.num_flags, FLAGS_IN_LANE)]
 
     def lanes(self, added: int) -> tuple[int, ...]:
-        """Increments of a few bytes, without characters and tokens, as 64-bit integers: counts, then flags."""
+        """Increment of a few bytes as 64-bit lanes: counts, characters and tokens left out, and then flags."""
         known = self._lanes.get(added)
         if known is None:
             known = self._lanes[added] = self._find_lanes(added)
@@ -111,7 +111,7 @@ class Counts:
 
     @property
     def count_lanes(self) -> int:
-        """Number of lanes that are added up; in the others a bit stays."""
+        """Number of lanes with counts, which are added. The other lanes hold flags, which are united."""
         return -(-len(self.walked) // COUNTS_IN_LANE)
 
     @property
@@ -119,14 +119,14 @@ class Counts:
         return self.count_lanes + -(-self.num_flags // FLAGS_IN_LANE)
 
     def one(self, unit: Unit) -> int:
-        """Increment of one more of a unit; 0 if the term does not count it."""
+        """Increment for one more of a unit, 0 if the term does not count it."""
         return 1 << self._fields[self.units.index(unit)][0] if unit in self.units else 0
 
 
 class Region(NamedTuple):
-    """Counts for which every comparison of a term comes out the same: each one on its own from `low` to `high`.
+    """A box of counts in which every comparison of a term has the same result. `low` and `high` are inclusive.
 
-    `improves` tells whether a comparison that is false here can become true by saying more.
+    `improves` is true if more text can make a comparison true that is false here.
     """
 
     low: tuple[int, ...]
@@ -135,7 +135,7 @@ class Region(NamedTuple):
 
 
 class Regions:
-    """The counts of a term, cut where a comparison changes."""
+    """Partition of the counts of a term into regions: a region ends where the result of a comparison changes."""
 
     def __init__(self, units: tuple[Unit, ...], lengths: list[Length]) -> None:
         self._units = units
@@ -149,7 +149,7 @@ class Regions:
         self._arrays = [np.array(borders, dtype=np.intp) for borders in self._borders]
 
     def find_all(self, counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """For many counts, shape (counts, units): a number for the region of each, and its `low` and `high`."""
+        """Regions of many counts, shape (counts, units): a number for each region, and its `low` and `high`."""
         numbers = np.zeros(len(counts), dtype=np.intp)
         low, high = np.empty_like(counts), np.empty_like(counts)
         for at, borders in enumerate(self._arrays):
@@ -173,13 +173,14 @@ class Regions:
 WAYS_KEPT = 64
 
 Bounds = tuple[tuple[int, int], ...]
-"""The least and the most of each count, in the order of `Counts.units`."""
+"""Least and greatest value of each count, in the order of `Counts.units`."""
 
 
 class Goal(NamedTuple):
-    """One goal in which a term may come to hold: so much more has to be said, to reach counts within `bounds`.
+    """One alternative in which a term holds after more text: at least so many bytes and characters must follow.
 
-    All flags in `wanted` must be raised, and none in `unwanted`. One that stands for several is not exact.
+    The counts must end within `bounds`, with all flags in `wanted` raised and none in `unwanted`. A goal that stands
+    for several others is not exact.
     """
 
     num_bytes: int
@@ -190,7 +191,7 @@ class Goal(NamedTuple):
     is_exact: bool = True
 
     def is_gone(self, values: tuple[int, ...], flags: int) -> bool:
-        """True if nothing is missing, as far as counts and flags tell."""
+        """True if the counts and flags meet this goal."""
         inside = all(low <= value <= high for value, (low, high) in zip(values, self.bounds, strict=True))
         return inside and not self.wanted & ~flags and not self.unwanted & flags
 
@@ -198,7 +199,7 @@ class Goal(NamedTuple):
         return bool(self.wanted & self.unwanted) or any(low > high for low, high in self.bounds)
 
     def is_as_easy_as(self, other: Goal) -> bool:
-        """True if this goal is open wherever the other one is."""
+        """True if this goal is reachable wherever the other one is."""
         return (
             self.num_bytes <= other.num_bytes
             and self.num_characters <= other.num_characters
@@ -220,8 +221,10 @@ def both(one: Goal, other: Goal) -> Goal:
 
 
 def possible(goals: Iterable[Goal]) -> tuple[Goal, ...]:
-    """Those that do not contradict themselves and are not harder than another one; where they are too many, one that
-    is easier than all."""
+    """Goals that neither contradict themselves nor are harder than another one.
+
+    If there are more than WAYS_KEPT, a single goal that is easier than all of them.
+    """
     found: list[Goal] = []
     distinct = tuple(dict.fromkeys(goals))
     if len(distinct) == 1 and not distinct[0].contradicts_itself():
@@ -242,4 +245,4 @@ def possible(goals: Iterable[Goal]) -> tuple[Goal, ...]:
 
 
 FREE = (0, NEVER)
-"""Bounds that say nothing."""
+"""Bounds that allow every count."""

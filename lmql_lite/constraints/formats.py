@@ -1,4 +1,4 @@
-"""Kinds of text that have a name: numbers, dates, and what Python's `str.is..` methods accept. All are patterns."""
+"""Patterns of named kinds of text: numbers, dates, and the texts that Python's `str.is..` methods accept."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from lmql_lite.constraints.terms import And, Constant, Matches, Not, Or, Term
 from lmql_lite.errors import Span
 
 INT = "0|-?[1-9][0-9]*"
-"""As Python writes one (S20): no plus, no leading zero, no `-0`."""
+"""An integer as Python writes it (S20): no plus sign, no leading zeros, no `-0`."""
 FLOAT = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
-"""A point has digits on both sides, and may be missing with what follows it: no exponent, no `inf`, no `nan`."""
+"""A decimal number. A point has digits on both sides. No exponent, no `inf`, no `nan`."""
 
 YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 FOURTHS = "(?:0[48]|[2468][048]|[13579][26])"
-"""Two digits that four divides, `00` left out."""
+"""Two digits divisible by four, except `00`."""
 DATE = (
     f"{YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
     f"|(?:[0-9]{{2}}{FOURTHS}|{FOURTHS}00)-02-29"
 )
-"""The days that `datetime.date` has, 0001-01-01 to 9999-12-31, leap years by the Gregorian rule."""
+"""The dates that `datetime.date` has, 0001-01-01 to 9999-12-31, leap years by the Gregorian rule."""
 
 SHAPES = {"INT": INT, "FLOAT": FLOAT, "DATE": DATE}
 DIGITS_BUDGET = 120
-"""Digits of a number that is compared with: the pattern grows with their square."""
+"""Most digits of a number in a comparison. The size of the pattern grows with their square."""
 
 
 def shape(name: str, span: Span) -> Term:
@@ -39,8 +39,8 @@ def shape(name: str, span: Span) -> Term:
 def method(name: str, span: Span) -> Term:
     """The texts for which a method of `str` is true.
 
-    Those that name the characters of a word or number end where other ones come; those that rule something out
-    (`isascii`, `isupper`) do not end a hole.
+    A method that lists allowed characters, such as `isdigit`, ends the hole before any other character. A method that
+    only excludes characters (`isascii`, `isupper`) does not end it.
     """
     return Matches(_text_of_method(name), delimits=name in ALL_OF, span=span)
 
@@ -82,7 +82,7 @@ def _up_to(most: int) -> str:
 
 
 def _digits_from(text: str) -> str:
-    """All texts of digits and dashes as long as this one that do not come before it."""
+    """Pattern that, of the texts in ISO format, matches this date and all later ones."""
     later = [
         f"{text[:at]}[{int(digit) + 1}-9]{_rest(text, at)}" for at, digit in enumerate(text) if digit in "012345678"
     ]
@@ -101,7 +101,7 @@ def _rest(text: str, at: int) -> str:
 
 
 def positive_from(digits: str) -> str:
-    """All with more digits, or as many and a greater one where they first differ."""
+    """Pattern of the integers from this one on: with more digits, or with a greater one where they first differ."""
     greater = [
         f"{digits[:at]}[{int(digit) + 1}-9]{_any_digits(digits, at)}" for at, digit in enumerate(digits) if digit != "9"
     ]
@@ -123,26 +123,26 @@ def _any_digits(digits: str, at: int) -> str:
 
 
 def literally(text: str) -> str:
-    """A pattern for this text alone, with any flags but IGNORECASE."""
+    """Pattern that matches this text alone, with any flags except IGNORECASE."""
     return "".join(f"\\U{ord(character):08x}" for character in text)
 
 
 # Numbers with a point ----------------------------------------------------------------------------------------------
 
-# Python rounds: `float("1.4999999999999999999")` is 1.5. So a bound is half-way to the next float, where rounding goes
-# the other way, and is itself rounded inwards to DECIMALS places. Hence Python agrees with what a term accepts, however
-# long it is; and of texts with up to DECIMALS places `<`, `<=`, `>` and `>=` leave none out. Equal is what is written
-# as Python writes the number, with or without zeros at the end.
+# Python rounds: `float("1.4999999999999999999")` is 1.5. So a bound is half-way to the next float, where the rounding
+# changes direction, and is itself rounded inwards to DECIMALS places. Hence every text that a term accepts is true in
+# Python, however long it is. With `<`, `<=`, `>` and `>=`, the term accepts all such texts of at most DECIMALS places.
+# With `==`, it accepts the number as Python writes it, with or without trailing zeros.
 
 DECIMALS = 17
 SCALE = 10**DECIMALS
 UNSIGNED = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
 FINITE = r"-?(?:0|[1-9][0-9]{0,307})(?:\.[0-9]+)?"
-"""Python reads longer ones as infinity."""
+"""Numbers with at most 308 digits before the point, which are all finite. Python reads most longer ones as infinity."""
 
 
 def compared(comparison: str, value: float, span: Span) -> Term:
-    """The texts whose number compares so with a value that is an int, a fraction or a float."""
+    """The texts whose number satisfies the comparison with `value`, which is an int, a fraction or a float."""
     if value in (math.inf, -math.inf):
         finite = comparison in (("<", "<=", "!=") if value > 0 else (">", ">=", "!="))
         return Matches(FINITE, span=span) if finite else Constant(False, span)
@@ -172,13 +172,13 @@ def _is_float(value: Fraction) -> bool:
 
 
 def _greatest(value: Fraction, *, below: bool) -> int:
-    """In units of the last place, the greatest number that Python reads as one below the value, or up to it."""
+    """Greatest number, in units of 1/SCALE, that Python reads as at most `value`, or as less than it if `below`."""
     nearest = float(value)
     if Fraction(nearest) > value or (below and Fraction(nearest) == value):
         nearest = math.nextafter(nearest, -math.inf)
     border = (Fraction(nearest) + Fraction(math.nextafter(nearest, math.inf))) / 2
     scaled: int = math.floor(border * SCALE)
-    return scaled if float(Fraction(scaled, SCALE)) <= nearest else scaled - 1  # on the border itself it may go up
+    return scaled if float(Fraction(scaled, SCALE)) <= nearest else scaled - 1  # half-way numbers may be rounded up
 
 
 def _at_least(scaled: int) -> str:
@@ -212,7 +212,7 @@ def _unsigned_up_to(scaled: int) -> str:
 
 
 def _written(scaled: int) -> tuple[int, str]:
-    """Digits before and after the point, without zeros at the end."""
+    """Integer part, and the digits after the point without trailing zeros."""
     whole, rest = divmod(scaled, SCALE)
     return whole, f"{rest:0{DECIMALS}}".rstrip("0")
 
@@ -249,7 +249,7 @@ ALL_OF: dict[str, Callable[[str], bool]] = {
     "isspace": str.isspace,
 }
 METHODS = (*ALL_OF, "isascii", "isprintable", "isupper", "islower")
-"""Those that guide the model: what `istitle()` and `isidentifier()` say is left to Python."""
+"""Methods that guide the model. `istitle()` and `isidentifier()` are left to Python."""
 
 
 @cache
@@ -259,7 +259,7 @@ def _text_of_method(name: str) -> str:
             return r"[\x00-\x7f]*"
         case "isprintable":
             return f"{_class(str.isprintable)}*"
-        case "isupper":  # at least one, and none of those that have a case and another one
+        case "isupper":  # at least one in upper case, and none in lower or title case
             return f"{_class(_in_upper_text)}*{_class(str.isupper)}{_class(_in_upper_text)}*"
         case "islower":
             return f"{_class(_in_lower_text)}*{_class(str.islower)}{_class(_in_lower_text)}*"

@@ -1,4 +1,4 @@
-"""The matcher of one hole: a configuration of its automaton, a vocabulary for masks, and the bytes so far."""
+"""Matcher of one hole: a configuration of its automaton, a vocabulary for masks, and the bytes so far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmql_lite.errors import ConstraintError, Span
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HoleMatcher:
-    """A `Matcher` over an own automaton."""
+    """A `Matcher` over an `Automaton`."""
 
     masks: Masks
     state: int
@@ -30,7 +30,7 @@ class HoleMatcher:
     text: bytes = b""
     ending: Ending | None = None
     length: int = 0
-    """Bytes of `text` that are the value."""
+    """Number of leading bytes of `text` that are the value."""
 
     @property
     def value(self) -> bytes:
@@ -52,7 +52,7 @@ class HoleMatcher:
             return fresh.masks.mask(fresh.state, self.count, held, tokens_left)
 
     def _renewed(self) -> HoleMatcher:
-        """The same place in an automaton that has no other states: what was met before makes no condition too large."""
+        """The same place in a new automaton, so that states of earlier texts do not make the condition too large."""
         masks = self.masks.renewed()
         return replace(self, masks=masks, state=masks.automaton.resume(self.masks.automaton, self.state))
 
@@ -106,9 +106,9 @@ class HoleMatcher:
 
 
 class Engine:
-    """Matchers for one vocabulary. Equal terms share their automaton and its masks; the rest is per hole.
+    """Makes matchers for one vocabulary. Equal terms share their automaton and its masks; the rest is per hole.
 
-    Threads may share it. `token_characters`: so many characters count as a token, where a model's own are not known.
+    Threads may share it. If the tokens of a model are not known, `token_characters` characters count as one token.
     """
 
     AUTOMATA_KEPT = 256
@@ -120,16 +120,16 @@ class Engine:
         self._memory = Memory()
         self._masks: OrderedDict[tuple[Term, bytes], Masks] = OrderedDict()
         self._opened: dict[tuple[Masks, int], HoleMatcher] = {}
-        """Beginnings of holes that can be filled, by their bound."""
+        """Initial matchers of holes that can be filled, by masks and `max_tokens`."""
         self._refused: dict[tuple[Masks, int, str, Span], ConstraintError] = {}
-        """Errors of holes that cannot: to name the clauses takes many times as long as to find that nothing can."""
+        """Errors of holes that cannot be filled: naming the clauses takes much longer than finding the conflict."""
         self._lock = Lock()
 
     def matcher(self, term: Term, following: bytes, max_tokens: int, name: str, span: Span) -> HoleMatcher:
-        """The beginning of a hole.
+        """Matcher at the beginning of a hole.
 
-        `following` is the text known to come after it, b"" where it is not known. Raises ConstraintError, naming the
-        clause, where nothing can fill the hole within `max_tokens` tokens.
+        `following` is the text known to come after the hole, b"" if it is not known. Raises ConstraintError, which
+        names the clause, if nothing can fill the hole within `max_tokens` tokens.
         """
         masks = self._masks_of(term, following)
         opened = self._opened.get((masks, max_tokens))
@@ -142,7 +142,7 @@ class Engine:
             try:
                 opened = self._opened[masks, max_tokens] = self._open(masks, term, max_tokens, name, span)
             except ConstraintError as error:
-                if not isinstance(error, TooLarge):  # which depends on what was searched before
+                if not isinstance(error, TooLarge):  # depends on earlier searches
                     self._refused[masks, max_tokens, name, span] = _again(error)
                 raise
         return opened
@@ -151,7 +151,7 @@ class Engine:
         automaton = masks.automaton
         start = automaton.start
         shortest = automaton.at_least(start, 0)
-        if shortest <= max_tokens or shortest == NEVER:  # a search for an end that is too far anyway would be long
+        if shortest <= max_tokens or shortest == NEVER:  # searching for an end that is too far would be slow
             way = automaton.witness(start, 0)
             if way is None and automaton.crowd:
                 raise _too_many_phrases(term, automaton.crowd, name, span)
@@ -168,7 +168,7 @@ class Engine:
         return HoleMatcher(masks, start, ending="forced" if empty_only else None)
 
     def automaton(self, term: Term) -> Automaton:
-        """That of a term, as its matchers share it."""
+        """Automaton of a term, shared with its matchers."""
         return self._masks_of(term, b"").automaton
 
     def _masks_of(self, term: Term, following: bytes) -> Masks:
@@ -186,12 +186,12 @@ class Engine:
 
 
 def _again(error: ConstraintError) -> ConstraintError:
-    """Without the frames in which it was raised."""
+    """Copy of an error without its traceback."""
     return ConstraintError(error.message, span=error.span, hint=error.hint)
 
 
 def _too_few_tokens(term: Term, name: str, span: Span) -> ConstraintError | None:
-    """If the condition can be met, only not in so few tokens: bytes stand in for them, since any byte is a token."""
+    """Error if only the token limits cannot be met, else None. Bytes stand in for tokens: any byte may be a token."""
     if not counts_tokens(term):
         return None
     uncounted = Automaton(without_tokens(term))
@@ -206,7 +206,7 @@ def _too_few_tokens(term: Term, name: str, span: Span) -> ConstraintError | None
 
 
 def _too_many_phrases(term: Term, crowd: tuple[bytes, ...], name: str, span: Span) -> ConstraintError:
-    """If phrases one after the other do not fit, and whether they do with their overlaps is not known."""
+    """Error if phrases do not fit one after another, and it is unknown whether they fit with their overlaps."""
     first, *_, last = crowd
     return ConstraintError(
         f"[{name}] is too short for {len(crowd)} phrases without their overlaps, {first.decode()!r} to "
@@ -217,7 +217,7 @@ def _too_many_phrases(term: Term, crowd: tuple[bytes, ...], name: str, span: Spa
 
 
 def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:
-    """Names conjuncts that cannot hold together, though they could without any of them."""
+    """Error that names a minimal set of conjuncts that cannot hold together."""
     parts = term.terms if isinstance(term, And) else (term,)
     guilty = conflict(parts, _is_impossible)
     clauses = list(dict.fromkeys(f"`{part.span.source}`" if part.span else "its condition" for part in guilty))
@@ -234,5 +234,5 @@ def _is_impossible(parts: Sequence[Term]) -> bool:
     automaton = Automaton(And(tuple(parts)))
     try:
         return not automaton.lives(automaton.start, 0)
-    except ConstraintError:  # too large to tell
+    except ConstraintError:  # too large to decide
         return False

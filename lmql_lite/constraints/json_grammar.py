@@ -1,7 +1,7 @@
-"""The rules of JSON in the words of llguidance, and what it says of them as sentences. Needs no vocabulary.
+"""JSON Schemas as grammars of llguidance, and llguidance's errors as sentences. Needs no vocabulary.
 
-Values are spelled as `json.dumps` does, `{"a": 1, "b": [2, 3]}`, with letters of any script as themselves: one fixed
-white space leaves the model no way to ramble and forces more bytes; this is the one that models have read most.
+Values are written as `json.dumps` writes them, `{"a": 1, "b": [2, 3]}`, with letters of any script unescaped. Fixed
+white space keeps the model from rambling and forces more bytes. This is the form that models have read most often.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lmql_lite.errors import ConstraintError, Span
 
 SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 IMPOSSIBLE = "Unsatisfiable schema: "
-"""How llguidance begins its sentence about a schema that no value has."""
+"""Beginning of llguidance's error for a schema that no value meets."""
 
 REFUSALS = (
     (
@@ -41,13 +41,13 @@ REFUSALS = (
         'nothing is fetched; write what it says under "$defs"',
     ),
 )
-"""What llguidance says, as a pattern; what is said instead; and the hint."""
+"""Triples: a pattern of llguidance's errors, the sentence in its place, and the hint."""
 
 
 def grammar(schema: Mapping[str, Any] | bool, *, free_spelling: bool = False) -> str:
-    """A JSON Schema in the words of llguidance. Options of it that the schema brings along, `x-guidance`, stay.
+    """llguidance's grammar of a JSON Schema. Options in the schema's own `x-guidance` take precedence.
 
-    With `free_spelling` white space may stand wherever JSON lets it: servers have habits of their own.
+    With `free_spelling`, white space may stand wherever JSON allows it, because servers format JSON differently.
     """
     if not isinstance(schema, bool):
         spelling = {"whitespace_flexible": True} if free_spelling else SPELLING
@@ -58,7 +58,7 @@ def grammar(schema: Mapping[str, Any] | bool, *, free_spelling: bool = False) ->
 def refuse_impossible(rules: str, name: str, span: Span) -> None:
     """Raises ConstraintError for a grammar that no text can meet, or that llguidance cannot follow.
 
-    Needs no vocabulary: a query can be refused when it is compiled.
+    Needs no vocabulary, so a query can be refused when it is compiled.
     """
     from llguidance import LLMatcher
 
@@ -68,7 +68,7 @@ def refuse_impossible(rules: str, name: str, span: Span) -> None:
 
 
 def refusal(reason: str, name: str, span: Span) -> ConstraintError:
-    """An error of llguidance as a sentence: its first line, without the place in a grammar that nobody wrote."""
+    """ConstraintError for an error of llguidance: its first line, without the position in a generated grammar."""
     said = reason.partition("\n")[0].partition("JSON schema: ")
     sentence = said[2] or said[0]
     if sentence.startswith(IMPOSSIBLE):

@@ -1,8 +1,8 @@
-"""JSON of a schema: a `Matcher` over llguidance, for texts that no automaton of our own can follow.
+"""JSON of a schema: a `Matcher` over llguidance, for texts that our own automata cannot follow.
 
-llguidance walks the distinct texts of a vocabulary instead of its tokens, with every single byte added: so any bytes
-can be fed to it, no spelling is special, and its masks are flags of texts. It never forces tokens, only bytes: its
-masks then hold every spelling of a value, not the canonical one alone.
+llguidance walks the distinct texts of a vocabulary, and every single byte, instead of its tokens. So any bytes can be
+fed to it, no tokenisation is special, and its masks are flags of texts. It forces bytes, never tokens, so its masks
+allow every tokenisation of a value, not only the canonical one.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 NEAR = 128
-"""Tokens from the limit where the end of a value is thought of."""
+"""Number of tokens left from which on a mask checks that the value can still end."""
 SLACK = 24
-"""Tokens by which one more may put off the end of a value, at most, for all that is known."""
+"""Most tokens by which a single token is assumed to delay the end of a value."""
 MANY = 2000
-"""Texts of each of which the way to the end is looked for."""
+"""Most texts for each of which a way to the end is searched."""
 STEPS = 400
-"""Places that one search may look at."""
+"""Most places that one search visits."""
 OUTSIDE = b'}],:0"[{ntf-.'
 INSIDE = b'"a0-:TZ'
-"""The bytes that lead on soonest, outside a string and inside of one."""
+"""Bytes that a search tries first, outside and inside a string."""
 ESCAPES = frozenset('"\\')
 
 
 class Texts:
-    """Tokenizer as llguidance wants it: the texts of a vocabulary by number, the bytes it lacks, end-of-text."""
+    """Tokenizer for llguidance: the texts of a vocabulary by number, then the bytes it lacks, then end-of-text."""
 
     bos_token_id = None
 
@@ -59,32 +59,32 @@ class Texts:
 
     @cached_property
     def plain(self) -> Flags:
-        """The texts of a vocabulary that are the same in a string of JSON."""
+        """Flags of the texts that stand for themselves in a JSON string, shape (texts,)."""
         return np.fromiter(map(_is_plain, self._texts), dtype=np.bool_, count=len(self._texts))
 
     def __call__(self, data: bytes) -> list[int]:
-        """Byte by byte: a hole begins and ends inside tokens, and how bytes were fed makes no difference."""
+        """One number per byte: a hole begins and ends inside tokens, and the tokenisation makes no difference."""
         return [self._numbers[byte] for byte in data]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JsonHole:
-    """State that all places in one hole share."""
+    """State that all matchers of one hole share."""
 
     vocabulary: Vocabulary
     texts: Texts
     following: Flags
-    """The texts that may begin what comes after the hole (S18)."""
+    """Flags of the texts that may begin the text after the hole (S18), shape (texts,)."""
     name: str
     span: Span
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrammarMatcher:
-    """A place in the grammar of one hole. `parser` is never moved: a step copies it, which takes two microseconds.
+    """Position in the grammar of one hole. A step copies `parser`, which takes two microseconds, and never moves it.
 
-    A token may not run past the end of the value (S16); where the value is complete but could go on, as a number can,
-    a token that does not go on with it ends the hole, as it does in a choice (S18).
+    A token may not run past the end of the value (S16). Where the value is complete but could go on, as a number can, a
+    token that does not continue it ends the hole, as in a choice (S18).
     """
 
     frame: JsonHole
@@ -92,7 +92,7 @@ class GrammarMatcher:
     text: bytes = b""
     ending: Ending | None = None
     length: int = 0
-    """Bytes of `text` that are the value."""
+    """Number of leading bytes of `text` that are the value."""
 
     @property
     def value(self) -> bytes:
@@ -107,8 +107,8 @@ class GrammarMatcher:
         return self.parser.is_accepting()
 
     def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
-        """As the protocol says, but that a value can end within `tokens_left` is seen only near the limit, and by a
-        search that counts tokens greedily (`finish`)."""
+        """Mask of the protocol, but `tokens_left` is checked only near the limit, by a search (`way_to_end`) whose
+        tokens are counted greedily."""
         vocabulary = self.frame.vocabulary
         texts = np.zeros(len(vocabulary.texts), dtype=np.bool_)
         ends = not held and self.may_end
@@ -123,7 +123,7 @@ class GrammarMatcher:
             goes_on = fitting[self.frame.texts.of_byte]
             texts |= self.frame.following & ~goes_on[vocabulary.first_byte]
         if held:
-            # settled text belongs to no hole: a part of it costs the hole nothing
+            # settled text belongs to no hole: a token within it costs the hole nothing
             texts[vocabulary.beginnings(held)] = True
         mask = vocabulary.allowing(texts)
         if ends:
@@ -132,7 +132,7 @@ class GrammarMatcher:
         return mask
 
     def _behind(self, held: bytes) -> list[int]:
-        """The texts that begin with what is held and go on with the value."""
+        """Numbers of the texts that begin with `held` and continue with the value."""
         vocabulary, found = self.frame.vocabulary, []
         beginning = vocabulary.beginning_with(held)
         at = beginning.start
@@ -140,14 +140,17 @@ class GrammarMatcher:
             rest = vocabulary.texts[at][len(held) :]
             fitting = self.longest_valid(rest)
             if fitting < len(rest):
-                at = vocabulary.beginning_with(held + rest[: fitting + 1]).stop  # all others go wrong there too
+                at = vocabulary.beginning_with(held + rest[: fitting + 1]).stop  # all others with this prefix fail too
             else:
                 found += [at] if rest else []
                 at += 1
         return found
 
     def _too_late(self, texts: Flags, behind: int, tokens_left: int) -> list[int]:
-        """Those of some texts after which the value cannot end within the other tokens, as far as one can see."""
+        """Numbers of the `texts` after which no end of the value was found within the other tokens.
+
+        The first `behind` bytes of each text are settled already.
+        """
         quotes = Quotes().after(self.text)
         way = way_to_end(self.parser, self.frame.texts, quotes)
         needed = self._count(way or b"")
@@ -156,14 +159,14 @@ class GrammarMatcher:
         closes = quotes == Quotes(inside=True) and way is not None and way.startswith(b'"')
         are_many = np.count_nonzero(texts) > MANY
         if closes and not behind and needed < tokens_left:
-            texts = texts & ~self.frame.texts.plain  # of the others nearly all are
-        # most texts are a digit or a letter more of what this way finishes, or has begun
+            texts = texts & ~self.frame.texts.plain  # plain texts, nearly all of them, do not delay the end
+        # most texts extend the value that this way ends, or begin with its first one or two bytes
         ways = [] if way is None else [(way[said:], self._count(way[said:])) for said in (2, 1, 0)]
         found = []
         for index in np.flatnonzero(texts).tolist():
             rest = self.frame.vocabulary.texts[index][behind:]
             if closes and _is_plain(rest):
-                ends = needed < tokens_left  # more letters bring no nearer what could end here
+                ends = needed < tokens_left  # more letters bring the end no nearer
             elif tokens_left > 1 and way is None:
                 ends = True  # nothing is known
             elif are_many and not (way or b"").startswith(rest):
@@ -183,7 +186,7 @@ class GrammarMatcher:
         return self.parser.validate_tokens(said) == len(said)
 
     def _count(self, way: bytes) -> int:
-        """About as few tokens as these bytes can be."""
+        """Number of tokens of these bytes by greedy longest match: about the least possible."""
         count, vocabulary = 0, self.frame.vocabulary
         while way:
             first = vocabulary.beginnings(way)
@@ -201,7 +204,7 @@ class GrammarMatcher:
         return replace(self, parser=parser, text=text, length=len(text)).noticed()
 
     def noticed(self) -> GrammarMatcher:
-        """Ended, where nothing but the end is left: llguidance may see that only when it is asked for a mask."""
+        """This matcher, ended if only the end is possible. llguidance may notice that only when it computes a mask."""
         return replace(self, ending="forced") if self.may_end and not self._fitting().any() else self
 
     def end(self, ending: Ending) -> GrammarMatcher:
@@ -214,12 +217,15 @@ class GrammarMatcher:
         return self.parser.validate_tokens(self.frame.texts(data))
 
     def _fed(self, data: bytes) -> LLMatcher | None:
-        """The parser after these bytes, None where they do not fit."""
+        """The parser after these bytes; None if they do not fit."""
         parser = self.parser.deep_copy()
         return parser if parser.consume_tokens(self.frame.texts(data)) else None
 
     def _fitting(self) -> Flags:
-        """The texts, and the bytes, that may come next. A parser in error allows end-of-text: that is no answer."""
+        """Flags of the texts and the lacking bytes that may come next, shape (eos_token_id,).
+
+        Raises ConstraintError if the parser is in error, because it then allows end-of-text.
+        """
         bits = self.parser.compute_bitmask()
         if self.parser.is_error():
             raise refusal(self.parser.get_error(), self.frame.name, self.frame.span)
@@ -228,7 +234,7 @@ class GrammarMatcher:
 
 
 class Spelling(Protocol):
-    """Bytes as tokens of llguidance, and its token for the end of a text."""
+    """Maps bytes to tokens of llguidance; also has its token for the end of a text."""
 
     eos_token_id: int
 
@@ -236,7 +242,7 @@ class Spelling(Protocol):
 
 
 class Quotes(NamedTuple):
-    """True if a place in JSON is inside a string, and whether right behind a backslash."""
+    """Position in JSON: `inside` a string or not, and there `escaped` directly after a backslash."""
 
     inside: bool = False
     escaped: bool = False
@@ -250,10 +256,10 @@ class Quotes(NamedTuple):
 
 
 def way_to_end(parser: LLMatcher, spelling: Spelling, quotes: Quotes, after: bytes = b"") -> bytes | None:
-    """Bytes after which the value is complete, `after` some that are said first; None where none were found.
+    """Bytes that complete the value if they follow `after`; None if none were found.
 
-    Not always the fewest: the byte that leads on soonest is tried first, the others of a place only where it leads to
-    no end. The parser stays where it is and is asked for longer and longer texts: copying it takes ten times as long.
+    Depth-first, so not always the fewest bytes: the best byte of a place is tried first, the others only if it leads to
+    no end. The parser stays where it is and validates longer and longer texts: copying it takes ten times as long.
     """
     search = Search(parser, spelling)
     said = spelling(after)
@@ -275,7 +281,7 @@ def way_to_end(parser: LLMatcher, spelling: Spelling, quotes: Quotes, after: byt
 
 
 class Search(NamedTuple):
-    """Texts that go on from one place of a parser, as tokens of llguidance."""
+    """Continuations from one position of a parser, as tokens of llguidance."""
 
     parser: LLMatcher
     spelling: Spelling
@@ -287,7 +293,7 @@ class Search(NamedTuple):
         return self.fits([*said, self.spelling.eos_token_id]) if said else self.parser.is_accepting()
 
     def steps(self, said: list[int], quotes: Quotes) -> Iterator[bytes]:
-        """The bytes that lead on soonest, best first; where none of them fits, what is forced, or any one that does."""
+        """Bytes to try next, best first. If none of them fits: the forced bytes, or any byte that fits."""
         fits = False
         for byte in INSIDE if quotes.inside else OUTSIDE:
             if self._goes_on(said, byte):
@@ -307,7 +313,7 @@ class Search(NamedTuple):
 class Grammars:
     """Matchers of grammars for one vocabulary. Threads may share it.
 
-    What llguidance knows of the vocabulary is made when it is first needed: that takes a second for 128,000 tokens.
+    The tokenizer for llguidance is made when it is first needed, which takes a second for 128,000 tokens.
     """
 
     PARSERS_KEPT = 64
@@ -319,10 +325,10 @@ class Grammars:
         self._lock = Lock()
 
     def matcher(self, rules: str, following: bytes, name: str, span: Span) -> GrammarMatcher:
-        """The beginning of a hole.
+        """Matcher at the beginning of a hole.
 
-        `following` is the text known to come after it, b"" where it is not known. Raises ConstraintError where
-        nothing can fill the hole, or llguidance cannot follow its grammar.
+        `following` is the text known to come after it, b"" if it is not known. Raises ConstraintError if nothing can
+        fill the hole, or if llguidance cannot follow its grammar.
         """
         with self._lock:
             texts, tokenizer = self._known_tokenizer()
@@ -349,14 +355,14 @@ def _parser(rules: str, tokenizer: LLTokenizer, name: str, span: Span) -> LLMatc
 
     parser = LLMatcher(tokenizer, rules, log_level=0)
     if not parser.is_error():
-        parser.compute_bitmask()  # some grammars that nothing can meet show it only when they are asked
+        parser.compute_bitmask()  # some grammars that nothing can meet fail only when a mask is computed
     if parser.is_error():
         raise refusal(parser.get_error(), name, span)
     return parser
 
 
 def _is_plain(data: bytes) -> bool:
-    """True if it is whole characters, and none that JSON reads as more than itself."""
+    """True if these are whole characters, none of them a quote or a backslash."""
     try:
         return not ESCAPES.intersection(data.decode())
     except UnicodeDecodeError:
@@ -364,7 +370,7 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _starting(vocabulary: Vocabulary, following: bytes) -> Flags:
-    """The texts that may begin this text, all of them where it is not known."""
+    """Flags of the texts that may begin `following`, shape (texts,); all are set if it is not known."""
     flags: Flags = np.full(len(vocabulary.texts), not following, dtype=np.bool_)
     if following:
         flags[[*vocabulary.within(following), *vocabulary.beginning_with(following)]] = True

@@ -1,4 +1,4 @@
-"""Regular language over characters, as data for servers that check it themselves."""
+"""Regular languages over characters, as data for servers that enforce them."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ Edges = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A state. `edges` are (lowest code point, highest code point, next rule), in order; they do not overlap."""
+    """A state. `edges` are (lowest code point, highest code point, next rule), sorted and disjoint."""
 
     edges: Edges
     accepts: bool
-    """The text may end here."""
+    """True if the text may end here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """Right-linear rules, of which the first is where a text begins. Each server's dialect is written from them."""
+    """Right-linear rules, of which the first is the start. Each server's dialect is written from them."""
 
     rules: tuple[Rule, ...]
 
     @property
     def is_empty(self) -> bool:
-        """True if there is no text at all, where the rules are as few as possible."""
+        """True if there is no text at all. Only for minimal rules (`smallest`)."""
         return self.rules == (Rule((), False),)
 
     def accepts(self, text: str) -> bool:
-        """True if this is a whole text of the language."""
+        """True if this text is in the language."""
         rule = self.rule_after(text)
         return rule is not None and rule.accepts
 
     def rule_after(self, text: str) -> Rule | None:
-        """State to which a text leads; None if no text begins so."""
+        """Rule to which a text leads; None if no text begins with it."""
         rule = self.rules[0]
         for character in text:
             place = bisect_right(rule.edges, (ord(character), LAST + 1)) - 1
@@ -48,19 +48,19 @@ class Language:
         return rule
 
     def after(self, text: str) -> Language | None:
-        """Language of the continuations of a text; None if no text begins so."""
+        """Language of the continuations of a text; None if no text begins with it."""
         place = 0
         for character in text:
             edges = self.rules[place].edges
             place = next((after for low, high, after in edges if low <= ord(character) <= high), -1)
             if place < 0:
                 return None
-        number = {0: place, place: 0}  # the two change places
+        number = {0: place, place: 0}  # swaps the first rule and the one reached
         rules = [self.rules[number.get(at, at)] for at in range(len(self.rules))]
         return smallest([_numbered(rule, lambda after: number.get(after, after)) for rule in rules])
 
     def without(self, text: str, *, begun: bool = False) -> Language:
-        """Its texts but this one; or, where it is only `begun`, but all that begin so. There may be none left."""
+        """The language without this text, or if `begun`, without all texts that begin with it. It may be empty."""
         places = [0]
         for character in text:
             edges = self.rules[places[-1]].edges
@@ -68,7 +68,7 @@ class Language:
             if after is None:
                 return self
             places.append(after)
-        size = len(places)  # the way of the text, before everything else
+        size = len(places)  # the rules along the text come first
         kept = [_numbered(rule, lambda after: after + size) for rule in self.rules]
         way = []
         for at, (place, character) in enumerate(zip(places, text, strict=False)):
@@ -84,7 +84,7 @@ class Language:
         return smallest([*way, *kept])
 
     def texts(self, most: int) -> tuple[str, ...] | None:
-        """All texts, if there are at most so many, else None."""
+        """All texts, if there are at least one and at most `most`; else None."""
         found: list[str] = []
         waiting = [("", 0)] if self._backwards() is not None else []
         while waiting:
@@ -98,14 +98,14 @@ class Language:
         return tuple(found) or None
 
     def longest(self) -> int | None:
-        """Number of bytes of the longest text; None where there is none."""
+        """Number of bytes of the longest text; None if there is no longest one."""
         sizes: dict[int, int] = {}
         for number in self._backwards() or ():
             sizes[number] = max((_size(high) + sizes[after] for _, high, after in self.rules[number].edges), default=0)
         return sizes.get(0)
 
     def undecided(self) -> int | None:
-        """Number of bytes after which, at the latest, only one text is left; None where there is no such number."""
+        """Number of bytes after which, at the latest, only one text is left; None if there is no such number."""
         sizes: dict[int, int] = {}
         for number in self._backwards() or ():
             rule = self.rules[number]
@@ -115,7 +115,7 @@ class Language:
         return sizes.get(0)
 
     def _backwards(self) -> list[int] | None:
-        """Numbers of the rules, each after all to which it leads; None if one leads back to itself."""
+        """Numbers of the reachable rules, each after all its successors; None if there is a cycle."""
         found: dict[int, None] = {}
         path, on_path = [0], {0}
         while path:
@@ -131,7 +131,7 @@ class Language:
         return list(found)
 
     def begun_by(self, text: str) -> Language:
-        """Its texts with this one before them."""
+        """The language with `text` before each of its texts."""
         size = len(text)
         begin = [Rule(((ord(character), ord(character), at + 1),), False) for at, character in enumerate(text)]
         return Language((*begin, *(_numbered(rule, lambda after: after + size) for rule in self.rules)))
@@ -146,11 +146,11 @@ def _numbered(rule: Rule, number: Callable[[int], int]) -> Rule:
 
 
 ANYTHING = Language((Rule(((0, 0xD7FF, 0), (0xE000, LAST, 0)), True),))
-"""Every text."""
+"""Language of all texts."""
 
 
 def smallest(rules: Sequence[Rule]) -> Language:
-    """The same texts in as few rules as possible, each on the way from the first one to an end; numbered as met."""
+    """The same language in as few rules as possible, numbered in breadth-first order from the first."""
     rules = _alive(rules)
     blocks = _blocks([rule.accepts for rule in rules], _steps(rules))
     numbers = {blocks[0]: 0}
@@ -172,7 +172,7 @@ def smallest(rules: Sequence[Rule]) -> Language:
 
 
 def _alive(rules: Sequence[Rule]) -> list[Rule]:
-    """The rules without edges from which no end can be reached."""
+    """The rules, without the edges after which no end can be reached."""
     before: dict[int, list[int]] = defaultdict(list)
     for number, rule in enumerate(rules):
         for after in {after for _, _, after in rule.edges}:
@@ -188,7 +188,7 @@ def _alive(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _steps(rules: Sequence[Rule]) -> list[dict[int, int]]:
-    """For every rule where each kind of character leads. Characters that no rule tells apart are one kind."""
+    """Maps each kind of character to the next rule, for every rule. A kind has the characters no rule tells apart."""
     shapes: dict[Edges, int] = {}
     shaped: list[tuple[Edges, list[int]]] = []
     for rule in rules:
@@ -213,7 +213,7 @@ def _steps(rules: Sequence[Rule]) -> list[dict[int, int]]:
 
 
 def _blocks(accepts: Sequence[bool], steps: Sequence[dict[int, int]]) -> list[int]:
-    """A number for each state, the same where the same texts lead to an end (Hopcroft 1971)."""
+    """Number of each state's equivalence class: the same continuations lead to an end (Hopcroft 1971)."""
     before: list[list[tuple[int, int]]] = [[] for _ in steps]
     for state, leads in enumerate(steps):
         for kind, after in leads.items():
@@ -238,6 +238,6 @@ def _blocks(accepts: Sequence[bool], steps: Sequence[dict[int, int]]) -> list[in
                 members[block].difference_update(some)
                 for state in some:
                     block_of[state] = new
-                # whatever the old block told apart is told apart by either half: the smaller one will do
+                # a split by either half does the work of the old block: the smaller half is enough
                 waiting.add(new if block in waiting else min(block, new, key=lambda each: len(members[each])))
     return block_of

@@ -1,8 +1,8 @@
-"""Texts that methods of `str`, such as `lower()` and `strip()`, make equal to given ones. Exact, in both directions.
+"""Texts that methods of `str`, such as `lower()` and `strip()`, make equal to given ones. Exact in both directions.
 
-A method that changes case takes a text character by character: each becomes one to three others, wherever it stands.
-So the texts that become a given one are the paths through a graph: its nodes are the positions in the given text, its
-edges the characters that become the piece between two positions.
+A method that changes case turns each character into one to three others, wherever it stands. So the texts that become
+a given one are the paths through a graph. Its nodes are the positions in the given text. Its edges are the characters
+that become the piece between two positions.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from lmql_lite.constraints.terms import Choice, Constant, Matches, Term
 from lmql_lite.errors import ConstraintError, Span
 
 Case = Literal["lower", "upper", "casefold", "swapcase"]
-"""Methods that change a character in the same way wherever it stands, as `title()` and `capitalize()` do not."""
+"""Methods that change a character in the same way wherever it stands, unlike `title()` and `capitalize()`."""
 SIGMAS = frozenset("σς")
-"""What a large sigma becomes where it is made small depends on the letters around it."""
+"""Small sigmas: the letters around a capital one decide which of them `lower()` returns."""
 LONGEST = 3
-"""Characters that one becomes at most."""
+"""Most characters that one character becomes."""
 BLOCK = 256
 WRITTEN = 20_000
-"""Characters of a pattern: few texts have so many spellings."""
+"""Most characters of a pattern. Few texts have so many spellings."""
 ANYTHING = "(?s:.*)"
 
 
 class Inexact(ConstraintError):
-    """A condition on a text that no pattern says exactly."""
+    """A condition on a text that no pattern expresses exactly."""
 
 
 def spellings(options: tuple[str, ...], span: Span, *, case: Case | None, left: bool, right: bool) -> Term:
-    """The texts that are one of the options once white space is stripped on the given sides, and case is changed.
+    """The texts that equal one of the options after white space is stripped on the given sides and case is changed.
 
-    Raises Inexact where that depends on more than the characters.
+    Raises Inexact if the result depends on more than the single characters.
     """
     if not (case or left or right):
         return Choice(tuple(option.encode() for option in options), span)
@@ -51,8 +51,7 @@ def spellings(options: tuple[str, ...], span: Span, *, case: Case | None, left: 
 
 
 def starting(text: str, span: Span, *, case: Case | None, left: bool, right: bool) -> str | None:
-    """A pattern of the texts that begin with this one once they are stripped and their case is changed; None where
-    none do."""
+    """Pattern of the texts that begin with this one after stripping and change of case; None if there are none."""
     if not text:
         return ANYTHING
     begin = spelled(text, case, span, after=True)
@@ -63,7 +62,7 @@ def starting(text: str, span: Span, *, case: Case | None, left: bool, right: boo
 
 
 def ending(text: str, span: Span, *, case: Case | None, left: bool, right: bool) -> str | None:
-    """The same for texts that end with this one."""
+    """Pattern of the texts that end with this one after stripping and change of case; None if there are none."""
     if not text:
         return ANYTHING
     end = spelled(text, case, span, before=True)
@@ -74,15 +73,16 @@ def ending(text: str, span: Span, *, case: Case | None, left: bool, right: bool)
 
 
 def containing(text: str, span: Span, case: Case) -> str | None:
-    """The same for texts that have this one in them."""
+    """Pattern of the texts that contain this one after change of case; None if there are none."""
     inside = spelled(text, case, span, before=True, after=True)
     return ANYTHING if not text else inside and f"{ANYTHING}{inside}{ANYTHING}"
 
 
 def spelled(text: str, case: Case | None, span: Span, *, before: bool = False, after: bool = False) -> str | None:
-    """A pattern of the texts that become this one; None where none do.
+    """Pattern of the texts that become this one; None if there are none.
 
-    With `before` and `after` a character may become more than belongs to it, at its beginning and its end.
+    With `before`, the first character may become a piece that begins before this text. With `after`, the last one may
+    become a piece that ends after it.
     """
     if case is None:
         return literally(text)
@@ -98,15 +98,18 @@ def spelled(text: str, case: Case | None, span: Span, *, before: bool = False, a
 
 class _Node(NamedTuple):
     pattern: str
-    """Of the texts up to the next position that all paths from here go through."""
+    """Pattern of the texts up to `next`, the next position that all paths from here share."""
     next: int
     depth: int
-    """Number of such positions up to the end."""
+    """Number of shared positions from here to the end."""
 
 
 class _Paths:
-    """All texts that become one text, as a pattern; made from the end. Position -1 is before a character of which the
-    text has only the end, position `size + 1` behind one of which it has only the beginning."""
+    """Pattern of all texts that become one text, built from its end.
+
+    Position -1 precedes a character of which the text has only the end. Position `len(text) + 1` follows one of which
+    it has only the beginning.
+    """
 
     def __init__(self, text: str, case: Case, *, before: bool, after: bool) -> None:
         self._text, self._inverse, self._case = text, _made(case), case
@@ -120,7 +123,7 @@ class _Paths:
         return self._between(-1, self._end) if -1 in self._nodes else None
 
     def _add(self, place: int, edges: dict[int, str]) -> None:
-        """One position, the later ones being known; left out where no path leads to the end."""
+        """Adds a position after all later ones. It is left out if no path from it leads to the end."""
         edges = {target: characters for target, characters in edges.items() if target in self._nodes}
         if not edges:
             return
@@ -132,7 +135,7 @@ class _Paths:
             for target, characters in edges.items()
         ]
         pattern = paths[0] if len(paths) == 1 else f"(?:{'|'.join(paths)})"
-        # one that is too long is refused
+        # `spelled` refuses a pattern that is too long
         self._nodes[place] = _Node(pattern[: WRITTEN + 1], join, self._nodes[join].depth + 1)
 
     def _common(self, one: int, other: int) -> int:
@@ -166,7 +169,7 @@ class _Paths:
         return edges
 
     def _first(self, after: bool) -> dict[int, str]:
-        """From before the text: its beginning may be the end of what one character becomes."""
+        """Edges from position -1: the text may begin with the end of what one character becomes."""
         edges = {0: ""}
         for made, characters in self._inverse.items():
             for piece in (made[cut:] for cut in range(1, len(made))):
@@ -178,7 +181,7 @@ class _Paths:
 
 
 def _becomes(case: Case, character: str) -> str | None:
-    """None where that depends on the letters around it."""
+    """Result of the method for one character; None if it depends on the letters around it."""
     if character == "Σ" and case in ("lower", "swapcase"):
         return None
     made: str = getattr(character, case)()
@@ -187,7 +190,7 @@ def _becomes(case: Case, character: str) -> str | None:
 
 @cache
 def _made(case: Case) -> dict[str, str]:
-    """For each text those characters that become it, and are it not."""
+    """Maps each text to the other characters that become it."""
     found: dict[str, str] = {}
     for character in _changing():
         made = _becomes(case, character)
@@ -198,7 +201,7 @@ def _made(case: Case) -> dict[str, str]:
 
 @cache
 def _changing() -> str:
-    """The characters that some method changes: most have no case at all."""
+    """All blocks of characters in which some method changes one: most characters have no case at all."""
     text = every_character()
     blocks = (text[start : start + BLOCK] for start in range(0, len(text), BLOCK))
     return "".join(block for block in blocks if not block == block.lower() == block.upper() == block.casefold())

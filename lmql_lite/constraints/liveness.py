@@ -1,8 +1,8 @@
-"""True if the places that a walk has reached can still end well: for one count, and for all that are judged alike.
+"""Liveness of the places that a walk has reached: true if a valid end is reachable from them.
 
-Every question is a state and what was added to the counts on the way to it. A way to an end that was found for one
-count answers all counts from which it leads to where every comparison comes out the same; only what no way settles is
-searched for. So the answers are exact, and most of them are a comparison of small arrays.
+Every question is a state and the increment on the way to it. A path to an end that was found for one count answers all
+counts from which it ends in the same region of comparisons. Only questions that no path settles are searched. So the
+answers are exact, and most of them are comparisons of small arrays.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Flags = NDArray[np.bool_]
 Values = tuple[int, ...]
 ADVANCES_KEPT = 1 << 14
 FEW_UNSURE = 64
-"""Questions that are searched one by one before ways to an end are looked for anew."""
+"""Most open questions that are searched one by one. If there are more, new paths to an end are searched first."""
 LONGEST_ADVANCE = 32
-"""Bytes of a token that is remembered."""
+"""Most bytes of a token whose effect is remembered."""
 
 
 class Box(NamedTuple):
-    """Counts, each one on its own between two values, that are judged alike."""
+    """A box of counts that are judged alike: each count lies between its `low` and `high`, both included."""
 
     low: IntArray
     high: IntArray
@@ -48,7 +48,7 @@ class Box(NamedTuple):
 
 
 class Borders:
-    """Places where a stop is reached or a value may be complete: that depends on the comparisons and flags alone."""
+    """Places at which a stop may fire or a value may be complete: only the comparisons and flags decide about it."""
 
     def __init__(self, automaton: Automaton, pairs: Pairs, test: Callable[[int, int], bool]) -> None:
         self.pairs = pairs
@@ -65,7 +65,7 @@ class Borders:
         return self._configurations
 
     def ask(self, values: Values, flags: int) -> tuple[Flags, Box | None]:
-        """The answer for each place, and the counts for which it is the same; None where only these."""
+        """Answer for each place, and the counts for which it is the same; None if these are only `values`."""
         if self._last is not None and self._last[0] == flags and self._last[2].covers(values):
             return self._last[1:]
         automaton, counts = self._automaton, self._automaton.counts
@@ -76,7 +76,7 @@ class Borders:
         numbers, low, high = automaton.regions.find_all(at)
         now = counts.pack(values, flags)
         if automaton.cuts_back and low.any():
-            # a value that is cut may lie in an earlier region than the text
+            # a value that a stop cuts may lie in an earlier region than the text
             answers = [self._test(state, counts.add(now, added)) for state, added in self.configurations]
             return np.array(answers, dtype=np.bool_), None
         answers = []
@@ -94,16 +94,16 @@ class Borders:
 class Answers(NamedTuple):
     lives: Flags
     far: int
-    """More bytes than any of what lives needs to its end: from so many tokens on a limit makes no difference."""
+    """More bytes than any live place needs to its end: a limit of so many tokens or more makes no difference."""
     box: Box
 
 
 class Witnesses(NamedTuple):
-    """For each group of questions about one state: a way to an end, and where it may lead to.
+    """A path to an end for each state, and the conditions under which it leads to one.
 
-    What is added on the way, the region in which it has to end, and the most of each count with which anything can
-    end, all in shape (questions, counts). In lanes, shape (lanes, questions): the flags that it raises, and those that
-    have to be raised at its end, and must not be.
+    `spent` is added on the path, `low` and `high` are the region in which it must end, and `most` are the counts above
+    which nothing can end: all have shape (questions, counts). `raised` are the flags that the path raises, `wanted` and
+    `unwanted` those that must and must not be raised at its end: all have shape (lanes, questions).
     """
 
     known: Flags
@@ -118,7 +118,7 @@ class Witnesses(NamedTuple):
 
 
 class Questions:
-    """About `pairs`. Those of another state may stand before them."""
+    """Questions about the liveness of `pairs`. The questions of another walk, `before`, may precede them."""
 
     def __init__(self, automaton: Automaton, pairs: Pairs, before: Questions | None = None) -> None:
         self._automaton = automaton
@@ -126,7 +126,7 @@ class Questions:
         self._before = before
         self._going = pairs.states != NOWHERE
         self._columns = list(np.ascontiguousarray(pairs.added.T, dtype=np.int32))
-        """Amounts added to each count. None is larger than a token is long."""
+        """Amounts added to each count, an array of shape (pairs,) for each. None exceeds the length of a token."""
         self._most_added = [int(added.max(where=self._going, initial=0)) for added in self._columns]
         self._num_going: int = int(np.count_nonzero(self._going)) + (before._num_going if before else 0)
         self._live_on = automaton.counts.num_flags > 0 and automaton.phrases_help
@@ -138,7 +138,7 @@ class Questions:
         return self.pairs.states.size + (self._before.size if self._before else 0)
 
     def ask(self, values: Values, flags: int) -> Answers:
-        """For these counts and flags. Where all live, and a phrase can only help, they do so behind more of them."""
+        """Answers for these counts and flags. If all live and phrases can only help, they also hold with more flags."""
         last = self._last
         if last is not None and last[1].box.covers(values):
             before, answers = last
@@ -153,7 +153,7 @@ class Questions:
         return answers
 
     def _are_all_live(self, lives: Flags) -> bool:
-        """All that go on at all."""
+        """True if every place that is not NOWHERE lives."""
         return int(np.count_nonzero(lives)) == self._num_going
 
     def _ask(self, values: Values, flags: int) -> Answers:
@@ -179,7 +179,7 @@ class Questions:
             dead = (excess > 0) & ~sure
             if is_new or np.count_nonzero(~(sure | dead)) <= FEW_UNSURE:
                 break
-            is_new = True  # less may be missing than where these ways were found
+            is_new = True  # less may be missing than where these paths were found
         far = witnesses.length
         if sure.any():
             low, high = (witnesses.low - end).T, (witnesses.high - end).T
@@ -197,7 +197,7 @@ class Questions:
         return Answers(sure, 1 + far, box)
 
     def _sure(self, witnesses: Witnesses, end: IntArray, flags: int) -> Flags:
-        """Those whose way is known; `end` are the counts to which it leads."""
+        """True for each question that its path answers. `end` are the counts to which it leads."""
         sure: Flags = witnesses.known.copy()
         for inside in ((end >= witnesses.low) & (end <= witnesses.high)).T:
             sure &= inside
@@ -207,7 +207,7 @@ class Questions:
         return sure
 
     def distances(self, values: Values, flags: int, which: IntArray | None = None) -> IntArray:
-        """The bytes to an end, for all pairs or some of them."""
+        """Number of bytes to an end, for all pairs or those in `which`."""
         automaton, counts = self._automaton, self._automaton.counts
         if automaton.is_exact:
             return self._distances(np.array(values, dtype=np.intp), flags, which)
@@ -221,7 +221,7 @@ class Questions:
     def in_time(
         self, values: Values, flags: int, tokens: int, lives: Flags, in_tokens: search.DistanceSearch | None
     ) -> Flags:
-        """Those of the live ones that can end well within so many more tokens."""
+        """True for each live place from which a valid end is at most `tokens` away."""
         automaton, counts = self._automaton, self._automaton.counts
         if self._before is not None:
             first, lives = lives[: self._before.size], lives[self._before.size :]
@@ -240,7 +240,7 @@ class Questions:
         return found
 
     def _distances(self, here: IntArray, flags: int, which: IntArray | None = None) -> IntArray:
-        """Distances where only phrases or counts are missing."""
+        """Distances in a term of nothing but phrases or nothing but counts."""
         pairs = self.pairs if which is None else self.pairs.some(which)
         return self._automaton.distances(pairs.states, pairs.added + here, self._raised(pairs, flags))
 
@@ -249,7 +249,7 @@ class Questions:
         return pairs.flags | lanes[:, None]
 
     def _ask_for_margins(self, values: Values, flags: int, margins: list[Margin]) -> Answers:
-        """All at once. Without a search where what is missing is known exactly."""
+        """Answers to all questions at once, without a search if distances are exact."""
         here = np.array(values, dtype=np.intp)
         far = 1 + max((margin.num_bytes for margin in margins), default=0)
         for left, unwanted, *_ in margins:
@@ -285,7 +285,7 @@ class Questions:
         return Answers(lives, far, Box(here, high))
 
     def _find_witnesses(self, values: Values, flags: int) -> Witnesses:
-        """One for each state, from the least that was added on the way to it."""
+        """A path for each state, found from the least increment with which the state is reached."""
         automaton, counts = self._automaton, self._automaton.counts
         states = self.pairs.states
         shape, lanes = self.pairs.added.shape, (len(counts.flag_lanes(0)), states.size)
@@ -306,7 +306,7 @@ class Questions:
                 continue
             end = counts.add(here, way.spent)
             region = automaton.regions.find(counts.unpack(end))
-            # where a stop cuts back, the value may lie in an earlier region than the text
+            # a value that a stop cuts may lie in an earlier region than the text
             if not (automaton.cuts_back and any(region.low)):
                 witnesses.known[group] = True
                 witnesses.spent[group] = counts.unpack(way.spent)
@@ -321,20 +321,22 @@ class Questions:
 
 
 Advance = tuple[int, int, Ending | None, int]
-"""State and count, how the hole ends there if it does, and how many of the bytes are in the value: below 0 where that
-ends before them."""
+"""State, count, how the hole ends there (None if it does not), and how many of the bytes are in the value: below 0 if
+the value ends before them."""
 
 
 class Advances:
-    """Effect of the bytes of a token on a configuration, for all automata of an engine: the same few tokens come again
-    and again. Threads may share it: what one of them works out anew is the same."""
+    """Memo of the effect of tokens on configurations, for all automata of an engine.
+
+    Threads may share it, since they compute the same results.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[Automaton, int, int, bytes, int], Advance | None] = {}
         self._valid: dict[tuple[Automaton, int, int, bytes], int] = {}
 
     def after(self, automaton: Automaton, state: int, count: int, data: bytes, tokens: int) -> Advance | None:
-        """Configuration after `data`, which is so many tokens; None if it is not allowed."""
+        """Configuration after `data`, which counts as `tokens` tokens; None if `data` is not allowed."""
         key = automaton, state, count, data, tokens
         try:
             return self._known[key]
@@ -347,7 +349,7 @@ class Advances:
             return found
 
     def longest_valid(self, automaton: Automaton, state: int, count: int, data: bytes) -> int:
-        """Number of leading bytes that can stand."""
+        """Number of leading bytes of `data` that are valid here."""
         key = automaton, state, count, data
         valid = self._valid.get(key)
         if valid is None:

@@ -1,4 +1,4 @@
-"""Masks over a vocabulary for the configurations of one automaton, worked out once for all that are judged alike."""
+"""Masks over a vocabulary for the configurations of one automaton, built once for all that are judged alike."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Key, Value]):
-    """A dictionary bounded in bytes, in which the least recently used entry goes first; one alone may exceed the bound.
-
-    Threads may share it."""
+    """An LRU cache bounded in bytes. A single entry may exceed the bound. Threads may share it."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -52,7 +50,7 @@ class Recent(Generic[Key, Value]):
             return entry[0]
 
     def put(self, key: Key, value: Value, num_bytes: int) -> Value:
-        """Gives back what is remembered: the value that another thread put first, or this one."""
+        """Stores a value unless the key has one, and returns the stored value: another thread may have put it first."""
         with self._lock:
             entry = self._entries.setdefault(key, (value, num_bytes))
             if entry[0] is value:
@@ -66,10 +64,10 @@ class Recent(Generic[Key, Value]):
 
 
 class Verdict(NamedTuple):
-    """Identity of a mask among those of its state: the live places of the walk, and whether it may end.
+    """Key of a mask: all answers that it depends on, such as the live places of the walk and whether the hole may end.
 
-    `late` are places that are alive, though too few tokens are left for them: a token that leads there does not leave
-    a complete value behind (S18).
+    `late` are places that are alive, but too far from an end for the tokens left: a token that leads there does not
+    leave a complete value behind (S18).
     """
 
     masks: Masks
@@ -84,8 +82,10 @@ class Verdict(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """`far` is the number of tokens from which on a limit on them makes no difference. Counts that lie, each on its
-    own, between `low` and `high` are judged alike where the flags are the same."""
+    """A verdict and the configurations that it holds for: counts between `low` and `high` with the same flags.
+
+    From `far` tokens on, a limit on tokens makes no difference.
+    """
 
     verdict: Verdict
     far: int
@@ -101,7 +101,7 @@ class Judged(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """Tokens that pass a place, and which of those in `borders` that is."""
+    """Tokens that pass a place on their way, and the index of that place in `borders`."""
 
     tokens: IntArray
     pair: IntArray
@@ -109,10 +109,10 @@ class Passing(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Places that all tokens lead to from one state, and the questions that decide which of them are allowed.
+    """Places that all tokens lead to from one state, and the questions that decide which tokens are allowed.
 
-    The first questions are about the walk's `num_places`. For a closed hole those follow about going on with single
-    bytes from where a token has completed a value, then those about going on from here: with `edges` bytes.
+    The first `num_places` questions are about the walk. For a closed hole, two groups follow: whether a value that a
+    token completes could also go on with the first byte of the following text, and whether text can go on by `edges`.
     """
 
     walk: Walk
@@ -123,7 +123,7 @@ class Reached(NamedTuple):
     questions: Questions
     edges: tuple[Edge, ...]
     similar: Reached | None
-    """Of the state that the walk's is like."""
+    """Result for the state to which the walk's state is similar."""
 
     @property
     def size_bytes(self) -> int:
@@ -133,11 +133,11 @@ class Reached(NamedTuple):
 
 
 class Memory:
-    """Bound on the remembered masks of one vocabulary."""
+    """Caches of the masks of one vocabulary, bounded in bytes."""
 
     def __init__(self) -> None:
         self.near: dict[tuple[Masks, int, bytes], tuple[Judged, Mask, int]] = {}
-        """Mask of a state that was asked for last, and its count: it is likely to be asked for again."""
+        """Last verdict and mask of each state, and its count: the same mask is likely to be asked for again."""
         self.reached: Recent[tuple[Masks, int, bytes], Reached] = Recent(WALKS_BYTES)
         self.judged: Recent[tuple[Masks, int, int, bytes, int], Judged] = Recent(MASKS_BYTES // 4)
         self.masks: Recent[Verdict, Mask] = Recent(MASKS_BYTES)
@@ -146,10 +146,10 @@ class Memory:
 
 
 class Masks:
-    """The masks of one automaton over one vocabulary, remembered per configuration.
+    """The masks of one automaton over one vocabulary, cached per configuration.
 
-    A walk over the vocabulary is made once per state; a mask then only asks the few distinct (end state, added counts)
-    pairs whether they can still end well. Masks that agree in all answers are one array.
+    The vocabulary is walked once per state. A mask then only needs the liveness of the few distinct pairs of end state
+    and added counts. Masks that agree in all answers share one array.
     """
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary, following: bytes, memory: Memory) -> None:
@@ -163,12 +163,12 @@ class Masks:
             automaton.go(self.in_tokens)
 
     def renewed(self) -> Masks:
-        """The same over an automaton that has no states yet."""
+        """The same masks over a new automaton, which has no states yet."""
         return Masks(Automaton(self.automaton.term), self.vocabulary, self._following, self._memory)
 
     @cached_property
     def in_tokens(self) -> DistanceSearch | None:
-        """Smallest number of tokens to an end; None where bytes have to stand in."""
+        """Search for the least number of tokens to an end; None if bytes have to stand in for tokens."""
         return in_tokens(self.automaton, self.vocabulary)
 
     def mask(self, state: int, count: int, held: bytes, tokens_left: int) -> Mask:
@@ -198,7 +198,7 @@ class Masks:
         return self._build(verdict) if mask is None else mask
 
     def _of_listed(self, state: int, options: OptionMachine, node: int) -> Mask:
-        """The mask of the tokens that begin one of the listed texts, or go on behind one with what follows the hole."""
+        """Mask of the tokens that continue a listed option, or go on after one with the text that follows the hole."""
         mask = self._memory.listed.get((self, state))
         if mask is not None:
             return mask
@@ -279,7 +279,7 @@ class Masks:
         return Judged(verdict, far, tuple(low.tolist()), tuple(high.tolist()), flags)
 
     def _continues(self, state: int, edges: tuple[Edge, ...], live: Mask) -> bytes:
-        """For every byte whether the text can go on with it, in a token of its own."""
+        """Flag for each byte, 1 if the text can go on with it in a token of its own."""
         alive = {(edge.state, edge.added) for edge, lives in zip(edges, live.tolist(), strict=True) if lives}
         return bytes([step in alive for step in self.automaton.steps(state)])
 
@@ -298,7 +298,7 @@ class Masks:
             mask &= ~self._spread(reached, verdict.late)
         _set(mask, reached.stops, verdict.stops)
         if held:
-            # settled text belongs to no hole: a part of it costs the hole nothing
+            # `held` is settled and belongs to no hole, so a token that is a prefix of it costs the hole nothing
             mask[vocabulary.tokens_of(vocabulary.beginnings(held))] = True
         if verdict.ends:
             mask[vocabulary.eos] = True
@@ -306,7 +306,7 @@ class Masks:
         return self._memory.masks.put(verdict, mask, mask.nbytes + 500)
 
     def _spread(self, reached: Reached, flags: bytes) -> Mask:
-        """A flag for every token from one for every place."""
+        """Flags of tokens, shape (vocabulary,), from the flags of the places that they lead to."""
         tokens, place, similar = reached.walk.tokens, reached.walk.place, reached.similar
         own = np.frombuffer(flags, dtype=np.bool_)
         if tokens is None:
@@ -322,7 +322,7 @@ class Masks:
         return mask
 
     def _following_tokens(self, first_bytes: Mask) -> IntArray:
-        """The tokens that can begin what follows, or be all of it and more, and begin with one of these bytes."""
+        """Tokens that agree with the following text as far as both go, and whose first byte is set in `first_bytes`."""
         first, end = self.vocabulary.agreeing_with(self._following)
         tokens, _ = self.vocabulary.tokens_within(first, end)
         return tokens[first_bytes[self.vocabulary.first_bytes[tokens]]]

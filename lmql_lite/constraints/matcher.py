@@ -1,4 +1,4 @@
-"""Matcher of one hole: the seam between constraints and decoders (S35)."""
+"""Matcher of one hole: the interface between constraints and decoders (S35)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ending = Literal["stop", "end-of-text", "bound", "forced"]
-"""How a hole ended: at a stop phrase, by the model's own decision, at a length, or since nothing else was possible."""
+"""Reason for a hole's end: a stop phrase, the model's own decision, a length limit, or no other possibility."""
 
 
 class Matcher(Protocol):
-    """The place of one hole in its constraint: an immutable value, so that a fork is an assignment.
+    """Position of one hole in its constraint: an immutable value, so that a fork is an assignment.
 
-    It is fed with bytes and knows the vocabulary only for `allowed`: a server has none.
+    It reads bytes. Only `allowed` needs the vocabulary, because a server has none.
     """
 
     @property
@@ -29,45 +29,45 @@ class Matcher(Protocol):
 
     @property
     def value(self) -> bytes:
-        """The value so far; once ended, cut where it ended. `text[len(value):]` is the surplus (S14)."""
+        """The value so far; after the end of the hole, the final value. `text[len(value):]` is the surplus (S14)."""
         ...
 
     @property
     def certain(self) -> int:
-        """Number of leading bytes of `text` that stay in the value however the hole ends: what may be shown (S33)."""
+        """Number of leading bytes of `text` that stay in the value however the hole ends. They may be shown (S33)."""
         ...
 
     @property
     def may_end(self) -> bool:
-        """True if the value holds as it stands, so that the hole may be closed here."""
+        """True if the value meets the condition as it stands, so that the hole may be closed here."""
         ...
 
     def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
-        """The tokens that may be chosen now, shape (vocabulary,), not to be written to.
+        """Mask of the tokens that may be chosen now, shape (vocabulary,), read-only.
 
-        `held` is text that is settled already but not yet on the path (S10): a token must agree with it as far as
-        both go, and what it holds beyond is judged here. End-of-text ids are set where the hole may end. A token is
-        allowed only if the hole can still end validly within `tokens_left` tokens, this one counted (S19).
-        All false means that the constraint cannot be met.
+        `held` is text that is settled already but not yet on the path (S10). A token must agree with it as far as both
+        go; only the bytes after it are judged here. End-of-text ids are set where the hole may end. A token is allowed
+        only if the hole can still end validly within `tokens_left` tokens, this one included (S19). If all are False,
+        the constraint cannot be met.
         """
         ...
 
     def advance(self, data: bytes, tokens: int = 1) -> Matcher:
-        """After the bytes of an allowed token, `held` left out. May end the hole inside `data`.
+        """Matcher after the bytes of an allowed token, `held` left out. The hole may end inside `data`.
 
-        `tokens` is how many tokens of this hole the bytes are. One that was healed over the end of the text before it
-        counts (S15), one that an earlier hole chose does not.
+        `tokens` is the number of this hole's tokens in the bytes. A token that was healed over the end of the text
+        before the hole counts (S15); one that an earlier hole chose does not.
         """
         ...
 
     def end(self, ending: Ending) -> Matcher:
-        """Closed here, by end-of-text or a bound. Only where the value holds as it stands."""
+        """Matcher closed here for this reason. Only valid where `may_end`."""
         ...
 
     def forced(self) -> bytes:
-        """The bytes that must come next whatever the model thinks, b"" where it has a choice."""
+        """Bytes that must come next whatever the model prefers; b"" if it has a choice."""
         ...
 
     def longest_valid(self, data: bytes) -> int:
-        """Number of leading bytes of `data` that can stand. For text of a server, which has not been masked."""
+        """Number of leading bytes of `data` that fit. For text from a server, which has not been masked."""
         ...

@@ -1,4 +1,4 @@
-"""Missing parts of a term's goals: at one place, at many places at once, or at the place where most is missing."""
+"""Computes how much a text lacks to reach the goals of a term: at one place, at many at once, or in the worst case."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from lmql_lite.constraints.units import Occurrences, Parts, Unit, WordMachine
 IntArray = NDArray[np.intp]
 
 AT_ONCE = 2**18
-"""Places times goals that are judged in one step."""
+"""Most places times goals that are judged in one step."""
 
 
 class Margin(NamedTuple):
-    """Amount that may still be added to each count, and flags that must not be raised, so that a goal stays in reach
-    of every state within a bound of bytes. Exact where nothing is missing: then no more may be added."""
+    """Sufficient condition for a goal to stay reachable from every state, within `num_bytes`.
+
+    At most `left` may be added to each count, and no flag in `unwanted` may be raised. Where nothing is missing, the
+    condition is exact: no more may be added.
+    """
 
     left: tuple[int, ...]
     unwanted: int
@@ -33,8 +36,11 @@ class Margin(NamedTuple):
 
 
 class Missing:
-    """`parts` are the machines that count, with the places of their states; `wanted` are the phrases of the first
-    flags, `finder` finds all that have one, and `finds` is the place of its state."""
+    """Computes what the goals of a term lack.
+
+    `parts` are the machines that count, each with the index of its state. `wanted` are the phrases of the first flags.
+    `finder` finds all phrases that have a flag, and `finds` is the index of its state.
+    """
 
     def __init__(
         self,
@@ -56,25 +62,25 @@ class Missing:
         self._fewest = self._shortest if self.is_ascii else Superstrings(wanted, texts, characters=True)
         self._avoiding: dict[tuple[int, int], Avoiding | None] = {}
         self.is_one_word = not any(any(map(str.isspace, phrase.decode("utf-8", "ignore"))) for phrase in wanted)
-        """True where all wanted phrases fit into one word."""
+        """True if all wanted phrases fit into one word."""
         words = parts.get("words")
         self._words = (words[0], words[1]) if words and isinstance(words[1], WordMachine) else None
         phrases = [unit.phrase for unit in parts if isinstance(unit, Occurrences)]
         self._shared = {phrase: _shared(phrase, phrases) for phrase in phrases if phrase.isascii()}
-        """Of the phrases that are counted: which others may say how many of their bytes before them, and how often."""
+        """Result of `_shared` for each counted phrase that is ASCII."""
         self.are_apart = not any(self._shared.values())
-        """True if phrases that are counted share no byte of a text: then they take the room of all together."""
+        """True if no two counted phrases can share a byte of a text, so that sizes add up. Decided for ASCII only."""
         self.fit_in_a_row = len(self._shared) == len(phrases) and not any(
             max(shared.values())[0] + max(overlap(phrase, other) for other in phrases) >= len(phrase)
             for phrase, shared in self._shared.items()
             if shared
         )
-        """True if no occurrence arises where they are said one behind the other, each of them whole."""
+        """True if counted phrases are ASCII and writing whole ones one after another creates no other occurrence."""
         self._solid = {phrase for phrase in phrases if not any(map(str.isspace, phrase.decode()))}
-        """Those that say nothing between two words."""
+        """Counted phrases without white space."""
 
     def at_least(self, goals: tuple[Goal, ...], atoms: Atoms, count: int, reach: Reach, unfinished: int) -> int:
-        """A number of tokens, each of which reaches so far, below which none of these goals is gone to its end."""
+        """Lower bound on the tokens to one of these goals, NEVER if none is reachable. A token has at most `reach`."""
         values, flags = self.counts.unpack(count), self.counts.flags(count)
         if len(goals) == 1:
             return self._length_of(goals[0], atoms, values, flags, reach, unfinished)
@@ -127,12 +133,12 @@ class Missing:
         return num_tokens
 
     def _missing_parts(self, more: dict[Unit, int], atoms: Atoms, unfinished: int) -> Need:
-        """At least this with so many more of each, and exactly this of phrases that share no byte."""
+        """Lower bound on the size of `more` parts of each unit. Exact for phrases that share no byte."""
         num_bytes, num_characters, of_phrases, begun, between = 0, 0, 0, -unfinished, 0
         for unit, how_many in more.items():
             slot, machine = self._parts[unit]
             least, most = machine.missing(atoms[slot], how_many), machine.most_missing(how_many)
-            # of a character by which a part may begin or end the machine knows the rest
+            # inside a character that may begin or end a part, the machine has counted the rest of the character
             rest = 0 if machine.is_inside(atoms[slot]) else unfinished
             num_bytes, num_characters = max(num_bytes, least[0] + rest), max(num_characters, least[1])
             if isinstance(unit, Occurrences):
@@ -149,7 +155,7 @@ class Missing:
         return Need(max(num_bytes, together), max(num_characters, together - unfinished))
 
     def _most_of_parts(self, more: dict[Unit, int]) -> Need:
-        """Enough for so many more of each, wherever a text stands."""
+        """Upper bound on the size of `more` parts of each unit, from any state."""
         num_bytes, num_characters, in_a_row = 0, 0, 0
         for unit, how_many in more.items():
             most = self._parts[unit][1].most_missing(how_many)
@@ -161,23 +167,25 @@ class Missing:
 
     @cached_property
     def _rooms(self) -> dict[Unit, tuple[int, IntArray, int]]:
-        """Of each unit that a machine counts: the place of its state, for every state the characters until one more and
-        two more are counted, and those of each one after that."""
+        """For each unit with a machine: the index of its state, a table, and the characters of each further part.
+
+        The table has the characters to one more and to two more parts, shape (2, states).
+        """
         rooms = {}
         for unit, (slot, machine) in self._parts.items():
             states = range(machine.num_states)
             nearest = [[machine.missing(state, more).num_characters for state in states] for more in (1, 2)]
             again = machine.most_missing(3).num_characters - machine.most_missing(2).num_characters
-            if isinstance(unit, Occurrences) and not self.are_apart:  # what was begun is given up
+            if isinstance(unit, Occurrences) and not self.are_apart:  # a begun phrase is given up
                 nearest = [[again] * len(states), [2 * again] * len(states)]
             rooms[unit] = slot, np.array(nearest, dtype=np.intp), again
         return rooms
 
     def distances(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray, flags: IntArray) -> IntArray:
-        """The characters that are missing, NEVER where no end can be reached: for many places, where there are only
-        phrases or only counts.
+        """Characters that are missing at many places, NEVER where no goal can be reached.
 
-        A row of `atoms` and `values` for each, and a column of `flags`, whose rows are `Counts.flag_lanes`.
+        Only for terms of nothing but phrases or nothing but counts. `atoms` has shape (places, machines), `values` has
+        (places, counts), and `flags` has (lanes, places).
         """
         least: IntArray = np.full(len(atoms), NEVER, dtype=np.intp)
         at_once = max(AT_ONCE // max(len(atoms), 1), 1)
@@ -200,8 +208,7 @@ class Missing:
         return least
 
     def _room_of_phrases(self, goals: tuple[Goal, ...], atoms: IntArray, flags: IntArray) -> IntArray:
-        """The characters of all phrases that are missing, NEVER where one was said that is not wanted: a row for each
-        goal, a column for each place."""
+        """Characters of all missing phrases, NEVER where an unwanted one has occurred. Shape (goals, places)."""
         if self._finder is None:
             return np.zeros((len(goals), len(atoms)), dtype=np.intp)
         texts = atoms[:, self._finds]
@@ -217,7 +224,7 @@ class Missing:
         return demanded
 
     def _room_of_parts(self, goals: tuple[Goal, ...], atoms: IntArray, values: IntArray) -> IntArray:
-        """The characters of all parts that are missing: a row for each goal, a column for each place."""
+        """Characters of all missing parts. Shape (goals, places)."""
         room, apart, begun = np.zeros((3, len(goals), len(atoms)), dtype=np.intp)
         for unit, (slot, (first, second), again) in self._rooms.items():
             at = self._units[unit]
@@ -232,13 +239,13 @@ class Missing:
                 np.maximum(begun, saved, out=begun)
             else:
                 np.maximum(room, more * again - saved, out=room)
-        if not self.are_apart:  # filler ends it
+        if not self.are_apart:  # a filler character ends a begun phrase
             apart += apart > 0
         np.maximum(room, apart - begun, out=room)
         return room
 
     def margins(self, goals: tuple[Goal, ...], values: tuple[int, ...], flags: int) -> list[Margin]:
-        """As if at every place the most was missing that can be missing anywhere."""
+        """Margins of the goals, as if every place lacked the most that any place can lack."""
         found = []
         for goal in goals:
             if goal.unwanted & flags:
@@ -264,11 +271,11 @@ class Missing:
         return found
 
     def _lanes(self, flags: Iterable[int]) -> list[IntArray]:
-        """Of each lane a column, a row for each of these flags."""
+        """Splits flags into lanes: an array of shape (flags, 1) for each lane."""
         return list(np.array([self.counts.flag_lanes(each) for each in flags], dtype=np.intp).T[..., None])
 
     def avoid(self, goal: Goal) -> Avoiding | None:
-        """Phrases that are missing while others must not be said on the way to the goal; None if there are many."""
+        """Table for a goal with unwanted phrases. None if it has none, wants too many, or some are not plain."""
         if not goal.unwanted:
             return None
         key = goal.wanted, goal.unwanted
@@ -280,8 +287,10 @@ class Missing:
 
 
 def _shared(phrase: bytes, others: Iterable[bytes]) -> dict[Unit, tuple[int, int]]:
-    """The most bytes of an occurrence that one of another phrase says as well, which begins before it, and of how many
-    occurrences at most."""
+    """Maps each other phrase whose earlier occurrence can share bytes with occurrences of `phrase` to two numbers.
+
+    They are the most bytes shared with one of those occurrences, and the most occurrences with which it shares bytes.
+    """
     found: dict[Unit, tuple[int, int]] = {}
     for other in others:
         size = len(phrase) if phrase in other else overlap(other, phrase)

@@ -1,6 +1,6 @@
-"""A regular expression as a program of single characters (Thompson 1968), read with Python's own parser.
+"""A regular expression as a program of single characters (Thompson 1968), read by Python's own parser.
 
-The language is exactly that of `re.fullmatch`. What no finite automaton does, or not exactly, is refused in a sentence.
+Its language is exactly that of `re.fullmatch`. Forms that no finite automaton can follow exactly are refused.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lmql_lite.constraints.atoms import NEVER, Need
 from lmql_lite.constraints.charset import Charset, Ranges, charset, joined, matched, others
 
 SIZE_BUDGET = 20_000
-"""Instructions of a program: a counted repetition is written out."""
+"""Most instructions of a program, in which counted repetitions are written out."""
 NEWLINE = 10
 MATCH = 0
-"""The instruction at which the text is complete."""
+"""Instruction at which the text is complete."""
 CATEGORIES = {
     sre.CATEGORY_DIGIT: r"\d",
     sre.CATEGORY_NOT_DIGIT: r"\D",
@@ -42,11 +42,11 @@ NO_PATTERN = r"a character that means something else is written with \ before it
 HINT = "join two conditions by `and` or `not`, or write the alternatives out with `|`"
 
 Node = tuple[Any, Any]
-"""Python's parser gives pairs of a code and what belongs to it, which differs from code to code."""
+"""Pair from Python's parser: an opcode and its argument, whose type depends on the opcode."""
 
 
 class UnsupportedPattern(ValueError):
-    """A pattern that cannot be followed: the sentence without a place, which the caller knows."""
+    """A pattern that cannot be followed. The caller adds its place in the source."""
 
     def __init__(self, sentence: str, hint: str | None = None) -> None:
         super().__init__(sentence)
@@ -55,14 +55,14 @@ class UnsupportedPattern(ValueError):
 
 
 class PatternStep(NamedTuple):
-    """One character of the set, then on at instruction `then`."""
+    """Reads one character of the set, then continues at instruction `then`."""
 
     characters: Charset
     then: int
 
 
 class PatternProgram:
-    """Immutable once made. An instruction is a step, or the places where to go on at once."""
+    """Program of a pattern, immutable once made. An instruction is a step, or a fork to any number of instructions."""
 
     def __init__(self, pattern: str, flags: int) -> None:
         self._code: list[PatternStep | tuple[int, ...]] = [()]
@@ -72,7 +72,7 @@ class PatternProgram:
         except RecursionError:
             raise UnsupportedPattern("this regular expression is nested too deep") from None
         self.needs = self._distances()
-        """The least that has to be said from each instruction on."""
+        """Least number of bytes and of characters from each instruction to MATCH."""
         self._entered: dict[frozenset[int], frozenset[int]] = {}
         self.start = self.enter(frozenset({start}))
 
@@ -82,7 +82,7 @@ class PatternProgram:
         return step
 
     def enter(self, instructions: frozenset[int]) -> frozenset[int]:
-        """The steps, and MATCH, that stand at these instructions, without those from which no end can be reached."""
+        """Steps, and MATCH, in the epsilon closure of these instructions, without those that reach no end."""
         known = self._entered.get(instructions)
         if known is None:
             seen = set(instructions)
@@ -103,14 +103,14 @@ class PatternProgram:
         return known
 
     def matches(self, text: str) -> bool:
-        """`re.fullmatch`, in a time that no pattern makes long."""
+        """Same result as `re.fullmatch`, in time linear in the text for every pattern."""
         places = self.start
         for character in text:
             steps = [self.step(place) for place in places if place != MATCH]
             places = self.enter(frozenset(step.then for step in steps if character in step.characters))
         return MATCH in places
 
-    # Writing, from the back: every part is told where to go on -----------------------------------------------------
+    # Compilation, from the back: every part gets the instruction to continue at --------------------------------------
 
     def _add(self, instruction: PatternStep | tuple[int, ...]) -> int:
         if len(self._code) >= SIZE_BUDGET:
@@ -122,7 +122,7 @@ class PatternProgram:
         return len(self._code) - 1
 
     def _sequence(self, nodes: Iterable[Node], flags: int, then: int, *, first: bool, last: bool) -> int:
-        """`first` and `last`: whether nothing can have been said before, and nothing will be after."""
+        """Entry of a sequence. `first`: no text can precede it. `last`: no text can follow it."""
         parts = list(nodes)
         begins = next((index for index, part in enumerate(parts) if part[0] is not sre.AT), len(parts))
         ends = next((index for index in range(len(parts), 0, -1) if parts[index - 1][0] is not sre.AT), 0)
@@ -141,7 +141,7 @@ class PatternProgram:
         if code is sre.SUBPATTERN:
             _, added, removed, inner = given
             return self._sequence(inner, _within(flags, added, removed), then, first=first, last=last)
-        if code is sre.MAX_REPEAT or code is sre.MIN_REPEAT:  # the language is the same, the order of trying is not
+        if code is sre.MAX_REPEAT or code is sre.MIN_REPEAT:  # greedy and lazy repetition have the same language
             least, most, body = given
             return self._repeat(least, most, body, flags, then, first=first, last=last)
         if code in REFUSED:
@@ -149,7 +149,7 @@ class PatternProgram:
         return self._add(PatternStep(charset(characters_of(node, flags)), then))
 
     def _anchor(self, where: object, then: int, *, first: bool, last: bool) -> int:
-        """Only where it says nothing: the whole text has to match anyway."""
+        """Entry of an anchor, allowed only where it is redundant: the whole text has to match anyway."""
         if where in (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING) and first:
             return then
         if where in (sre.AT_END, sre.AT_END_STRING) and last:
@@ -178,7 +178,7 @@ class PatternProgram:
         for _ in range(least):
             then, before = self._sequence(nodes, flags, then, first=first and once, last=last and once), then
             if then == before:
-                break  # the part says nothing, however often
+                break  # the part is empty, however often
         return then
 
     def _loop(self, nodes: list[Node], flags: int, then: int) -> int:
@@ -198,7 +198,7 @@ class PatternProgram:
         return list(map(Need, num_bytes, self._nearest([int(isinstance(code, PatternStep)) for code in self._code])))
 
     def _nearest(self, costs: list[int]) -> list[int]:
-        """Dijkstra from MATCH backwards."""
+        """Least total cost from each instruction to MATCH: Dijkstra, backwards from MATCH."""
         before: list[list[int]] = [[] for _ in self._code]
         for place, code in enumerate(self._code):
             for after in (code.then,) if isinstance(code, PatternStep) else code:
@@ -218,12 +218,12 @@ class PatternProgram:
 
 @lru_cache(maxsize=256)
 def program(pattern: str, flags: int) -> PatternProgram:
-    """Raises UnsupportedPattern."""
+    """Program of a pattern, cached. Raises UnsupportedPattern."""
     return PatternProgram(pattern, flags)
 
 
 class Counted(NamedTuple):
-    """A pattern that is nothing but so many characters of one set."""
+    """A pattern that only bounds the number of characters of one set; `most` is None without an upper bound."""
 
     characters: Ranges
     least: int
@@ -232,7 +232,7 @@ class Counted(NamedTuple):
 
 @lru_cache(maxsize=256)
 def counted(pattern: str, flags: int) -> Counted | None:
-    """A whole `[a-z]{2,60}`: a set and a length are watched with far fewer states than steps that are written out."""
+    """A whole `[a-z]{2,60}`, else None. A set and a length need far fewer states than steps that are written out."""
     nodes, flags = _parse(pattern, flags)
     while len(nodes) == 1 and nodes[0][0] is sre.SUBPATTERN:
         _, added, removed, inner = nodes[0][1]
@@ -254,7 +254,7 @@ def _parse(pattern: str, flags: int) -> tuple[list[Node], int]:
 
 
 def _parsed(pattern: str, flags: int) -> Any:
-    """The only place that knows Python's parser, which is not a public one: its tree has been stable since 3.11."""
+    """The only use of Python's parser, which is not public. Its tree has been stable since 3.11."""
     try:
         return _parser.parse(pattern, flags)
     except (re.error, OverflowError) as error:
@@ -269,7 +269,7 @@ ANCHORS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING, sre.AT_END, sre.AT_END_STR
 
 
 class FoundPattern(NamedTuple):
-    """A pattern of whole texts; `anchored` where nothing but the pattern that is looked for is in them."""
+    """A pattern of whole texts; `anchored` if they have nothing but the match and perhaps a final line feed."""
 
     pattern: str
     flags: int
@@ -277,7 +277,7 @@ class FoundPattern(NamedTuple):
 
 
 def found(pattern: str, flags: int, *, from_start: bool) -> FoundPattern:
-    """Pattern of the whole texts in which `re.search` finds the pattern, or `re.match` at their start.
+    """Pattern of the whole texts in which `re.search` finds the pattern, or `re.match` if `from_start`.
 
     Raises UnsupportedPattern.
     """
@@ -303,9 +303,9 @@ def found(pattern: str, flags: int, *, from_start: bool) -> FoundPattern:
 
 
 def phrase(pattern: str, flags: int, longest: int | None) -> tuple[str, int]:
-    """The pattern of a stop, which is looked for everywhere, without global flags in it.
+    """Pattern of a stop, which is searched for everywhere, without inline global flags; and all its flags.
 
-    With `longest` all that it matches has to have at most so many characters. Raises UnsupportedPattern.
+    Its matches have at most `longest` characters. Raises UnsupportedPattern.
     """
     text, flags = _bare(pattern, flags)
     if _is_anchored(_parse(text, flags)[0]):
@@ -330,19 +330,19 @@ def phrase(pattern: str, flags: int, longest: int | None) -> tuple[str, int]:
 
 
 def _bare(pattern: str, flags: int) -> tuple[str, int]:
-    """Without `(?i)` and the like at its head, so that it can stand inside another one; and all its flags."""
+    """The pattern without leading flags such as `(?i)`, so that it can be embedded in another; and all its flags."""
     _, flags = _parse(pattern, flags)
     head = (VERBOSE_GLOBAL_FLAGS if flags & re.VERBOSE else GLOBAL_FLAGS).match(pattern)
     return pattern[head.end() :] if head else pattern, flags
 
 
 def _end_of_line(flags: int) -> str:
-    """Line end for a comment at the end of a verbose pattern."""
+    """Line feed that ends a comment at the end of a verbose pattern; else nothing."""
     return "\n" if flags & re.VERBOSE else ""
 
 
 def _is_anchored(nodes: Iterable[Node]) -> bool:
-    """True if ^, $ or their like stand anywhere in it."""
+    """True if ^, $ or their equivalents stand anywhere in the pattern."""
     for code, given in nodes:
         match code:
             case sre.AT if given in ANCHORS:
@@ -357,13 +357,13 @@ def _is_anchored(nodes: Iterable[Node]) -> bool:
 
 
 def _within(flags: int, added: int, removed: int) -> int:
-    """The flags inside a group. `a` and `u` replace each other."""
+    """Flags inside a group. `a` and `u` replace each other."""
     kept = flags & ~re.ASCII if added & (re.ASCII | re.UNICODE) else flags
     return (kept | added) & ~removed
 
 
 def characters_of(node: Node, flags: int) -> Ranges:
-    """The set of a node that is one character. Where case or Unicode's categories matter, Python is asked."""
+    """Set of a node that is one character. Python's own re decides where case or Unicode's categories matter."""
     code, given = node
     if code is sre.ANY:
         return others(() if flags & re.DOTALL else ((NEWLINE, NEWLINE),))

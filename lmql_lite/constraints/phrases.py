@@ -1,4 +1,4 @@
-"""Phrases found anywhere in a text (Aho, Corasick 1975), and the machines that are made of that."""
+"""Aho-Corasick automata (1975), which find phrases anywhere in a text, and the machines that are built on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lmql_lite.constraints.terms import Stop, StopPattern
 
 
 def overlap(text: bytes, phrase: bytes) -> int:
-    """Length of the longest proper beginning of a phrase with which a text ends."""
+    """Length of the longest proper prefix of a phrase that is a suffix of a text."""
     for size in range(min(len(text), len(phrase) - 1), 0, -1):
         if text.endswith(phrase[:size]):
             return size
@@ -32,13 +32,13 @@ def overlap(text: bytes, phrase: bytes) -> int:
 
 
 class Phrases:
-    """The state is the node of the phrases' trie with the longest text that the text read so far ends with."""
+    """Aho-Corasick automaton. The state is the trie node of the longest prefix of a phrase with which the text ends."""
 
     def __init__(self, phrases: Iterable[bytes]) -> None:
         self._trie = Trie(phrases)
         children = self._trie.children
         self._shorter = [0] * len(children)
-        """For each node the longest proper end of its text that is a node."""
+        """Failure link of each node: the node of the longest proper suffix of its text that is in the trie."""
         self._order: list[int] = []
         """All nodes, shorter texts before longer ones."""
         queue = deque([0])
@@ -64,7 +64,7 @@ class Phrases:
         return self._moves[state]
 
     def chain(self, state: int) -> list[int]:
-        """The nodes of all ends of the text, the longest first, the root left out."""
+        """Nodes of all suffixes of the text that are in the trie, the longest first, without the root."""
         nodes = []
         while state:
             nodes.append(state)
@@ -73,12 +73,12 @@ class Phrases:
 
 
 class NoPhrase(Phrases):
-    """None of the phrases occurs: the state is DEAD once one was found."""
+    """Accepts texts that contain none of the phrases. The state is DEAD after one was found."""
 
     def __init__(self, phrases: Iterable[bytes]) -> None:
         super().__init__(phrases)
         self.said = frozenset(self._trie.bytes[1:])
-        """All bytes of the phrases."""
+        """All bytes that occur in the phrases."""
         dead = set[int]()
         for node in self._order:
             if node in self._trie.complete or self._shorter[node] in dead:
@@ -99,12 +99,12 @@ class NoPhrase(Phrases):
         return state != DEAD
 
     def need(self, state: int, unfinished: int) -> Need:
-        """At least: what ends the character may be forbidden."""
+        """Lower bound: the bytes that would complete the character may be forbidden."""
         return Need(NEVER if state == DEAD else 0, 0)
 
 
 class Endings(Phrases):
-    """The text ends with one of the phrases."""
+    """Accepts texts that end with one of the phrases."""
 
     def __init__(self, phrases: Iterable[bytes]) -> None:
         super().__init__(phrases)
@@ -122,7 +122,7 @@ class Endings(Phrases):
 
 
 class StopPhrases(Phrases):
-    """The phrases of many stops, and how much of one of them the text ends with."""
+    """Finds where the phrases of many stops end, and how much of one may be under way."""
 
     def __init__(self, phrases: Iterable[bytes]) -> None:
         super().__init__(phrases)
@@ -130,7 +130,7 @@ class StopPhrases(Phrases):
         self._found: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def found(self, state: int) -> tuple[tuple[int, int], ...]:
-        """The phrases that end here: the number of each (`number`), and its length."""
+        """Phrases that end here: the number of each (see `number`), and its length in bytes."""
         found = self._found.get(state)
         if found is None:
             ends = [node for node in self.chain(state) if node in self._trie.complete]
@@ -144,7 +144,7 @@ class StopPhrases(Phrases):
         return Need(0, 0)
 
     def under_way(self, state: int) -> int:
-        """Number of the last bytes that may be part of a phrase."""
+        """Number of last bytes that may be part of a phrase."""
         return self._depths[state]
 
     def number(self, phrase: bytes) -> int:
@@ -152,8 +152,11 @@ class StopPhrases(Phrases):
 
 
 class PhraseCounter(Phrases):
-    """Counts the occurrences of a phrase, as a machine of `units.Parts`. The state is the number of its bytes with
-    which the text ends; behind a whole one none is begun."""
+    """Counts the non-overlapping occurrences of a phrase; implements `units.Parts`.
+
+    The state is the length of the longest prefix of the phrase with which the text ends. After a whole occurrence it
+    moves as from state 0, so that the next one cannot overlap.
+    """
 
     has_filler = False
 
@@ -162,9 +165,9 @@ class PhraseCounter(Phrases):
         self._size = len(phrase)
         self.num_states = self._size + 1
         self._starts = [*map(starts_character, phrase), True]
-        """Whether a character starts with each byte, and behind the last one."""
+        """For each byte of the phrase, and the place after it: True if a character starts there."""
         self._characters = [*accumulate(self._starts, initial=0)]
-        """In the phrase up to each byte."""
+        """Number of characters that begin in the first n bytes of the phrase, indexed by n."""
 
     def moves(self, state: int) -> Moves:
         return super().moves(state % self._size)
@@ -185,9 +188,9 @@ class PhraseCounter(Phrases):
 
 
 class FlaggedPhrases(Phrases):
-    """Each phrase raises its flags, a set of bits, where it ends. Equal phrases may have several.
+    """Raises the flags of a phrase, a set of bits, where the phrase ends. Equal phrases may have different flags.
 
-    A state is the longest proper beginning of a phrase with which the text ends; `texts` are those beginnings.
+    A state is the longest proper prefix of a phrase with which the text ends; `texts` has the prefix of each state.
     """
 
     def __init__(self, phrases: Sequence[tuple[bytes, int]]) -> None:
@@ -198,7 +201,7 @@ class FlaggedPhrases(Phrases):
             flags[self._trie.node(phrase)] |= bits
         for node in self._order:
             flags[node] |= flags[self._shorter[node]]
-            # a phrase that begins no longer one needs no state: it goes on as the longest end of it does
+            # a phrase that is no proper prefix of another needs no state: its longest suffix that has one stands for it
             kept[node] = node if children[node] or not node else kept[self._shorter[node]]
             for byte, child in children[node].items():
                 texts[child] = texts[node] + bytes([byte])
@@ -206,7 +209,7 @@ class FlaggedPhrases(Phrases):
         numbers = {node: at for at, node in enumerate(nodes)}
         self.texts = [texts[node] for node in nodes]
         self.found: list[dict[int, int]] = []
-        """For every state the flags that a byte raises, where it raises any."""
+        """Maps bytes to the flags that they raise, for each state. Bytes that raise none are left out."""
         self._of_state: list[Moves] = []
         for node in nodes:
             special = super().moves(node).special
@@ -215,7 +218,7 @@ class FlaggedPhrases(Phrases):
             self.found.append({byte: flags[child] for byte, child in special.items() if flags[child]})
         said = set(b"".join(phrase for phrase, _ in phrases))
         self.is_plain = max(said) < 0x80 and any(byte not in said for byte in range(0x20, 0x7F))
-        """Whether all phrases are ASCII, and leave a character of it unused."""
+        """True if all phrases are ASCII and some printable ASCII character occurs in none of them."""
 
     def moves(self, state: int) -> Moves:
         return self._of_state[state]
@@ -225,10 +228,10 @@ AnyStop = Stop | StopPattern
 
 
 class Past(NamedTuple):
-    """A place that the text has left by some bytes, to which a stop may cut the value back.
+    """An earlier place in the text, to which a stop may cut the value back.
 
-    Only what the value is judged by: the machines of stops are in their first states, and `utf8` is 0 or 1. `raised`
-    are the flags that the byte behind it raised.
+    It has only what a value that ends there is judged by: the machines of stops are in their initial states, and `utf8`
+    is 0 between characters and 1 inside one. `raised` are the flags, as part of a count, of the byte after the place.
     """
 
     atoms: Atoms
@@ -237,9 +240,11 @@ class Past(NamedTuple):
 
 
 class TermState(NamedTuple):
-    """A state in parts: the machines' states, UTF-8, and where STOPS_BEFORE is under way the places of the last
-    bytes, since the value will be judged as it was before the phrase (S15). What those bytes raised is not among the
-    flags of a configuration yet."""
+    """The parts of a state: the states of the machines and of UTF-8, and the places before the last bytes.
+
+    Those places are kept while STOPS_BEFORE may be matching, since the value is judged as it was before the phrase
+    (S15). Flags that those bytes raised are not in the count of a configuration yet.
+    """
 
     atoms: Atoms
     utf8: int
@@ -247,17 +252,19 @@ class TermState(NamedTuple):
 
 
 class Stops:
-    """The stops of a term: one machine for all phrases with which a value ends, one for all before which it ends, one
-    for each pattern. Their states stand before those of the other atoms."""
+    """The stops of a term: one machine for the phrases of STOPS_AT, one for those of STOPS_BEFORE, one per pattern.
+
+    Their states come before those of the other atoms.
+    """
 
     def __init__(self, stops: Iterable[AnyStop]) -> None:
         self.all = tuple(dict.fromkeys(stops))
-        """In the order in which they stand in the term."""
+        """All distinct stops, in the order of the term."""
         self.machines: list[StopPhrases | MatchEnds] = []
         self.cutting: list[tuple[int, StopPhrases | MatchEnds]] = []
-        """The machines of stops before which a value is cut, and where their states stand."""
+        """Machines of STOPS_BEFORE, each with the index of its state."""
         self._numbers: dict[tuple[int, int], int] = {}
-        """By place of a machine's state and number of what it finds: the place of that stop in `all`."""
+        """Maps the index of a machine's state and the number of what it finds to the index of the stop in `all`."""
         numbers = {stop: number for number, stop in enumerate(self.all)}
         for inclusive in (True, False):
             phrases = {stop.phrase: stop for stop in self.all if isinstance(stop, Stop) and stop.inclusive == inclusive}
@@ -270,7 +277,7 @@ class Stops:
                 pattern = MatchEnds(stop.pattern, stop.flags, stop.span, measured=not stop.inclusive)
                 self._add(pattern, {0: numbers[stop]}, stop.inclusive)
         self.room = max((_longest(stop) for stop in self.all if not stop.inclusive), default=0)
-        """The most characters by which a value is shorter than the text."""
+        """Most characters by which a stop makes the value shorter than the text."""
 
     def _add(self, machine: StopPhrases | MatchEnds, found: dict[int, int], inclusive: bool) -> None:
         slot = len(self.machines)
@@ -280,7 +287,10 @@ class Stops:
             self.cutting.append((slot, machine))
 
     def reached(self, atoms: Atoms) -> list[tuple[AnyStop, int]]:
-        """Those that end exactly here, in their order, each with the length of what it has found."""
+        """Stops that end exactly here, in the order of `all`, each with the length of its match in bytes.
+
+        Patterns of STOPS_AT are not measured: their length is 0.
+        """
         numbers = sorted(
             (self._numbers[slot, number], length)
             for slot, machine in enumerate(self.machines)
@@ -290,5 +300,5 @@ class Stops:
 
 
 def _longest(stop: AnyStop) -> int:
-    """The most characters that a stop cuts off."""
+    """Most characters that a stop cuts off."""
     return characters(stop.phrase) if isinstance(stop, Stop) else LONGEST_CUT

@@ -1,4 +1,4 @@
-"""The byte machine of a regular expression: subsets of its program's places, made as they are walked to."""
+"""Byte machine of a regular expression: subsets of its program's places, built as far as it is walked."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lmql_lite.constraints.pattern import MATCH, UnsupportedPattern, program
 from lmql_lite.errors import ConstraintError, Span
 
 SUBSET_BUDGET = 500_000
-"""Places in all subsets together, about 100 bytes each."""
+"""Most places in all subsets together, at about 100 bytes each."""
 
 Place = tuple[int, int]
-"""A step of the program, and how far its character has been read: a node of its set."""
+"""A step of the program, and the node of its set up to which its character has been read."""
 Aged = tuple[Place, int]
-"""A place, and how many bytes ago its match began."""
+"""A place, and the number of bytes since its match began."""
 SKIP = -1
-"""Instead of an instruction: no match has begun."""
+"""Stands in for an instruction while no match has begun."""
 LONGEST_CUT = 64
-"""Characters of a match before which a value is cut."""
+"""Most characters of a match before which a value is cut."""
 BETWEEN = (*range(0x80), *range(0xC2, 0xF5))
 CONTINUING = range(0x80, 0xC0)
-"""The bytes of UTF-8 between two characters, and inside one. The others never come here."""
+"""Bytes that UTF-8 allows after a whole character, and inside one. Other bytes never reach these machines."""
 
 
 class Regex:
-    """Equal to `re.fullmatch` on well-formed UTF-8; what it does on other bytes means nothing."""
+    """Equivalent to `re.fullmatch` on well-formed UTF-8; undefined on other bytes."""
 
     def __init__(self, pattern: str, flags: int, span: Span | None) -> None:
         try:
@@ -41,7 +41,7 @@ class Regex:
         self._needs: list[Need] = []
         self._moves: list[Moves | None] = []
         self._size = 0
-        self._number(self._entered(frozenset(), self._program.start))  # state 0, also where no text matches
+        self._number(self._entered(frozenset(), self._program.start))  # state 0, even if no text matches
 
     def moves(self, state: int) -> Moves:
         if state == DEAD:
@@ -62,7 +62,7 @@ class Regex:
         return Need(NEVER, 0) if state == DEAD else self._needs[state]
 
     def _expand(self, subset: frozenset[Place]) -> Moves:
-        """Bytes are cut where the reach of some place begins or ends: what is between two cuts is stepped once."""
+        """Successors of a subset, found once for each run of bytes that no place tells apart."""
         reaches: list[tuple[int, int, Place]] = []
         for instruction, node in subset:
             if instruction != MATCH:
@@ -129,9 +129,9 @@ class Regex:
 
 
 class MatchEnds:
-    """Finds where a match of a pattern ends, wherever it began: the machine of a stop.
+    """Machine of a stop: finds the places where a match of its pattern ends, wherever the match began.
 
-    With `measured` it also knows how long the longest match is that ends here, in bytes.
+    With `measured`, it also knows the length in bytes of the longest match that ends here.
     """
 
     def __init__(self, pattern: str, flags: int, span: Span | None, *, measured: bool) -> None:
@@ -162,19 +162,19 @@ class MatchEnds:
         return any(place == (MATCH, DONE) for place, _ in self._threads[state])
 
     def found(self, state: int) -> tuple[tuple[int, int], ...]:
-        """As `StopPhrases` has it: the longest match that ends here, number 0, and its length."""
+        """Longest match that ends here, in the form of `StopPhrases.found`: number 0, and its length in bytes."""
         ages = [age for place, age in self._threads[state] if place == (MATCH, DONE)]
         return ((0, max(ages)),) if ages else ()
 
     def under_way(self, state: int) -> int:
-        """Number of last bytes that may be part of a match that is cut off."""
+        """Number of last bytes that may belong to a match before which the value is cut."""
         return max((age for _, age in self._threads[state]), default=0)
 
     def need(self, state: int, unfinished: int) -> Need:
         return Need(0, 0)
 
     def _started(self) -> frozenset[Aged]:
-        """A match may begin with the next character."""
+        """Threads between two characters: a match may begin with the next one."""
         return frozenset((self._enter(step), 0) for step in self._program.start if step != MATCH) | {
             ((SKIP, self._anything.root), 0)
         }
@@ -233,7 +233,7 @@ class MatchEnds:
 
 
 def _compact(special: dict[int, int]) -> Moves:
-    """The commonest successor of the bytes that may stand here stands for all of them that are not named."""
+    """Moves whose default is the commonest successor of the bytes that may come here."""
     expected = CONTINUING if any(byte in CONTINUING for byte in special) else BETWEEN
     successors = {byte: special.get(byte, DEAD) for byte in expected}
     commonest = Counter(successors.values()).most_common(1)[0][0]

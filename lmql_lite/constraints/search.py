@@ -1,4 +1,4 @@
-"""Distance from a configuration to an end, and some way there: a search that learns from every other one."""
+"""Search for the distance from a configuration to an end, and for some path there. Each search learns from others."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from lmql_lite.constraints.terms import And, Constant, Length, Stop, Term
 from lmql_lite.errors import ConstraintError
 
 SEARCHED = 15_000
-"""Configurations that the first search for an end, with nothing learned, may look at, beside some for each byte of the
-shortest text. Later ones depend on what was asked before, and may look at as many as memory can hold."""
+"""Most configurations that the first search may reach, besides SEARCHED_A_BYTE for each step of the lower bound. What
+later searches need depends on what was asked before: they may reach MEMO_KEPT."""
 SEARCHED_A_BYTE = 20
 MEMO_KEPT = 1_000_000
-"""Configurations whose distance is remembered, about 200 bytes each."""
+"""Most configurations whose distance is remembered, about 200 bytes each."""
 WITNESSES_KEPT = 4
 LOOKED_AHEAD = 2
-"""Bytes: so many may be missing of a character, behind which all states are alike."""
+"""Steps to look ahead for a state with a known path: states inside a character often lead to the same one after it."""
 
 
 class Edge(NamedTuple):
-    """All bytes that lead from one state to the same other one. `added` is what each adds to the counts, `tokens`
-    left out, and `spent` is that with the one token that a byte may cost (S19)."""
+    """All bytes that lead from one state to the same next state and add the same to the counts.
+
+    `added` is this increment without tokens, and `spent` includes the one token that a byte may cost (S19). `byte` is
+    the first of the bytes, and `how_many` is their number.
+    """
 
     state: int
     added: int
@@ -34,7 +37,7 @@ class Edge(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The most that one token says. No sentence begins where no word does."""
+    """Most bytes and most words that one token has. No sentence begins without a word, so `words` bounds both."""
 
     bytes: int = 1
     words: int = 1
@@ -46,13 +49,13 @@ ONE_BYTE = Reach()
 Configuration = tuple[int, int]
 """A state and a count."""
 Steps = dict[Configuration, tuple[Configuration, int] | None]
-"""For every configuration the one before it, and what the step adds to the counts."""
+"""Maps each configuration to its predecessor and what the step from there adds to the counts; None for the start."""
 
 
 class Witness(NamedTuple):
-    """A way from a state to an end: its bytes, what they add to the counts with a token for each, and the end.
+    """A path from a state to an end: number of steps, what they add to the counts (tokens included), and last state.
 
-    Of a term that is a choice or a pattern only the length is known.
+    In a plain search (see `DistanceSearch`), only the length is known.
     """
 
     length: int
@@ -65,7 +68,7 @@ class TooLarge(ConstraintError):
 
 
 def too_large(term: Term, states: int) -> TooLarge:
-    """The error where so many states were not enough: it names the clauses that multiply."""
+    """Error for a term that needs more than `states` states. It names the clauses that multiply."""
     parts = term.terms if isinstance(term, And) else (term,)
     several = [part for part in parts if not isinstance(part, Length | Stop | Constant)]
     clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
@@ -77,7 +80,7 @@ def too_large(term: Term, states: int) -> TooLarge:
 
 
 class Graph(Protocol):
-    """The graph that is searched: an automaton."""
+    """The graph that is searched: an automaton, with bytes or tokens as edges."""
 
     def edges(self, state: int) -> tuple[Edge, ...]: ...
 
@@ -87,10 +90,10 @@ class Graph(Protocol):
 
 
 class DistanceSearch:
-    """Distances and ways in one graph. Threads may share it.
+    """Finds distances and paths in one graph. Threads may share it.
 
-    `is_exact` tells that what the graph says to be at least missing is all that is, `is_plain` that besides nobody asks
-    for the way there.
+    `is_exact` is true if the graph's lower bounds are the distances. `is_plain` is true if, in addition, only the
+    length of a path is needed.
     """
 
     def __init__(self, graph: Graph, counts: Counts, is_plain: bool, is_exact: bool, term: Term) -> None:
@@ -118,7 +121,7 @@ class DistanceSearch:
             return self._search(state, count)
 
     def is_within(self, most: int, state: int, count: int) -> bool:
-        """True if it is not farther than so many steps; a way that is known already answers at once."""
+        """True if the distance is at most `most`. A known path can answer without a search."""
         known = self._distances.get((state, count))
         if known is not None or self.is_exact:
             return self.distance(state, count) <= most
@@ -133,7 +136,7 @@ class DistanceSearch:
             return self._search(state, count, to_the_end=True) <= most
 
     def witness(self, state: int, count: int) -> Witness | None:
-        """Some way to an end, not always the shortest."""
+        """Some path to an end, not always the shortest; None if there is none."""
         with self._lock:
             way = self._known_way(state, count, LOOKED_AHEAD)
             if way is None and (length := self._search(state, count, to_the_end=True)) < NEVER:
@@ -141,7 +144,7 @@ class DistanceSearch:
             return way
 
     def _known_way(self, state: int, count: int, ahead: int) -> Witness | None:
-        """One that was found for another count, from here or from a little further on."""
+        """Path that was found for another count, from here or from a state at most `ahead` steps away."""
         if self._graph.ends(state, count):
             return Witness(0, 0, state)
         for witness in self._witnesses.get(state, ()):
@@ -156,9 +159,9 @@ class DistanceSearch:
         return None
 
     def _search(self, state: int, count: int, to_the_end: bool = False) -> int:
-        """A* (Hart, Nilsson, Raphael 1968); what a search has learned is a better estimate for the next one.
+        """Distance by A* (Hart, Nilsson, Raphael 1968). What one search learns improves the heuristic of the next.
 
-        A search ends where the distance is known already, unless it shall go `to_the_end`: then it leaves a witness.
+        A search stops where the distance is known. With `to_the_end` it goes on to an end and stores a witness.
         """
         start = (state, count)
         least = self._graph.at_least(state, count)
@@ -166,19 +169,19 @@ class DistanceSearch:
         if is_known or self._graph.ends(state, count) or least >= NEVER:
             return self._distances.setdefault(start, 0 if self._graph.ends(state, count) else least)
         for witness in self._witnesses.get(state, ()):
-            # a way that was the shortest for another count, and cannot be beaten for this one
+            # a path as long as the lower bound is the shortest for this count too
             if witness.length == least and self._graph.ends(witness.end, self._counts.add(count, witness.spent)):
                 return self._distances.setdefault(start, least)
         came_from: Steps = {start: None}
         depths = {start: 0}
-        # a place is put in with what its predecessor was estimated at, and estimated itself when its turn comes
+        # a configuration is queued with the estimate of its predecessor, and estimated itself when it is popped
         queue = [(least, 0, start)]
         most = MEMO_KEPT if self._has_searched else SEARCHED + SEARCHED_A_BYTE * least
         while queue:
             total, height, here = heappop(queue)
             depth = -height
             if depth > depths[here]:
-                continue  # a shorter way was found since
+                continue  # a shorter path was found since
             known = None if to_the_end else self._distances.get(here)
             if known is None and self._graph.ends(*here):
                 known = 0
@@ -209,7 +212,7 @@ class DistanceSearch:
         return NEVER
 
     def _witness(self, start: Configuration, goal: Configuration, depth: int, came_from: Steps) -> None:
-        """Keeps the way to a goal, for other counts in its first state."""
+        """Stores the path to a goal, to be tried for other counts in its first state."""
         spent = 0
         step = came_from[goal]
         while step is not None:
@@ -219,7 +222,7 @@ class DistanceSearch:
         self._witnesses[start[0]] = (Witness(depth, spent, goal[0]), *kept)[:WITNESSES_KEPT]
 
     def _remember(self, goal: Configuration, nearest: int, came_from: Steps, depths: dict[Configuration, int]) -> int:
-        """Every place of the shortest way is at a known distance too, every other one at no less than a known one."""
+        """Stores the distances along the shortest path, and lower bounds for all other configurations reached."""
         for place, depth in depths.items():
             if nearest - depth > self._bounds.get(place, 1):
                 self._bounds[place] = nearest - depth

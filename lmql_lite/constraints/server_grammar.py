@@ -1,8 +1,8 @@
-"""Rules over characters for a segment, to which a server can hold its model (S17).
+"""Rules over characters for a segment, to which a server can constrain its model (S17).
 
 Our automata read bytes and have counts beside their states; servers read characters and know only rules. So characters
-are walked byte by byte, a state and its counts become one rule, and where that makes too many a count is left out: then
-the rules allow more than the segment does, and what arrives is checked anyway.
+are walked byte by byte, and a state with its counts becomes one rule. If there are too many, a count is left out. Then
+the rules allow more than the segment does, and the reply is checked anyway.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.errors import ConstraintError
 
 RULES = 2000
-"""As many as a language may have unless told. llama.cpp does not mind thousands of them; xgrammar takes about 30 ms for
-each that nearly all characters fit, and a vocabulary of 128,000 tokens: give it a hundred."""
+"""Default maximum of the rules of a language. llama.cpp takes thousands without trouble. xgrammar takes about 30 ms for
+each rule that nearly all characters fit, with a vocabulary of 128,000 tokens: give it a hundred."""
 SLACK = 2
-"""So many times as many places are looked at before equal ones become one rule."""
+"""Factor by which the places explored may exceed the budget, because equal ones become one rule later."""
 STATES = 3000
-"""Of the automata, that are read: most of them stand inside characters, of which classes of Unicode have many."""
+"""Most automaton states read. Most are inside characters, of which Unicode classes have many."""
 EDGES = 16_000
-"""Of all rules together, however few of them a server takes: a class of Unicode has hundreds of ranges, which cost it
-far less than a rule does. xgrammar takes a second for so many."""
+"""Most edges of all rules together, for any budget of rules. A Unicode class has hundreds of ranges, each of which
+costs a server far less than a rule. xgrammar takes a second for so many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """`exact` tells that the language has the texts of the segment and no others.
+    """Language of a segment; `exact` if it has the texts of the segment and no others.
 
-    Else it has more. Only texts in which a hole with stops goes on to its bound without one may be missing, where that
-    bound was left out: to allow what follows anywhere would be worse than to cut a text that is as long as that.
+    Otherwise it has more texts. It may lack only those in which a hole with stops reaches its bound without a stop, if
+    that bound was left out. To allow the following text anywhere would be worse than to lose a text of that length.
     """
 
     language: Language
@@ -43,12 +43,12 @@ class Pushed:
 
 
 def pushed(parts: Sequence[Automaton | bytes], budget: int = RULES) -> Pushed | None:
-    """The texts of a segment: its holes, and the literal texts before, between and behind them.
+    """Language of a segment: its holes, and the literal texts before, between and after them.
 
-    A hole inside the segment ends as its matcher says where no end-of-text can be: at a stop, at its bound, or where it
-    cannot go on with what follows (S13, S18). The last one may end wherever its condition holds, and a phrase before
-    which STOPS_BEFORE cuts it may be said too: a stop is an observation (S14). Tokens are not counted. None where there
-    would be more than `budget` rules even if nothing was counted, or where there is no text at all.
+    A hole inside the segment ends as its matcher does without end-of-text: at a stop, at its bound, or where a byte
+    cannot continue it (S13, S18). The last hole may end wherever its condition holds, and may include the phrase before
+    which STOPS_BEFORE cuts it: a stop is an observation (S14). Tokens are not counted. None if there are more than
+    `budget` rules even with nothing counted, or if there is no text at all.
     """
     holes = [ByCharacter(part) if isinstance(part, Automaton) else part.decode() for part in parts]
     while True:
@@ -70,11 +70,11 @@ def pushed(parts: Sequence[Automaton | bytes], budget: int = RULES) -> Pushed | 
 
 
 def _explored(segment: _Segment, budget: int) -> Language | None:
-    """The places of a segment as rules, None where there are too many."""
+    """Minimal rules for the places of a segment; None if there are too many."""
     start = segment.begin(0)
     numbers, met, rules = {start: 0}, [start], list[Rule]()
     many = 0
-    for places in met:  # more are met on the way
+    for places in met:  # grows during the loop
         edges = []
         for low, high, after in segment.moves(places):
             number = numbers.setdefault(after, len(met))
@@ -93,10 +93,10 @@ def _explored(segment: _Segment, budget: int) -> Language | None:
 
 
 class GrammarState(NamedTuple):
-    """In a text after so many characters (`state`), or in a hole. Behind the last part is the end.
+    """Position in a part: in a literal text after `state` characters, or in a hole. The end comes after the last part.
 
-    `since` is where the following text would be by now if the value had ended so many bytes ago: what is told when
-    STOPS_BEFORE cuts the value there.
+    `since` has pairs (age, places): where the following text would be by now if the value had ended `age` bytes ago. If
+    STOPS_BEFORE cuts the value there, these places are next.
     """
 
     part: int
@@ -108,7 +108,7 @@ class GrammarState(NamedTuple):
 Places = frozenset[GrammarState]
 """All places in which a text may be: one, as long as everything is counted."""
 Moves = list[tuple[int, int, Places]]
-"""Characters, from the lowest to the highest, and where they lead; in order, without overlap."""
+"""Triples (lowest code point, highest code point, next places), sorted and disjoint."""
 
 
 class _Segment:
@@ -122,13 +122,13 @@ class _Segment:
         return sum(part.states_read for part in self._parts if isinstance(part, ByCharacter))
 
     def begin(self, part: int) -> Places:
-        """States at the beginning of a part, after the text before it."""
+        """Places at the beginning of a part, after the text before it."""
         begun = self._begun.get(part)
         if begun is None:
             if part < len(self._parts) and isinstance(hole := self._parts[part], ByCharacter):
                 start = GrammarState(part, hole.automaton.start)
                 judged = hole.judged(start.state, 0)
-                # a stop is reached by saying something
+                # a stop needs at least one character
                 begun = self._arrive(hole, start, judged._replace(cut=None)) if judged else frozenset()
             else:
                 begun = frozenset([GrammarState(part, 0)])
@@ -174,7 +174,7 @@ class _Segment:
         automaton, last = hole.automaton, self._is_last(part)
         moves: Moves = []
         if automaton.closed and not last and automaton.holds(state, counts):
-            # with a byte that cannot go on, the following text has begun
+            # a byte that cannot continue the hole begins the following text
             following = self.moves(self.begin(part + 1))
             for after, added, _, low, high in hole.begins(state):
                 if after == NOWHERE or not automaton.lives(after, automaton.counts.add(counts, added)):
@@ -200,7 +200,7 @@ class _Segment:
         size: int,
         ranges: list[Range],
     ) -> Moves:
-        """Characters that may belong to a phrase before which the value is cut: what follows reads them as well."""
+        """Moves for characters that may belong to a phrase that is cut off: the next part reads them too."""
         back = hole.automaton.undecided(place.state)
         since = [(size, self.begin(place.part + 1)), *((age + size, places) for age, places in before.since)]
         since = [(age, places) for age, places in since if age <= back]
@@ -217,7 +217,7 @@ class _Segment:
         return moves
 
     def _arrive(self, hole: ByCharacter, place: GrammarState, judged: CharacterJudgement) -> Places:
-        """Behind a character of a hole: there, or in what follows if the hole has ended."""
+        """Places after a character of a hole: in the hole, or in the following text if the hole has ended."""
         following = self.begin(place.part + 1)
         staying = frozenset([place])
         if not self._is_last(place.part) and judged.holds:
@@ -249,7 +249,7 @@ def _united(layers: Sequence[Moves]) -> Moves:
 
 
 def _overlaid(layers: Sequence[Moves]) -> list[tuple[int, int, list[Places]]]:
-    """The characters that some layer knows, cut where one begins or ends, with the places of each layer."""
+    """Ranges that some layer has, cut where a range of any layer begins or ends, with the places of each layer."""
     cuts = sorted({cut for moves in layers for low, high, _ in moves for cut in (low, high + 1)})
     index = {cut: at for at, cut in enumerate(cuts)}
     covering: list[list[Places]] = [[frozenset()] * len(layers) for _ in cuts]
@@ -257,5 +257,5 @@ def _overlaid(layers: Sequence[Moves]) -> list[tuple[int, int, list[Places]]]:
         for low, high, places in moves:
             for at in range(index[low], index[high + 1]):
                 covering[at][layer] = places
-    pairs = zip(pairwise(cuts), covering, strict=False)  # nothing begins at the last cut
+    pairs = zip(pairwise(cuts), covering, strict=False)  # no range begins at the last cut
     return [(low, end - 1, each) for (low, end), each in pairs if any(each)]

@@ -1,7 +1,7 @@
-"""Terms in a form that the automaton likes: same texts, same stops, less to watch.
+"""Normal form of terms for the automaton: same texts, same stops, fewer machines.
 
-`not` stands only before a choice or a pattern, constants are gone, lengths and forbidden phrases of one conjunction
-are one term each, and a choice keeps the options that the rest of its conjunction lets through.
+`not` stands only before choices, patterns, beginnings and endings. Constants are folded. A conjunction has one length
+per unit and one term of forbidden phrases. A choice keeps only options that the rest of its conjunction accepts.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from lmql_lite.constraints.units import measured
 
 Part = TypeVar("Part")
 ENDLESS = 2**31
-"""More of anything than a hole ever has."""
+"""More than any hole ever has of any unit."""
 TRIED = 100_000
-"""Beginnings or endings of a text that are tried with one another, at most."""
+"""Most combinations of beginnings, or of endings, that are tried."""
 TRUE = Constant(True)
 FALSE = Constant(False)
 
 
 def characters(text: bytes) -> int:
-    """Code points of well-formed UTF-8."""
+    """Number of code points of well-formed UTF-8."""
     return sum(map(starts_character, text))
 
 
 def satisfies(term: Term, text: bytes, count: Callable[[str], int] | None = None) -> bool:
-    """True if a whole value meets the term, as far as its text tells.
+    """True if a whole value meets the term, as far as its text shows.
 
-    Stops say where a value ends, not what it is: they count as met, and so do bounds on tokens where nothing can
-    `count` those of a text.
+    Stops count as met, because they say where a value ends, not what it is. So do bounds on tokens, unless `count`
+    returns the number of tokens of a text.
     """
     match term:
         case Constant(holds):
@@ -65,7 +65,7 @@ def satisfies(term: Term, text: bytes, count: Callable[[str], int] | None = None
         case Choice(options):
             return text in options
         case Matches(pattern, flags):
-            return program(pattern, flags).matches(text.decode())  # Python's own can take for ever
+            return program(pattern, flags).matches(text.decode())  # Python's own matcher can take exponential time
         case Contains(phrase):
             return phrase in text
         case Begins(phrases):
@@ -85,7 +85,7 @@ def satisfies(term: Term, text: bytes, count: Callable[[str], int] | None = None
 
 
 def _test(term: Term) -> Callable[[bytes], bool]:
-    """`satisfies` for many texts: a list of options is not searched for each of them."""
+    """`satisfies` for many texts: options are looked up in a set."""
     match term:
         case Choice(options):
             return frozenset(options).__contains__
@@ -102,15 +102,15 @@ def _test(term: Term) -> Callable[[bytes], bool]:
 
 
 def conflict(parts: Sequence[Part], is_impossible: Callable[[Sequence[Part]], bool]) -> list[Part]:
-    """Of parts that cannot hold together those that are left when each one that can be spared is taken away.
+    """A minimal set of the parts that still cannot hold together.
 
-    The shortest end of the list that leaves no text begins with a part that cannot be spared: it is found by halves.
+    The shortest contradictory suffix of the list begins with a part that cannot be spared. A binary search finds it.
     """
     needed: list[Part] = []
     while not is_impossible(needed):
         rest = parts
         start = bisect_left(range(len(rest)), True, key=lambda at: not is_impossible([*needed, *rest[at + 1 :]]))
-        if start == len(rest):  # too large to tell
+        if start == len(rest):  # too large to decide
             return [*needed, *rest]
         needed, parts = [*needed, rest[start]], rest[start + 1 :]
     return needed
@@ -135,7 +135,7 @@ def counts_tokens(term: Term) -> bool:
 
 
 def without_tokens(term: Term) -> Term:
-    """The term as it is where tokens are not counted."""
+    """The term with bounds on tokens taken as true."""
     match term:
         case And(terms):
             return And(tuple(map(without_tokens, terms)), term.span)
@@ -149,7 +149,7 @@ def without_tokens(term: Term) -> Term:
 
 
 def with_characters(term: Term, each: int) -> Term:
-    """The term with characters in place of tokens, of which each stands for so many."""
+    """The term with bounds on characters in place of bounds on tokens, at up to `each` characters a token."""
     match term:
         case And(terms):
             return And(tuple(with_characters(part, each) for part in terms), term.span)
@@ -260,8 +260,8 @@ def _all(terms: list[Term]) -> Term:
         return And(tuple(parts)) if len(parts) != 1 else next(iter(parts))
     tests = [_test(part) for part in parts if part is not choice]
     options = tuple(text for text in choice.options if all(test(text) for test in tests))
-    # what is left of the others is where they stop and how many tokens they may take
-    # a stop that no option ends with is never reached in time
+    # of the other parts, only stops and bounds on tokens remain to be checked
+    # an inclusive stop that no option ends with never decides where the value ends
     rest = [part for part in parts if (has_stops(part) or counts_tokens(part)) and not _is_idle(part, options)]
     if not options:
         return FALSE
@@ -285,7 +285,7 @@ def _any(terms: list[Term]) -> Term:
 
 
 def _is_idle(part: Term, options: tuple[bytes, ...]) -> bool:
-    """True if this is a stop that can never be the end of one of the options."""
+    """True if this is an inclusive stop with which none of the options ends."""
     return isinstance(part, Stop) and part.inclusive and not any(option.endswith(part.phrase) for option in options)
 
 

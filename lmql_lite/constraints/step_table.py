@@ -1,4 +1,4 @@
-"""The steps of an automaton by byte, as arrays: a walk takes one for many places at once."""
+"""Transitions of an automaton as arrays, so that a walk can follow those of many places at once."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from lmql_lite.constraints.counters import Counts
 IntArray = NDArray[np.intp]
 
 UNKNOWN = 0
-"""Stands in the table where a step was not taken yet: rows of zeros cost no memory until they are written."""
+"""Entry of a transition that is not known yet. It is 0 because rows of zeros use no memory until they are written."""
 NOWHERE = 1
-"""The state of a text that no continuation makes valid. The others are numbered from 2."""
+"""Dead state: no continuation makes the text valid. Other states are numbered from 2."""
 Step = tuple[int, int]
-"""The next state, and what is added to the counts, tokens left out."""
+"""Next state, and increment of the counts, tokens left out."""
 NO_STEP: Step = NOWHERE, 0
 ROWS = 64
 
 Successor = tuple[Atoms, int, int]
-"""Automaton of a condition, byte by byte: the machines' states, UTF-8, and the flags that it raises."""
+"""Effect of a byte: the machines' next states, that of UTF-8, and the flags it raises, as part of a count."""
 
 
 class Expanded(NamedTuple):
-    """The kind of every byte of a state, and what each kind leads to, with the step once it was asked for. Bytes with
-    which no text goes on are of the last kind, -1."""
+    """Transitions of a state: the kind of each byte, the successor of each kind, and its step once it was asked for.
+
+    Bytes that cannot follow are of kind -1, whose step is the last one.
+    """
 
     kinds: NDArray[np.int16]
     successors: list[Successor]
@@ -36,7 +38,7 @@ class Expanded(NamedTuple):
 
 
 class StepTable:
-    """For each state and byte the next state times 256: so that another byte is added, and not more.
+    """Maps each state and byte to the next state times 256, to which a walk only adds the next byte.
 
     Threads may read it while one writes.
     """
@@ -53,11 +55,11 @@ class StepTable:
             lanes = [self._counts.lanes(step[1] if step else 0) for step in steps]
             for added, lane in zip(self._added, zip(*lanes, strict=True), strict=True):
                 added[state] = np.array(lane)[kinds]
-        # last: whoever sees it may read what it adds
+        # written last, so that a thread that sees a step also finds its increments
         self._after[state] = np.array([step[0] << 8 if step else UNKNOWN for step in steps])[kinds]
 
     def make_room(self, states: int, written: Iterable[int]) -> None:
-        """Rows that were never written stay untouched."""
+        """Grows the table to hold at least `states` rows. Only those in `written` are copied; others use no memory."""
         if states <= len(self._after):
             return
         rows, kept = states * 3 // 2 + ROWS, list(written)
@@ -73,9 +75,9 @@ class StepTable:
         return bool(self._after[state, byte] != UNKNOWN)
 
     def after(self, places: IntArray, out: IntArray | None) -> IntArray:
-        """The next states, each times 256, for places that are a state times 256 and a byte."""
+        """Next states, each times 256. A place is a state times 256 plus a byte."""
         return self._after.ravel().take(places, mode="clip", out=out)
 
     def added(self, lane: int) -> IntArray:
-        """For every place of `after` what it adds to one of `Counts.lanes`."""
+        """Increments in one of `Counts.lanes`, indexed by the places of `after`."""
         return self._added[lane].ravel()

@@ -1,7 +1,7 @@
-"""The least text that has several phrases in it, behind a text that may have begun one of them.
+"""Shortest common superstrings: least size of a text that contains several phrases, one of which may have begun.
 
-Phrases that overlap each other are ordered by a table over their subsets (Held, Karp 1962); groups of them that do not
-overlap stand one after the other. Where a group is too large for a table, overlaps inside it are left out.
+Phrases that overlap are ordered by dynamic programming over their subsets (Held, Karp 1962). Groups that do not overlap
+stand one after the other. In a group that is too large for a table, overlaps are ignored.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ IntArray = NDArray[np.intp]
 
 Sizes = NDArray[np.int32]
 LARGEST_GROUP = 17
-"""Phrases of which each overlaps another: the table has 2**17 rows of 17."""
+"""Most phrases in a group that has a table: 2**17 rows of 17."""
 
 
 class Superstrings:
-    """`phrases` are numbered; a set of them is a number with their bits. `texts` are those that may stand before.
+    """Least sizes that complete sets of `phrases` after one of `texts`, in bytes or in characters.
 
-    `crowd` are phrases that overlap each other and are too many for a table: then sizes are upper bounds.
+    A set of phrases is a bit mask of their indices. `crowd` has the phrases of a group that is too large for a table;
+    sizes are upper bounds if there is one.
     """
 
     def __init__(self, phrases: Sequence[bytes], texts: Sequence[bytes], *, characters: bool = False) -> None:
@@ -43,8 +44,10 @@ class Superstrings:
 
     @cached_property
     def _begun(self) -> list[tuple[IntArray, IntArray]]:
-        """By the phrases that overlap no other: for every text the number of one that it has begun, and what that
-        saves. A text that has begun several has a column for each."""
+        """Prefixes of phrases that overlap no other, with which texts end: index of the phrase, and size of the prefix.
+
+        Both arrays have shape (texts,). A text that ends with prefixes of several phrases needs a pair for each.
+        """
         columns: list[tuple[IntArray, IntArray]] = []
         for text, said in enumerate(self._texts):
             saved = [(group.members[0], group.begun(said)) for group in self._alone]
@@ -57,7 +60,7 @@ class Superstrings:
 
     @cached_property
     def _of_size(self) -> list[tuple[int, IntArray]]:
-        """The sizes of the phrases that overlap no other, and for each the flags of those that have it, in lanes."""
+        """Distinct sizes of the phrases that overlap no other, each with the set of phrases of that size, in lanes."""
         found: dict[int, list[int]] = {}
         for group in self._alone:
             found.setdefault(int(group.alone[1]), []).append(group.members[0])
@@ -68,8 +71,10 @@ class Superstrings:
         ]
 
     def least(self, text: int, wanted: int) -> int:
-        """Size of the least that has to be said behind a text to have all that is wanted: of phrases that do not
-        overlap, a text before them has begun one."""
+        """Least size to append to a text, given by its index, to complete all phrases in the set `wanted`.
+
+        Only one group can continue the end of the text, so the largest saving counts.
+        """
         known = self._least.get((text, wanted))
         if known is None:
             total, gained = 0, 0
@@ -83,7 +88,7 @@ class Superstrings:
         return known
 
     def least_of_all(self, texts: IntArray, wanted: Sequence[IntArray]) -> IntArray:
-        """The same for many: `wanted` holds their bits, as `Counts.flag_lanes` has them."""
+        """`least` for many texts. `wanted` has an array of the same shape for each of `Counts.flag_lanes`."""
         total = np.zeros(texts.size, dtype=np.intp)
         gained = np.zeros(texts.size, dtype=np.intp)
         for size, lanes in self._of_size:
@@ -111,7 +116,7 @@ class Superstrings:
 
 
 class OverlapGroup:
-    """Phrases that overlap each other, and no phrase of another group."""
+    """Phrases that overlap each other, directly or through others, and no phrase of another group."""
 
     def __init__(self, members: list[int], phrases: list[bytes], characters: bool) -> None:
         self.members = members
@@ -123,7 +128,7 @@ class OverlapGroup:
         return len(text.decode("utf-8", "ignore")) if self._characters else len(text)
 
     def begun(self, text: bytes) -> int:
-        """Length of the beginning of the first phrase with which a text ends."""
+        """Size of the longest proper prefix of the first phrase with which a text ends."""
         return self._size(self._phrases[0][: overlap(text, self._phrases[0])])
 
     def subset(self, wanted: int) -> int:
@@ -137,7 +142,7 @@ class OverlapGroup:
 
     @cached_property
     def _kept(self) -> IntArray:
-        """Every subset without the phrases that are part of another one of it."""
+        """Maps each subset to itself without the phrases that occur inside another of its phrases."""
         kept = np.arange(1 << len(self._phrases))
         for at, phrase in enumerate(self._phrases):
             for other, longer in enumerate(self._phrases):
@@ -147,7 +152,7 @@ class OverlapGroup:
 
     @cached_property
     def _after(self) -> Sizes:
-        """For every subset and phrase the least that has to be said behind that phrase. Shape (subsets, phrases)."""
+        """Least size to append after each phrase to complete each subset. Shape (subsets, phrases)."""
         many = len(self._phrases)
         subsets = np.arange(1 << many)
         sizes = np.bitwise_count(subsets)
@@ -164,11 +169,11 @@ class OverlapGroup:
 
     @cached_property
     def alone(self) -> Sizes:
-        """The least text that has every subset in it."""
+        """Least size of a text that contains each subset. Shape (subsets,)."""
         return self.behind(b"")
 
     def behind(self, text: bytes) -> Sizes:
-        """For every subset the least that has to be said behind a text."""
+        """Least size to append to a text to complete each subset. Shape (subsets,)."""
         known = self._behind.get(text)
         if known is None:
             first = [self._size(phrase[overlap(text, phrase) :]) for phrase in self._phrases]
@@ -183,7 +188,7 @@ class OverlapGroup:
 
 
 def _groups(phrases: Sequence[bytes]) -> list[list[int]]:
-    """Phrases that overlap, or are part of each other, directly or through others."""
+    """Indices of the phrases in groups: phrases that can `meet`, directly or through others, are in one group."""
     left = dict.fromkeys(range(len(phrases)))
     groups: list[list[int]] = []
     while left:
@@ -206,11 +211,14 @@ def meet(one: bytes, other: bytes) -> bool:
 
 
 FEW = 4
-"""Phrases that are wanted at most: the table has a row for each subset of them."""
+"""Most wanted phrases for `Avoiding`, whose table has a row for each subset of them."""
 
 
 class Avoiding:
-    """For texts of ASCII. `wanted` and `unwanted` are flags of the finder."""
+    """Least sizes that complete wanted phrases without an unwanted one, in ASCII text.
+
+    `wanted` and `unwanted` are flags of the finder.
+    """
 
     def __init__(self, finder: FlaggedPhrases, wanted: int, unwanted: int, flags_at: int) -> None:
         self._bits = [at for at in range(wanted.bit_length()) if wanted >> at & 1]
@@ -226,7 +234,7 @@ class Avoiding:
                     steps.append((node, special.get(byte, 0), self._subset(raised)))
         source, target, raised = np.array(steps, dtype=np.intp).T
         self.least: IntArray = np.full((1 << len(self._bits), many), NEVER, dtype=np.intp)
-        """For every subset of the wanted ones and every state of the finder."""
+        """Least size to append, NEVER if there is none. Shape (subsets of the wanted phrases, states of the finder)."""
         self.least[0] = 0
         for subset in range(1, len(self.least)):
             left = subset & ~raised
@@ -244,11 +252,11 @@ class Avoiding:
         return int(self.least[self._subset(wanted), text])
 
     def most(self, wanted: int) -> int:
-        """The most that is missing anywhere."""
+        """Maximum of `missing` over all states of the finder."""
         return int(self.least[self._subset(wanted)].max())
 
     def missing_of_all(self, texts: IntArray, wanted: list[IntArray], lane: int) -> IntArray:
-        """The same for many; `wanted` in lanes of so many flags."""
+        """`missing` for many texts. `wanted` is split into lanes of `lane` flags each."""
         subsets = np.zeros(texts.size, dtype=np.intp)
         for at, bit in enumerate(self._bits):
             subsets |= (wanted[bit // lane] >> bit % lane & 1) << at

@@ -1,7 +1,7 @@
-"""A term as machines that read a text byte by byte, one for each atom, and the counts and flags that it compares.
+"""A term as byte automata, one for each atom, and the counts and flags that the term compares.
 
-Everything here is a function of the machines' states and of the counts; places and the steps between them are the
-automaton's.
+Everything here is a function of the machines' states and of the counts. `Automaton` combines them to states and has the
+transitions.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ IntArray = NDArray[np.intp]
 
 
 class Judgement(NamedTuple):
-    """A term judged on a text: whether it holds, and whether a stop that was just reached ends the hole (S13).
+    """Result of a term for a text. `fires` is true if the stop that was just reached ends the hole (S13).
 
-    A stop counts as true in `holds`; `fires` asks that one of the reached stops stands in a conjunct that holds.
+    A stop counts as true in `holds`. It fires only if every conjunction that it is part of holds.
     """
 
     holds: bool
@@ -63,19 +63,19 @@ Content = OptionMachine | Beginnings | Endings | NoPhrase | Regex | MatchEnds | 
 class TermMachine:
     def __init__(self, term: Term) -> None:
         self.term = term
-        """As `simplify` gives it."""
+        """Term in the normal form of `simplify`."""
         self.stops = Stops(atom for atom in _atoms(term) if isinstance(atom, Stop | StopPattern))
         self._contents: list[Content] = [*self.stops.machines]
         self._conjuncts: dict[int, tuple[tuple[Term, ...], frozenset[Term]]] = {}
-        """Identity of a conjunction within the term -> its parts that are no stops, and its stops: they may be many."""
+        """Maps the `id` of a conjunction to its parts other than stops, and to its stops, which may be many."""
         self._slots: dict[int, int] = {}
-        """Identity of an atom within the term -> its place in a state: an atom with many options is slow to hash."""
+        """Maps the `id` of an atom to the index of its machine's state; an atom with many options is slow to hash."""
         self._flags: dict[int, int] = {}
-        """The same for atoms that a flag stands for."""
+        """Maps the `id` of an atom that has a flag to its flag."""
         largest: dict[Unit, int] = {}
         flagged: dict[Term, list[int]] = {}
         self._collect(term, True, largest, {}, flagged)
-        # a value that is cut back is shorter than the text: leave room to count back
+        # a value that is cut is shorter than the text: the counts leave room to subtract what is cut off
         most = {unit: value + 1 + self.stops.room for unit, value in largest.items()}
         self.counts = Counts(most, len(flagged))
         machines: list[Content | FlaggedPhrases | Parts] = list(self._contents)
@@ -83,7 +83,7 @@ class TermMachine:
         if self._finder is not None:
             machines.append(self._finder)
         self._parts: dict[Unit, tuple[int, Parts]] = {}
-        """The machines that count, and where their states stand: behind those of the atoms."""
+        """Maps a unit to the machine that counts it and the index of its state, after those of the atoms."""
         for unit in self.counts.units:
             if unit not in COUNTED_ALONE:
                 machine = PhraseCounter(unit.phrase) if isinstance(unit, Occurrences) else parts(unit)
@@ -97,10 +97,10 @@ class TermMachine:
         self._goals: dict[tuple[Need, ...], tuple[Goal, ...]] = {}
         wanted = [atom.phrase for atom in flagged if isinstance(atom, Contains)]
         self.phrases_help = len(wanted) == len(flagged)
-        """True where no part forbids a phrase: then every phrase that was said leaves all good ends in reach."""
+        """True if all flags are for wanted phrases: then no phrase in the text puts a valid end out of reach."""
         self.missing = Missing(self.counts, self._parts, wanted, self._finder, self._finds)
         self.only_phrases = bool(flagged) and self._has_only_phrases()
-        """Whether the term compares nothing but phrases and characters: then what is demanded is all."""
+        """True if the term compares only phrases, characters and words, and what is missing needs no search."""
         self.only_counts = self._has_only_counts()
 
     def _collect(
@@ -111,7 +111,7 @@ class TermMachine:
         known: dict[Term, int],
         flagged: dict[Term, list[int]],
     ) -> None:
-        """`is_needed` tells that nothing holds without this part."""
+        """Collects atoms, flags and largest bounds. `is_needed` is true if the term cannot hold without this part."""
         match term:
             case And(terms) | Or(terms):
                 if isinstance(term, And):
@@ -135,7 +135,7 @@ class TermMachine:
                 self._slots[id(term)] = slot
 
     def _find(self, flagged: dict[Term, list[int]]) -> FlaggedPhrases | None:
-        """The machine of all atoms with flags; those that are wanted come first."""
+        """Machine that finds the phrases of all atoms with flags. Wanted phrases have the first flags."""
         atoms = sorted(flagged, key=lambda atom: not isinstance(atom, Contains))
         phrases: list[tuple[bytes, int]] = []
         for at, atom in enumerate(atoms):
@@ -148,7 +148,7 @@ class TermMachine:
     # Counting ----------------------------------------------------------------------------------------------------
 
     def added(self, before: Atoms, after: Atoms, starts_character: bool) -> int:
-        """Increment of the counts by one byte between two places, tokens and flags left out."""
+        """Increment of the counts for one byte, by the states before and after it; tokens and flags left out."""
         added = self.counts.one("characters") if starts_character else 0
         for unit, (slot, machine) in self._parts.items():
             if machine.adds_one(before[slot], after[slot]):
@@ -156,11 +156,11 @@ class TermMachine:
         return added
 
     def raised(self, atoms: Atoms) -> dict[int, int]:
-        """The flags that a byte raises behind a place, as part of a count; bytes that raise none are left out."""
+        """Maps bytes to the flags that they raise from here, as part of a count. Bytes that raise none are left out."""
         return self._finder.found[atoms[self._finds]] if self._finder else {}
 
     def judged(self, atoms: Atoms) -> Atoms:
-        """Part of a place by which a value that ends here is judged; the progress of stops is left out."""
+        """States by which a value that ends here is judged: those of stops are reset."""
         many = len(self.stops.machines)
         return (0,) * many + atoms[many:]
 
@@ -175,7 +175,7 @@ class TermMachine:
         return self._judge(self.term, atoms, count, reached).fires
 
     def grounds(self, atoms: Atoms, count: int) -> tuple[int, int]:
-        """The flags by which a term holds here: with all of the first raised, and none of the second, it does."""
+        """Two sets of flags such that the term holds here if all of the first are raised, and none of the second."""
         return self._grounds(self.term, atoms, count)
 
     def _judge(self, term: Term, atoms: Atoms, count: int, reached: AnyStop | None) -> Judgement:
@@ -230,7 +230,7 @@ class TermMachine:
     # Estimating --------------------------------------------------------------------------------------------------
 
     def goals(self, atoms: Atoms, unfinished: int = 0) -> tuple[Goal, ...]:
-        """Ways in which the term may come to hold in a continuation, or more than those."""
+        """Goals of all continuations that may meet the term. Some goals may be unreachable."""
         needs = tuple([machine.need(at, unfinished) for machine, at in zip(self._contents, atoms, strict=False)])
         goals = self._goals.get(needs)
         if goals is None:
@@ -238,7 +238,7 @@ class TermMachine:
         return goals
 
     def may_hold(self, atoms: Atoms) -> bool:
-        """True if a value that ends here meets the term if its counts are right."""
+        """True if a value that ends here may meet the term, depending on its counts and flags."""
         return any(goal.num_bytes == 0 for goal in self.goals(atoms))
 
     def _goals_of(self, term: Term, atoms: Atoms, unfinished: int) -> tuple[Goal, ...]:
@@ -270,11 +270,11 @@ class TermMachine:
         return tuple(bounds if each == unit else FREE for each in self.counts.units)
 
     def _has_only_phrases(self) -> bool:
-        """True if nothing else takes part, and what is demanded can be said without saying anything that is counted."""
+        """True if only phrases, characters and words are compared, and what is missing can be computed exactly."""
         units = all(unit in ("characters", "words") for unit in self.counts.units)
         plain = len(self._contents) == len(self.stops.machines) and not self.stops.cutting
         goals = self._goals_of(self.term, (), 0) if units and plain else ()
-        if "words" in self.counts.units:  # what is missing is one word at most
+        if "words" in self.counts.units:  # what is missing has at most one word
             at = self._units["words"]
             one_word = all(not goal.unwanted and goal.bounds[at][0] == 0 for goal in goals)
             goals = goals if one_word and self.missing.is_one_word else ()
@@ -286,7 +286,7 @@ class TermMachine:
         )
 
     def _has_only_counts(self) -> bool:
-        """True if filler adds to what is missing and to nothing else (a sentence is a word too), without phrases."""
+        """True if only counts are missing, and text can raise each without another (a sentence also adds a word)."""
         others = [machine for machine in self._contents if machine not in self.stops.machines]
         said = b"".join(unit.phrase for unit in self._parts if isinstance(unit, Occurrences))
         forbidden = b"".join(bytes(each.said) for each in others if isinstance(each, NoPhrase))

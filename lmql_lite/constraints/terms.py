@@ -1,6 +1,6 @@
-"""The algebra of `where` for one hole: boolean terms over atoms. Plain data; two equal terms share one automaton.
+"""Boolean terms over atoms: the conditions of `where` on one hole. Plain data; equal terms share one automaton.
 
-Every value in a term is known: earlier holes and Python expressions were evaluated before.
+Every value in a term is known, because earlier holes and Python expressions were evaluated before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lmql_lite.errors import Span
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A condition that does not look at the hole."""
+    """A condition that does not depend on the hole."""
 
     holds: bool
     span: Span | None = field(default=None, compare=False)
@@ -21,7 +21,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """The number of characters, or of another unit, lies in `at_least .. at_most` (no upper bound: None)."""
+    """The number of characters, or of another unit, is in `at_least .. at_most`. None means no upper bound."""
 
     at_least: int
     at_most: int | None
@@ -39,10 +39,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The whole text matches this regular expression, as `re.fullmatch` says it.
+    """The whole text matches this regular expression, as with `re.fullmatch`.
 
-    With `delimits` a complete text ends where the model says what the pattern cannot go on with (S18); without, the
-    pattern only forbids, and the model has to say something else.
+    With `delimits`, a token that cannot continue a complete match ends the hole (S18). Without, such tokens are
+    forbidden, and the model has to choose another one.
     """
 
     pattern: str
@@ -53,7 +53,7 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """The text has this phrase in it."""
+    """The text contains this phrase."""
 
     phrase: bytes
     span: Span | None = field(default=None, compare=False)
@@ -77,7 +77,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """The text has none of these phrases in it: what `simplify` makes of `not` before phrases."""
+    """The text contains none of these phrases. `simplify` makes it from negated phrases."""
 
     phrases: tuple[bytes, ...]
     span: Span | None = field(default=None, compare=False)
@@ -85,10 +85,10 @@ class Lacks:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The hole ends where this phrase has been said and the rest of the condition holds (S13).
+    """The hole ends after this phrase if the rest of the condition holds there (S13).
 
-    An observation, not a demand: the phrase need not occur, and a token may run past it (S14). `inclusive` tells
-    STOPS_AT (the value keeps the phrase) from STOPS_BEFORE.
+    An observation, not a demand: the phrase need not occur, and a token may run past it (S14). `inclusive` is True for
+    STOPS_AT, where the value keeps the phrase, and False for STOPS_BEFORE.
     """
 
     phrase: bytes
@@ -98,9 +98,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class StopPattern:
-    """A stop whose phrase is anything that this regular expression matches: the first place where a match ends.
+    """A stop at the first place where a match of this regular expression ends.
 
-    STOPS_BEFORE cuts the longest match that ends there, as the leftmost one; such a pattern has a bounded length.
+    STOPS_BEFORE cuts off the longest match that ends there, which is the leftmost one. Its matches have a bounded
+    length.
     """
 
     pattern: str
@@ -135,7 +136,7 @@ ANYTHING = And(())
 
 
 def conjunction(terms: tuple[Term, ...]) -> Term:
-    """All of them, flat: nested conjunctions become one."""
+    """Conjunction of the terms, with nested conjunctions flattened."""
     flat: list[Term] = []
     for term in terms:
         flat.extend(term.terms if isinstance(term, And) else (term,))
@@ -146,9 +147,9 @@ def conjunction(terms: tuple[Term, ...]) -> Term:
 
 
 def identity(part: object) -> object:
-    """Identity of a term, its places in the source left out: equal terms, and no others, have equal ones.
+    """Key of a term without its places in the source. Two terms have equal keys exactly if they are equal.
 
-    Made of tuples, texts and numbers, so that its `repr` is the same in every process.
+    It consists of tuples, texts, bytes and numbers, so that its `repr` is the same in every process.
     """
     if isinstance(part, tuple):
         return tuple(identity(each) for each in part)
@@ -159,9 +160,9 @@ def identity(part: object) -> object:
 
 
 def is_closed(term: Term) -> bool:
-    """True if the term tells by itself where its text is over: then a token that cannot continue it ends the hole.
+    """True if the term itself defines where its text ends. Then a token that cannot continue it ends the hole.
 
-    Listed texts do (S18), and so does a pattern: after `12` of `[0-9]+` a line break is no digit that went wrong.
+    Choices do (S18), and so do patterns that delimit: after `12` of `[0-9]+`, a line break ends the number.
     """
     match term:
         case Choice():

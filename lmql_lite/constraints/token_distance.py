@@ -1,6 +1,6 @@
-"""An automaton whose steps are tokens of a vocabulary: how few of them lead to an end (S19).
+"""Distances to an end in tokens of a vocabulary (S19): an automaton whose steps are tokens.
 
-Every byte is a step, too: where a model's vocabulary lacks one, nothing can be said of it anyway.
+Every single byte is a step too, even if the vocabulary has no token for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.constraints.walk import walk
 
 STATES = 64
-"""Of an automaton whose tokens are looked at: a walk over all of them takes some milliseconds for each."""
+"""Most states between characters of an automaton that is searched by tokens: each takes a walk of some milliseconds."""
 
 
 def in_tokens(automaton: Automaton, vocabulary: Vocabulary) -> DistanceSearch | None:
-    """Distances in tokens; None where phrases are looked for, or there are too many states: then bytes stand in."""
+    """Search for distances in tokens. None if phrases have flags or there are too many states: then bytes stand in."""
     if automaton.counts.num_flags or automaton.only_phrases or not vocabulary.longest or not _is_small(automaton):
         return None
     return DistanceSearch(ByToken(automaton, vocabulary), automaton.counts, False, False, automaton.term)
@@ -41,7 +41,7 @@ def _is_small(automaton: Automaton) -> bool:
 
 
 class ByToken:
-    """Graph of `search.Graph` whose steps are tokens."""
+    """A `search.Graph` whose edges are tokens."""
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
         self._automaton = automaton

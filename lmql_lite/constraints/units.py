@@ -1,6 +1,6 @@
-"""Units that a length counts: each with its meaning in Python and the machine that finds where the next one begins.
+"""Units in which lengths are counted: their meaning in Python, and the machines that find where each part begins.
 
-To add a unit: its name here, the machine that counts it, and `measured`.
+A new unit needs a name in `NamedUnit`, a machine in `parts` and a case in `measured`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from lmql_lite.constraints.atoms import NEVER, Moves, Need, starts_character
 from lmql_lite.constraints.charset import DONE, charset, joined
 
 NamedUnit = Literal["characters", "words", "sentences", "lines", "tokens"]
-"""Characters are code points; words what `str.split()` gives; a sentence ends where white space follows `.`, `!` or
-`?`; a line ends with a line feed, which the last one may lack; tokens are those that were chosen for the hole, also
-where a stop cuts them off (S15)."""
+"""Characters are code points. Words are the parts that `str.split()` returns. A sentence ends where white space follows
+`.`, `!` or `?`. A line ends with a line feed, which the last line may lack. Tokens are those that were chosen for the
+hole, including tokens that a stop cuts off (S15)."""
 UNITS: tuple[NamedUnit, ...] = get_args(NamedUnit)
 COUNTED_ALONE = ("characters", "tokens")
-"""Those that no machine counts."""
+"""Units that are counted without a machine."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Occurrences:
-    """A phrase, counted where it does not overlap the one before it, as `str.count` does."""
+    """Non-overlapping occurrences of a phrase, counted as `str.count` does."""
 
     phrase: bytes
 
@@ -36,13 +36,13 @@ class Occurrences:
 Unit = NamedUnit | Occurrences
 MARKS = b".!?"
 SPACES = tuple(filter(str.isspace, map(chr, range(0x3001))))
-"""All white space there is."""
+"""All white space characters of Unicode."""
 BETWEEN, INSIDE, AFTER = range(3)
-"""Before the first or next word or sentence; inside one; in a sentence, directly behind a mark."""
+"""Modes: before a word, sentence or line; inside one; in a sentence, directly after a mark."""
 
 
 def measured(text: str, unit: Unit) -> int:
-    """Number of parts in a text. Tokens are not seen in it: it counts characters for them."""
+    """Number of parts in a text. For tokens, which the text alone does not determine, the number of characters."""
     match unit:
         case Occurrences(phrase):
             return text.count(phrase.decode())
@@ -58,29 +58,28 @@ def measured(text: str, unit: Unit) -> int:
 
 
 class Parts(Protocol):
-    """A machine that counts the parts of a text. From the third missing part on, each takes the same room wherever the
-    text stands."""
+    """A machine that counts the parts of a text. From the third missing part on, each costs the same in every state."""
 
     num_states: int
     has_filler: bool
-    """True if a text can always go on without another part, whatever it consists of."""
+    """True if every text can be continued without adding a part."""
 
     def moves(self, state: int) -> Moves: ...
 
     def is_inside(self, state: int) -> bool:
-        """True if the text ends inside a character by which a part may begin or end."""
+        """True if the text ends inside a character that may begin or end a part."""
         ...
 
     def adds_one(self, before: int, after: int) -> bool:
-        """True if one more is counted on the way from one state to the next."""
+        """True if the transition from one state to the next counts one more part."""
         ...
 
     def missing(self, state: int, how_many: int) -> Need:
-        """The least that has to be said until so many more are counted, at least one."""
+        """Fewest bytes and characters that add `how_many` parts, at least one."""
         ...
 
     def most_missing(self, how_many: int) -> Need:
-        """The same where the most is missing."""
+        """Maximum of `missing` over all states."""
         ...
 
 
@@ -99,9 +98,9 @@ def parts(unit: NamedUnit) -> Parts:
 
 
 class WordMachine:
-    """Finds where words begin, or sentences, which end with one of `marks`.
+    """Finds where words begin. With `marks`, which end sentences, it finds where sentences begin.
 
-    A state is a mode, and how far a character has been read that may turn out to be white space.
+    A state combines a mode with the progress through a character that may turn out to be white space.
     """
 
     has_filler = True
@@ -110,13 +109,13 @@ class WordMachine:
         self._marks = marks
         self._spaces = charset(joined((ord(space), ord(space)) for space in SPACES))
         self.width = len(self._spaces.nodes)
-        """States below it are outside of a word."""
+        """Number of states of each mode. States below it are outside words and sentences."""
         self.num_states = 3 * self.width
         self._moves: list[Moves] = [self._expand(state) for state in range(self.num_states)]
         self._next = [self._distances(character_only) for character_only in (False, True)]
-        """For every state how far the next beginning is, and the one after that."""
+        """Distances from each state to the next two beginnings: a list in bytes, and one in characters."""
         self._again = [min(each[INSIDE * self.width][0], each[AFTER * self.width][0]) for each in self._next]
-        """Between two others."""
+        """Distance between consecutive beginnings, in bytes and in characters."""
         self._farthest = [(max(one for one, _ in each), max(two for _, two in each)) for each in self._next]
 
     def moves(self, state: int) -> Moves:
@@ -152,7 +151,7 @@ class WordMachine:
         return Moves(special, INSIDE * self.width)
 
     def _distances(self, character_only: bool) -> list[tuple[int, int]]:
-        """Dijkstra from every state to the next two beginnings, in bytes or in characters."""
+        """Distances from each state to the next two beginnings (Dijkstra), in bytes or in characters."""
         found = []
         for start in range(self.num_states):
             queue = [(0, 0, start)]
@@ -166,7 +165,7 @@ class WordMachine:
                 bytes_of_all_kinds = [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]
                 for byte, after in bytes_of_all_kinds:
                     if starts_character(byte) == bool(here % self.width):
-                        continue  # no text goes on like this
+                        continue  # not well-formed UTF-8
                     then = begun + self.adds_one(here, after), after
                     cost = far + (starts_character(byte) if character_only else 1)
                     if cost < known.get(then, NEVER):
@@ -177,7 +176,7 @@ class WordMachine:
 
 
 class LineMachine:
-    """Finds where lines begin: the state is INSIDE one, or BETWEEN two of them."""
+    """Finds where lines begin. The state is INSIDE a line, or BETWEEN two of them."""
 
     has_filler = False
     num_states = 2
@@ -192,7 +191,7 @@ class LineMachine:
         return False
 
     def missing(self, state: int, how_many: int) -> Need:
-        """The first of them ends the line that the text is in."""
+        """One character per line, and inside a line one more that ends it."""
         return Need(how_many + state, how_many + state)
 
     def most_missing(self, how_many: int) -> Need:

@@ -1,4 +1,4 @@
-"""A model's vocabulary as a trie of bytes, laid out in levels, so that all tokens are walked at once (numpy).
+"""A model's vocabulary as a trie of bytes, laid out in levels so that numpy walks all tokens at once.
 
 Tokens with equal bytes are one text here. Texts are sorted, so that those below a node of the trie are a range.
 """
@@ -19,10 +19,10 @@ Flags = NDArray[np.bool_]
 class TokenTrie(NamedTuple):
     """The nodes of a trie of texts, numbered level by level from the root 0, and within a level by their texts.
 
-    The nodes at a depth are `levels[depth] .. levels[depth + 1]`; the children of a node are `children[node] ..
-    children[node + 1]`; `key` is `parent * 256 + byte`, in ascending order. The texts that begin with a node are
-    `first .. end`; `ends` tells whether the first of them is the node itself, and `ending` are those nodes.
-    `characters` begin on the way to a node.
+    All ranges are half-open. The nodes at a depth are `levels[depth] .. levels[depth + 1]`, the children of a node
+    `children[node] .. children[node + 1]`, and the texts that begin with a node `first .. end`. `key` is
+    `parent * 256 + byte`, in ascending order. `ends` is true if a node is a whole text, the first of its range;
+    `ending` lists those nodes. `characters` is the number of characters that begin on the path to a node.
     """
 
     levels: list[int]
@@ -38,7 +38,7 @@ class TokenTrie(NamedTuple):
 
 
 class Vocabulary:
-    """Built once per tokenizer. Tokens without bytes (special, unused) are in none of its answers but `eos`."""
+    """Tokens by their bytes, built once per tokenizer. Tokens without bytes (special, unused) appear only in `eos`."""
 
     def __init__(self, tokens: tuple[bytes | None, ...], eos: frozenset[int]) -> None:
         self.tokens = tokens
@@ -52,9 +52,9 @@ class Vocabulary:
                 self.texts.append(data)
                 starts.append(at)
         self.lengths: IntArray = np.array([len(data or b"") for data in tokens], dtype=np.intp)
-        """Bytes of every token."""
+        """Number of bytes of every token, shape (tokens,)."""
         self.first_bytes: NDArray[np.uint8] = np.zeros(self.size, dtype=np.uint8)
-        """Of every token."""
+        """First byte of every token, 0 for tokens without bytes; shape (tokens,)."""
         for data, token in by_text:
             self.first_bytes[token] = data[0]
         self._by_text: IntArray = np.array([token for _, token in by_text], dtype=np.intp)
@@ -62,25 +62,25 @@ class Vocabulary:
         """The tokens of a text are `_by_text[_starts[text] : _starts[text + 1]]`."""
         self.longest = max(map(len, self.texts), default=0)
         self.first_byte: NDArray[np.uint8] = np.array([text[0] for text in self.texts], dtype=np.uint8)
-        """Of every text."""
+        """First byte of every text, shape (texts,)."""
         self.trie = self._lay_out()
         self.nodes: IntArray = np.zeros(self.size, dtype=np.intp)
-        """Of every token its node, the root for tokens without bytes."""
+        """Node of every token, the root for tokens without bytes; shape (tokens,)."""
         self.text_of: IntArray = np.full(self.size, len(self.texts), dtype=np.intp)
-        """Of every token its text, the number of texts for tokens without bytes."""
+        """Text number of every token, `len(texts)` for tokens without bytes; shape (tokens,)."""
         self.text_of[self._by_text] = np.repeat(np.arange(len(self.texts)), np.diff(self._starts))
         self.nodes[self._by_text] = self._node_of_texts()[self.text_of[self._by_text]]
         self._containing: dict[bytes, IntArray] = {}
         self.characters = self.trie.characters[self.nodes]
-        """Of every token how many begin in it."""
+        """Number of characters that begin in every token, shape (tokens,)."""
 
     @cached_property
     def most_words(self) -> int:
-        """The most words that are in one token, or parts of them."""
+        """Most words, or parts of words, in one token; at least 1."""
         return max((len(text.decode("utf-8", "ignore").split()) for text in self.texts), default=1) or 1
 
     def containing(self, part: bytes) -> IntArray:
-        """The tokens in which these bytes stand, ascending."""
+        """Tokens that contain these bytes, ascending."""
         if part not in self._containing:
             found = [token for token in self._by_text.tolist() if part in (self.tokens[token] or b"")]
             self._containing[part] = np.array(sorted(found), dtype=np.intp)
@@ -91,7 +91,7 @@ class Vocabulary:
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
         flat = np.frombuffer(b"".join(self.texts), dtype=np.uint8)
         started = np.concatenate([[0], np.cumsum(flat & 0xC0 != 0x80)]).astype(np.intp)
-        # how many leading bytes each text shares with the one before it
+        # number of leading bytes that each text shares with the one before it
         shared = np.zeros(sizes.size, dtype=np.intp)
         alike = np.arange(1, sizes.size)
         for depth in range(self.longest):
@@ -116,7 +116,7 @@ class Vocabulary:
         byte = flat[np.maximum(starts[first] + depths - 1, 0)].astype(np.intp) if flat.size else np.zeros(1, np.intp)
         complete = (sizes[first] == depths) & (depths > 0) if flat.size else np.zeros(1, dtype=np.bool_)
         key = parent * 256 + byte
-        key[0] = -1  # the root is nobody's child
+        key[0] = -1  # the root has no parent
         return TokenTrie(
             levels=levels,
             parent=parent,
@@ -138,7 +138,7 @@ class Vocabulary:
     # Looking up --------------------------------------------------------------------------------------------------
 
     def node(self, text: bytes) -> int | None:
-        """The node of the trie that spells this text."""
+        """Node of the trie for this text; None if no token begins with it."""
         here = 0
         for byte in text:
             child = int(np.searchsorted(self.trie.key, here * 256 + byte))
@@ -148,11 +148,11 @@ class Vocabulary:
         return here
 
     def beginning_with(self, prefix: bytes) -> range:
-        """All texts that begin with `prefix`, itself included."""
+        """Range of all texts that begin with `prefix`, itself included."""
         return range(bisect_left(self.texts, prefix), bisect_right(self.texts, prefix + b"\xff" * self.longest))
 
     def tokens_within(self, first: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
-        """The tokens of the texts `first .. end` of each of many ranges, and which range each comes from."""
+        """Tokens of the texts in many ranges `first .. end`, and for each token the index of its range."""
         low, high = self._starts[first], self._starts[end]
         sizes = high - low
         which = np.repeat(np.arange(sizes.size), sizes)
@@ -163,21 +163,21 @@ class Vocabulary:
         return self.tokens_within(found, found + 1)[0]
 
     def allowing(self, texts: Flags) -> Flags:
-        """A flag for every token from one for every text; False for tokens without bytes."""
+        """Flags of all tokens, shape (tokens,), from flags of the texts. False for tokens without bytes."""
         return np.append(texts[: len(self.texts)], False).take(self.text_of, mode="clip")
 
     def agreeing_with(self, text: bytes) -> tuple[IntArray, IntArray]:
-        """Ranges of all texts that begin with `text` or are a beginning of it."""
+        """Ranges (first, end) of all texts that begin with `text` or are a prefix of it."""
         shorter, longer = self.within(text), self.beginning_with(text)
         return np.array([*shorter, longer.start]), np.array([*(index + 1 for index in shorter), longer.stop])
 
     def beginnings(self, text: bytes) -> list[int]:
-        """All texts that are a beginning of `text`, itself included."""
+        """All texts that are a prefix of `text`, itself included."""
         whole = self.beginning_with(text)[:1]
         return self.within(text) + [index for index in whole if self.texts[index] == text]
 
     def within(self, text: bytes) -> list[int]:
-        """All texts that are a beginning of `text`, itself left out."""
+        """All texts that are a proper prefix of `text`."""
         found = []
         for length in range(1, min(len(text), self.longest + 1)):
             index = bisect_left(self.texts, text[:length])
@@ -186,5 +186,5 @@ class Vocabulary:
         return found
 
     def extends(self, text: bytes) -> bool:
-        """True if some token begins with `text` and goes on: then text that ends so may be tokenised otherwise."""
+        """True if some token begins with `text` and is longer. Then text that ends so may be tokenised differently."""
         return any(self.texts[index] != text for index in self.beginning_with(text)[:2])

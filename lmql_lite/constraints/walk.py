@@ -1,4 +1,4 @@
-"""All tokens of a vocabulary from one state of an automaton: level by level of the trie, one numpy step a byte."""
+"""Walks from one state of an automaton over all tokens of a vocabulary: one numpy step per level of their trie."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.vocabulary import IntArray, TokenTrie, Vocabulary
 
 Lanes = tuple[IntArray, ...]
-"""What was added on the way to nodes, as `Counts.lanes` packs it."""
+"""Increments from the start to nodes of the trie, one array for each of `Counts.lanes`."""
 NONE = np.empty(0, dtype=np.intp)
 DEAD_END = NOWHERE << 8
 FEW_KEYS = 4
-"""Times as many numbers as there are places are still counted in a table."""
+"""Distinct values are counted in a table if the largest is at most about this many times the number of values."""
 FEW_VALUES = 1000
-"""Number of rows up to which sorting is quicker than a table of hashes."""
+"""Number of values up to which sorting is faster than a hash table."""
 LARGEST_KEY = 2**62
 HASH = np.uint64(0x9E3779B97F4A7C15)
-"""Multiplied by this, numbers spread over their upper bits (Knuth, Fibonacci hashing)."""
+"""Multiplier of Fibonacci hashing (Knuth), which spreads numbers over the upper bits."""
 SPARSE = 4
-"""Where less than one in so many nodes is alive, or differs, only those are followed."""
+"""If fewer than one in so many nodes are alive, or differ, only those are followed."""
 
 
 class Pairs(NamedTuple):
-    """End states, and what was added to the counts on the way there: a row of `added`, and a column of `flags`."""
+    """End states, and the increments on the way there: `added` has shape (pairs, counts), `flags` (lanes, pairs)."""
 
     states: IntArray
     added: IntArray
@@ -44,14 +44,14 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, configurations: list[tuple[int, int]], packing: Counts) -> Pairs:
-        """From a state and a packed count each."""
+        """Pairs from states with packed counts."""
         states = np.array([state for state, _ in configurations], dtype=np.intp)
         added = np.array([packing.unpack(added) for _, added in configurations], dtype=np.intp)
         flags = np.array([packing.flag_lanes(packing.flags(added)) for _, added in configurations], dtype=np.intp)
         return cls(states, added.reshape(states.size, -1), flags.reshape(states.size, -1).T)
 
     def configurations(self, packing: Counts) -> list[tuple[int, int]]:
-        """Each as a state and a packed count."""
+        """Each pair as a state and a packed count."""
         flags = [0] * self.states.size
         for lane, bits in enumerate(self.flags.tolist()):
             flags = [before | more << FLAGS_IN_LANE * lane for before, more in zip(flags, bits, strict=True)]
@@ -63,7 +63,7 @@ class Pairs(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """Texts `first .. end`, and which of `pairs` they pass on their way, at a node of the trie."""
+    """Ranges `first .. end` of texts. All texts of a range pass the pair with index `pair` at a node of the trie."""
 
     first: IntArray
     end: IntArray
@@ -72,7 +72,7 @@ class Ranges(NamedTuple):
     pairs: Pairs
 
     def but(self, changed: IntArray, others: Ranges) -> Ranges:
-        """Those at nodes that did not change, and others. `changed` are in ascending order."""
+        """The ranges at nodes that are not in `changed`, which is in ascending order, joined with `others`."""
         if not self.first.size or not changed.size:
             return others if others.first.size else self
         kept = changed.take(changed.searchsorted(self.node), mode="clip") != self.node
@@ -91,14 +91,16 @@ class Ranges(NamedTuple):
 
 
 class Shifts(NamedTuple):
-    """Counts by which the texts of a vocabulary differ in two walks: rows of `added`, and which of them each text has,
-    -1 where more differs."""
+    """Differences of the counts between two walks: `which` maps each text to its row of `added`, shape (rows, counts).
+
+    It is -1 where more than the counts differs.
+    """
 
     added: IntArray
     which: IntArray
 
     def of(self, pairs: Pairs, pair: IntArray, which: IntArray) -> tuple[Pairs, IntArray]:
-        """The pairs of places that had others, and which of them each place has. A row of `added` for each place."""
+        """Distinct pairs after the shift, and the index of each place's pair; `which` has the row of each place."""
         size = pairs.states.size
         used, place = _distinct(np.maximum(which, 0) * size + pair)
         row = np.searchsorted(np.arange(1, len(self.added)) * size, used, side="right")
@@ -108,14 +110,15 @@ class Shifts(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Places that all tokens lead to from one state.
+    """Destinations of all tokens from one state.
 
-    `place` is which of `pairs` a token leads to, an end state and what was added to the counts: of every token of the
-    vocabulary, or of `tokens`, where the others lead nowhere, or, from a state that `is_like` another one, to where
-    they lead from that. A stop is reached inside or at the end of the texts in
-    `stops`: those are free to run on past it, also where their own end is not alive (S14). The texts in `passing`
-    have a value inside them that may be complete, and go on with what follows the hole (S16). `nodes` are the states
-    of all nodes of the trie, times 256, and what was added on the way to them, where they were all walked to.
+    `place` has the index in `pairs` of each destination: for every token of the vocabulary, or for those in `tokens`.
+    In the second case the others lead nowhere or, with `is_like`, to where the similar walk leads them.
+
+    The texts in `stops` reach a stop, inside them or at their end. They may run past it, even if their own end is dead
+    (S14). The texts in `passing` contain the end of a value that may be complete, and go on with the text that follows
+    the hole (S16). `nodes` has the states of all nodes of the trie, times 256, and the increments on the way to them;
+    None if not all nodes were walked.
     """
 
     tokens: IntArray | None
@@ -130,11 +133,11 @@ class Walk(NamedTuple):
 def walk(
     vocabulary: Vocabulary, automaton: Automaton, start: int, held: bytes, following: bytes, similar: Walk | None
 ) -> Walk:
-    """All tokens from one state.
+    """Walks over all tokens from one state.
 
-    With `held` only those that begin with it and go on: from the state on, what is held is behind them. Tokens of a
-    closed hole may go on with the text that is `following` it. `similar` is the walk from another state: most tokens
-    lead to the same places from both.
+    With `held`, only tokens that begin with it and go on are walked; the walk begins after `held`. Tokens of a closed
+    hole may go on with the text that is `following` it. `similar` is the walk from another state, from which most
+    tokens lead to the same places.
     """
     walker = Walker(vocabulary, automaton, characters(held), following)
     if not held:
@@ -147,7 +150,7 @@ def walk(
 
 
 class Walker:
-    """States stand here times 256, as `Automaton.follow` takes them."""
+    """One walk. Its states are multiplied by 256, as `Automaton.follow` expects."""
 
     def __init__(self, vocabulary: Vocabulary, automaton: Automaton, behind: int, following: bytes) -> None:
         self._vocabulary = vocabulary
@@ -161,13 +164,13 @@ class Walker:
         self._passing = _Ranges()
 
     def front(self, root: int | None, start: int) -> tuple[IntArray, IntArray, Lanes]:
-        """A single node, or none, in a state."""
+        """Nodes, states and increments of a walk that begins at one node, or at none."""
         size = int(root is not None)
         nodes, states = np.full(size, root or 0, dtype=np.intp), np.full(size, start << 8, dtype=np.intp)
         return nodes, states, (np.zeros(size, dtype=np.intp),) * self._num_lanes
 
     def all_tokens(self, start: int, similar: Walk | None) -> Walk:
-        """While many nodes are alive all of a level are stepped, dead ones too; where few are, only those."""
+        """Walks from the root: over whole levels, dead nodes included, or over live nodes only if they are few."""
         trie = self._trie
         if similar is not None and similar.nodes is not None:
             found = self._shifted(similar, start) if self._count_lanes else self._like(similar, start)
@@ -192,7 +195,7 @@ class Walker:
         return self._result(states, lanes)
 
     def _add(self, lane: int, here: IntArray, places: IntArray) -> None:
-        """Counts after the bytes of places, from those before them."""
+        """Adds the increments of the transitions at `places` to a lane, in place."""
         more = self._automaton.added(lane).take(places, mode="clip")
         if lane < self._count_lanes:
             here += more
@@ -200,14 +203,14 @@ class Walker:
             here |= more
 
     def _are_few(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> bool:
-        """True if after two bytes most nodes are dead."""
+        """True if most nodes are dead after two bytes."""
         levels = self._trie.levels
         for _ in range(2):
             nodes, states, lanes = self._step(nodes, states, lanes)
         return len(levels) < 4 or nodes.size * SPARSE < levels[3] - levels[2]
 
     def _changed(self, states: IntArray, lanes: Lanes, start: int) -> tuple[IntArray, IntArray, Lanes] | None:
-        """The nodes to which another walk leads otherwise than one from `start`, None where they are too many."""
+        """Nodes at which a walk from `start` differs from another, with its states and increments; None if too many."""
         trie = self._trie
         nodes, now, more = self.front(0, start)
         changed = [(nodes[:0], now[:0], *(lane[:0] for lane in more))]
@@ -231,8 +234,10 @@ class Walker:
         return nodes, now, tuple(more_lanes)
 
     def _shifted(self, similar: Walk, start: int) -> Walk | None:
-        """Another walk with other counts: behind a few bytes both are in the same state, and count alike from there.
-        None where many nodes are not."""
+        """Another walk with other counts: after a few bytes, both are in the same state and count alike from there.
+
+        None if this fails for many nodes.
+        """
         trie, vocabulary = self._trie, self._vocabulary
         assert similar.nodes is not None
         then, counts = similar.nodes
@@ -274,7 +279,7 @@ class Walker:
         return Walk(None, place, shifted.and_others(pairs), stops, passing)
 
     def _values(self, lanes: Lanes) -> IntArray:
-        """Amounts added to each count: a row for each place."""
+        """Amounts added to each count, shape (places, counts)."""
         counts = self._automaton.counts
         values = np.zeros((lanes[0].size, len(counts.units)), dtype=np.intp)
         for at, unit in enumerate(counts.walked):
@@ -283,7 +288,7 @@ class Walker:
         return values
 
     def _like(self, similar: Walk, start: int) -> Walk | None:
-        """Another walk, but for some nodes. None where they are many."""
+        """Another walk, except for some nodes. None if there are too many."""
         assert similar.nodes is not None
         changed = self._changed(*similar.nodes, start)
         if changed is None:
@@ -295,7 +300,7 @@ class Walker:
         return Walk(*ends, stops, similar.passing.but(nodes, self._ranges(self._passing)), is_like=True)
 
     def _result(self, states: IntArray, lanes: Lanes) -> Walk:
-        """From the states of all nodes."""
+        """Walk from the states of all nodes, and the increments on the way to them."""
         states[0] = DEAD_END  # for tokens without bytes
         self._collect_borders(None, states, lanes)
         nodes = self._vocabulary.nodes
@@ -305,7 +310,7 @@ class Walker:
         return Walk(None, place, pairs, stops, passing, (states, lanes))
 
     def some_tokens(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> Walk:
-        """Only the nodes that are alive, and their children."""
+        """Walks from some nodes, following only live ones."""
         levels = [(nodes[:0], states[:0], *(lane[:0] for lane in lanes))]
         while nodes.size:
             nodes, states, lanes = self._step(nodes, states, lanes)
@@ -316,7 +321,7 @@ class Walker:
         return Walk(*ends, self._ranges(self._stops), self._ranges(self._passing))
 
     def _ends(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> tuple[IntArray, IntArray, Pairs]:
-        """The tokens that end at some nodes, and to which of the pairs each leads."""
+        """Tokens that end at some nodes, index of the pair to which each leads, and the distinct pairs."""
         at = self._trie.ends[nodes].nonzero()[0]
         first = self._trie.first[nodes[at]]
         tokens, which = self._vocabulary.tokens_within(first, first + 1)
@@ -324,7 +329,7 @@ class Walker:
         return tokens, pair[which], pairs
 
     def _step(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> tuple[IntArray, IntArray, Lanes]:
-        """The children that are alive."""
+        """Live children of some nodes, with their states and increments."""
         children, parents = self._children(nodes)
         places = states[parents] + self._trie.byte[children]
         after = self._automaton.follow(places)
@@ -337,14 +342,14 @@ class Walker:
         return children[alive], after[alive], lanes
 
     def _children(self, nodes: IntArray) -> tuple[IntArray, IntArray]:
-        """The children of some nodes, and for each which of these is its parent."""
+        """Children of some nodes, and for each the index of its parent in `nodes`."""
         first = self._trie.children.take(nodes)
         sizes = self._trie.children.take(nodes + 1) - first
         parents = np.arange(sizes.size).repeat(sizes)
         return np.arange(parents.size) + (first - sizes.cumsum() + sizes).take(parents), parents
 
     def _collect_borders(self, nodes: IntArray | None, states: IntArray, lanes: Lanes) -> None:
-        """Nodes at which a stop is reached, or a value may be complete that another text follows. None for all."""
+        """Collects texts that pass a stop, or a value that may be complete. `nodes` is None for the whole trie."""
         if self._automaton.has_stops:
             at = self._automaton.stop_states.take(states >> 8, mode="clip").nonzero()[0]
             there = at if nodes is None else nodes[at]
@@ -357,7 +362,7 @@ class Walker:
             self.pass_on(there, states[at], tuple(lane[at] for lane in lanes))
 
     def pass_on(self, nodes: IntArray, states: IntArray, lanes: Lanes) -> None:
-        """Finds the texts that go on from these nodes with the beginning of what follows, or with all of it."""
+        """Collects the texts that go on from these nodes with a prefix of the following text, or with all of it."""
         trie = self._trie
         states, values = states >> 8, nodes
         for at, byte in enumerate(self._following, start=1):
@@ -386,10 +391,10 @@ class Walker:
         return Ranges(first, end, values, pair, pairs)
 
     def _pairs(self, states: IntArray, nodes: IntArray, lanes: Lanes) -> tuple[Pairs, IntArray]:
-        """The distinct pairs, and for each place which of them it has; `nodes` are those where the values end."""
+        """Distinct pairs, and the index of each place's pair. `nodes` are the nodes at which the values end."""
         counts = self._automaton.counts
         characters = counts.units[:1] == ("characters",)
-        if lanes:  # what was added before a text could not go on makes no difference
+        if lanes:  # increments do not matter in dead states
             lanes = tuple(np.where(states == NOWHERE, 0, lane) for lane in lanes)
         parts = [*([self._characters(nodes)] if characters else []), *lanes]
         key, size = states, int(states.max(initial=0)) + 1
@@ -405,7 +410,7 @@ class Walker:
             nothing = np.zeros((distinct.size, len(counts.units) + 1), dtype=np.intp)
             return Pairs(distinct, nothing[:, 1:], nothing[:, :0].T), pair
         some = np.zeros(distinct.size, dtype=np.intp)
-        some[pair] = np.arange(pair.size)  # a place of each
+        some[pair] = np.arange(pair.size)  # one place for each pair
         added = (
             self._values(tuple(lane[some] for lane in lanes))
             if lanes
@@ -423,7 +428,7 @@ class Walker:
 
 
 class _Ranges:
-    """Ranges while they are collected, level by level: texts, the node where a value ends, and where that leads."""
+    """Collects `Ranges` level by level: the texts, the nodes at which a value ends, and states and increments there."""
 
     def __init__(self) -> None:
         self.levels: list[tuple[IntArray, IntArray, IntArray, IntArray, *Lanes]] = []
@@ -434,7 +439,7 @@ class _Ranges:
 
 
 def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
-    """The distinct values, none below 0, and for each value which of them it is."""
+    """Distinct values in some order, and the index of each value among them. No value is below 0."""
     most = int(values.max(initial=0))
     if most > FEW_KEYS * (values.size + 64):
         return np.unique(values, return_inverse=True) if values.size < FEW_VALUES else _distinct_large(values)
@@ -445,7 +450,7 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _distinct_large(values: IntArray) -> tuple[IntArray, IntArray]:
-    """The same by a table of hashes: only those whose slot has gone to another value are sorted."""
+    """`_distinct` by a hash table: only values that lost their slot to another value are sorted."""
     bits = values.size.bit_length()
     slots = (values.astype(np.uint64) * HASH >> np.uint64(64 - bits)).astype(np.intp)
     owners = np.full(1 << bits, -1, dtype=np.intp)

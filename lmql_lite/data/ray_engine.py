@@ -93,7 +93,7 @@ class RayEngine:
                     new = [each for each in records if part.pop((each["id"], each["repeat"]), None) is not None]
                     await asyncio.gather(*map(finish, new))  # written as one group
             except ray.exceptions.RayActorError:
-                for row in parts.give_back(part):
+                for row in parts.requeue(part):
                     error = ModelError(f"{TRIES} workers of Ray ended while they ran this row")
                     await finish(failed_record(job, row, error))
                 raise
@@ -140,7 +140,7 @@ class _Parts:
                     part[row.id, row.repeat] = row
         return part
 
-    def give_back(self, part: Mapping[tuple[str, int], DataRow]) -> list[DataRow]:
+    def requeue(self, part: Mapping[tuple[str, int], DataRow]) -> list[DataRow]:
         """Rows of a worker that died; those that were tried often enough are returned, and not run again."""
         given_up = []
         for place, row in part.items():

@@ -136,7 +136,7 @@ class Blocks:
         """Values of the `return`s that wait for `finally` blocks, outermost first."""
         return tuple(block.onward.value for block in self.stack if isinstance(block, Returning))
 
-    def give_back(self, values: Sequence[Any]) -> None:
+    def replace_returned(self, values: Sequence[Any]) -> None:
         """Replaces the `returned` values."""
         left = iter(values)
         self.stack = tuple(

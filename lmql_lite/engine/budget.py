@@ -41,7 +41,7 @@ class Bill:
         return self.spent.reasoning_tokens if self.spent else None
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         return self.prompt_tokens is not None and self.completion_tokens is not None
 
     @property
@@ -56,11 +56,11 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost in the currency of the prices. Unless it `is_told`, the server did not report every number, and `amount` is
+    """Cost in the currency of the prices. Unless it `is_reported`, some numbers were not, and `amount` is
     an upper bound."""
 
     amount: float
-    is_told: bool
+    is_reported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Budget:
         if self.prices is None:
             return None
         amount = sum(self.cost(*bill.at_most, bill.cached_tokens or 0) for bill in bills)
-        return Cost(amount, all(bill.is_told for bill in bills))
+        return Cost(amount, all(bill.is_reported for bill in bills))
 
     def room(self, prompt_tokens: int, completion_tokens: int) -> int | None:
         """Maximum number of tokens of the next answer; None without a limit."""
@@ -126,7 +126,7 @@ class Budget:
 
 
 @dataclass(slots=True, eq=False)
-class Purse:
+class Account:
     """Spending that several runs share: the rows of a map, several results, a query and those that it calls."""
 
     requests: int = 0

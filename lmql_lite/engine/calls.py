@@ -49,7 +49,7 @@ class Calls:
         """Milliseconds since the run began."""
         return round(1000 * (time.perf_counter() - self._began), 3)
 
-    async def overhear(
+    async def record_stream(
         self, model: str, prompt: Prompt, request: CompletionRequest, pieces: AsyncGenerator[StreamPiece, None]
     ) -> AsyncGenerator[StreamPiece, None]:
         """The pieces of a request to a server, passed on and recorded."""
@@ -99,16 +99,16 @@ class Calls:
             call.ms = round(self.now() - call.at_ms, 3)
 
 
-async def overheard(
-    scorer: Scorer, requests: Sequence[ScoreRequest], listeners: Sequence[Calls | None]
+async def recorded_scores(
+    scorer: Scorer, requests: Sequence[ScoreRequest], logs: Sequence[Calls | None]
 ) -> list[list[NDArray[np.float32]]]:
-    """`scorer.score`, recorded by listeners. Each request has one listener or none."""
-    with ExitStack() as listening:
+    """Scores of the requests, recorded in their logs. Each request has one log or none."""
+    with ExitStack() as recording:
         calls = []
-        for listener in {id(each): each for each in listeners if each is not None}.values():
-            own = [at for at, each in enumerate(listeners) if each is listener]
-            calls.append((listener.scores(scorer, [requests[at] for at in own], len(requests)), own))
-            listening.enter_context(listener.during(calls[-1][0]))
+        for log in {id(each): each for each in logs if each is not None}.values():
+            own = [at for at, each in enumerate(logs) if each is log]
+            calls.append((log.scores(scorer, [requests[at] for at in own], len(requests)), own))
+            recording.enter_context(log.during(calls[-1][0]))
         answers = await scorer.score(requests)
     for call, own in calls:
         call.answered = {"best": [[_best(row, scorer.tokenizer) for row in answers[at]] for at in own]}

@@ -45,7 +45,7 @@ class Decoration:
         self._op = op
         self.decorators = tuple(decorators)
         self._context = context
-        self._told: str | None = None
+        self._reported: str | None = None
 
     async def fixed(self, environment: Environment) -> Any:
         """The value that a `pre` returned; None if the model is asked."""
@@ -57,9 +57,9 @@ class Decoration:
 
     async def tell(self, text: str, environment: Environment) -> None:
         """Passes the text so far to each `stream`."""
-        if text == self._told or not (text or self._told):
+        if text == self._reported or not (text or self._reported):
             return
-        self._told = text
+        self._reported = text
         for each, here in reversed(self.decorators):
             if each.stream:
                 await self._called(here, each.stream, environment, text)
@@ -91,7 +91,7 @@ class Decoration:
 
     def fork(self, context: Context) -> Decoration:
         fork = Decoration(self._op, self.decorators, context)
-        fork._told = self._told
+        fork._reported = self._reported
         return fork
 
 

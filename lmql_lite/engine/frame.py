@@ -106,10 +106,10 @@ def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger
             ledger.drop(step, "cut")
             step = replace(step, token=replace(step.token, fate="cut"))
         elif step.token.fate == "kept":
-            is_said_again = waiting >= len(step.token.data)
+            text_stays = waiting >= len(step.token.data)
             waiting -= len(step.token.data)
-            ledger.remove(step, is_said_again=is_said_again)
-            if is_said_again:
+            ledger.remove(step, text_stays=text_stays)
+            if text_stays:
                 continue
             step = replace(step, token=replace(step.token, fate="removed"))
         history = replace(step, before=history)
@@ -170,7 +170,7 @@ class Frame:
         self.environment, self.variables, kept = fresh
         if self.decoration is not None:
             self.decoration.decorators = kept["decorators"]
-        self.blocks.give_back(kept["returned"])
+        self.blocks.replace_returned(kept["returned"])
 
     def span_of(self, slot: str) -> Span | None:
         """Place of the loop or `with` with this slot, or of the statement that assigns this name."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from lmql_lite.cache.entry import Node
 from lmql_lite.engine import events
-from lmql_lite.engine.budget import Bill, Budget, Purse
+from lmql_lite.engine.budget import Account, Bill, Budget
 from lmql_lite.engine.calls import Calls
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.result import Usage
@@ -63,19 +63,19 @@ class Meter:
 class Ledger:
     """Bookkeeping of tokens and costs. `run` distinguishes this run's questions from entries that were known before.
 
-    Runs with one budget share a `purse`; the default is a purse of its own.
+    Runs with one budget share a `account`; the default is a account of its own.
     """
 
     def __init__(
-        self, run: int, budget: Budget = UNLIMITED, purse: Purse | None = None, calls: Calls | None = None
+        self, run: int, budget: Budget = UNLIMITED, account: Account | None = None, calls: Calls | None = None
     ) -> None:
         self.run = run
         self.budget = budget
         self.calls = calls
         """Log of calls of models; None if there is none."""
-        self.purse = purse or Purse()
+        self.account = account or Account()
         self.requests = 0
-        self._told = 0
+        self._reported = 0
         """Number of answer tokens that the server has reported."""
         self.meter = Meter()
         self.by_server = False
@@ -107,7 +107,7 @@ class Ledger:
     def take_over(self, other: Ledger) -> None:
         """Adds the costs of a run that this one replaces."""
         self.requests += other.requests
-        self._told += other._told
+        self._reported += other._reported
         self._bills += other._bills
 
     def prune(self, steps: Iterable[Step]) -> list[Token]:
@@ -152,10 +152,10 @@ class Ledger:
             self._kept[step.token.source] -= 1
             self._wasted += 1
 
-    def remove(self, step: Step, *, is_said_again: bool) -> None:
-        """Records a token that leaves the path with its query (S26). `is_said_again`: the text joins the path again."""
+    def remove(self, step: Step, *, text_stays: bool) -> None:
+        """Records a token that leaves the path with its query (S26). `text_stays`: the text joins the path again."""
         self.drop(step, "removed")
-        if is_said_again and step.token.hole is not None:
+        if text_stays and step.token.hole is not None:
             self._wasted -= 1
 
     def reject(self, steps: Iterable[Step]) -> list[Step]:
@@ -175,19 +175,19 @@ class Ledger:
 
         A token has at least one byte, so bytes bound the tokens that a server does not report.
         """
-        room = self.purse.room(self.budget, most_prompt_tokens)
+        room = self.account.room(self.budget, most_prompt_tokens)
         if room == 0:
             return None
         return OpenRequest(self, Bill(most_prompt_tokens, most_tokens if room is None else min(most_tokens, room)))
 
     def count_request(self) -> None:
         """Counts a request that is sent now. Raises BudgetError if it is one too many."""
-        self.budget.check(self.purse.requests + 1, 0, 0)
+        self.budget.check(self.account.requests + 1, 0, 0)
         self._add_requests(1)
 
     def _add_requests(self, many: int) -> None:
         self.requests += many
-        self.purse.requests += many
+        self.account.requests += many
 
     async def probed(self, probe: Callable[[], Awaitable[Capabilities]]) -> Capabilities:
         """The result of a probe, whose requests are counted before they are sent."""
@@ -212,8 +212,8 @@ class Ledger:
         """Adds the cost of a request."""
         self._bills.append(bill)
         before = self._completion
-        self._told += bill.completion_tokens or 0
-        self.purse.spend(bill.at_most[0], self._completion - before)
+        self._reported += bill.completion_tokens or 0
+        self.account.spend(bill.at_most[0], self._completion - before)
 
     def arrive(self, way: Sequence[Node], sizes: Iterable[int]) -> None:
         """Adds tokens that a server sent: `way` are the nodes of their bytes, `sizes` their lengths in bytes."""
@@ -222,11 +222,11 @@ class Ledger:
         for size in sizes:
             self._arrived.append(way[first])
             first += size
-        self.purse.spend(0, self._completion - before)
+        self.account.spend(0, self._completion - before)
 
     @property
     def _completion(self) -> int:
-        return max(self._told, len(self._arrived))
+        return max(self._reported, len(self._arrived))
 
     def used(self, path: Iterable[int]) -> None:
         """Counts tokens of a server as wasted if no part of them is on the path on which the run ends."""
@@ -276,7 +276,7 @@ class OpenRequest:
         self._ledger = ledger
         self._sent = 0
         ledger.count_request()
-        ledger.purse.reserve(bill)
+        ledger.account.reserve(bill)
 
     def count(self) -> None:
         """Called before each try to send the request; tries after the first are counted now."""
@@ -286,7 +286,7 @@ class OpenRequest:
 
     def pay(self, ledger: Ledger, spent: ServerUsage | None) -> None:
         """Adds the cost to `ledger`, that of the run that follows the request now."""
-        self._ledger.purse.release(self.bill)
+        self._ledger.account.release(self.bill)
         if spent is not None:
             ledger._add_requests(max(spent.requests - max(self._sent, 1), 0))
         ledger.pay(replace(self.bill, spent=spent))

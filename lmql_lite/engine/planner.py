@@ -130,7 +130,7 @@ class _Planner:
     ) -> None:
         self.limit = limit
         self._tells = tells
-        self._told: dict[int, float] = {}
+        self._sentence_bytes: dict[int, float] = {}
         """Maximum tokens of the sentences that list allowed answers, by hole."""
         self._problems = problems
         self._ops = program.ops
@@ -203,7 +203,7 @@ class _Planner:
         for place in range(end + 1):
             value = self._asked[place].value if place in self._asked else self._text(place)
             size += _times(value, self._times(place))
-        size += 4 * TURN_TOKENS + self._told.get(at, 0) if self._server.chat_only else 0
+        size += 4 * TURN_TOKENS + self._sentence_bytes.get(at, 0) if self._server.chat_only else 0
         return min(size, inf if self._server.context_length is None else self._server.context_length)
 
     def _condition(self, op: Hole) -> tuple[Term, tuple[str, ...]]:
@@ -251,7 +251,7 @@ class _Planner:
             return ("later" if self._server.takes_languages or stops else "freely"), many
         asked = self._pushing.question(op, lookahead, tells=self._tells)
         if isinstance(asked.pushed, AnswerForm):
-            self._told[at] = len(asked.pushed.sentence.encode())
+            self._sentence_bytes[at] = len(asked.pushed.sentence.encode())
         return asked.way, asked.lookahead.holes
 
     def _requests(self, op: Hole, term: Term, way: Way, most: float, *, begins: bool) -> _Asked:

@@ -44,19 +44,19 @@ class Judge:
         self._typed = typed
         self._type = op.type.spec if op.type else None
         self._is_text = self._type is None or self._type.convert is str
-        self._told: dict[Predicate, bool] = {}
+        self._take_final: dict[Predicate, bool] = {}
         self._heard = ""
 
     def fork(self) -> Judge:
         fork = copy(self)
-        fork._told = dict(self._told)
+        fork._take_final = dict(self._take_final)
         return fork
 
     async def objects(self, matcher: Matcher, environment: Environment, *outer: Environment) -> Objection | None:
         """The first condition that the value breaks, or that its certain part can no longer meet. `outer` are the
         variables of the queries that wait for this one, innermost first."""
         final = matcher.ending is not None
-        told = [predicate for predicate in self.op.predicates if self._is_told(predicate, environment)]
+        told = [predicate for predicate in self.op.predicates if self._judges_unfinished(predicate, environment)]
         text = matcher.value[: matcher.certain].decode("utf-8", "strict" if final else "ignore")
         if not final and (not told or not self._is_text or text in ("", self._heard)):
             return None
@@ -100,7 +100,9 @@ class Judge:
                 terms = [part.bind(evaluate_now) for part in predicate.guided]
                 environment[GUIDED] = [satisfies(term, text.encode()) for term in terms]
                 code = (
-                    predicate.call.code if predicate.call and self._is_told(predicate, environment) else predicate.code
+                    predicate.call.code
+                    if predicate.call and self._judges_unfinished(predicate, environment)
+                    else predicate.code
                 )
                 others = predicate.others
                 with others.read_as_values(evaluate_now, predicate.span) if others else nullcontext():
@@ -109,14 +111,14 @@ class Judge:
                     return Objection(predicate.span)
         return None
 
-    def _is_told(self, predicate: Predicate, environment: Environment) -> bool:
+    def _judges_unfinished(self, predicate: Predicate, environment: Environment) -> bool:
         """True if the function takes `final`, and so judges unfinished text."""
         if predicate.call is None:
             return False
-        if predicate not in self._told:
+        if predicate not in self._take_final:
             function = value_of(predicate.call.function, environment)
-            self._told[predicate] = _takes_final(function, predicate.call.by_place)
-        return self._told[predicate]
+            self._take_final[predicate] = _takes_final(function, predicate.call.by_place)
+        return self._take_final[predicate]
 
 
 @contextmanager

@@ -199,7 +199,7 @@ class Result(Mapping[str, Any], Generic[Value]):
         found = {
             "tokens": kept(self.tokens),
             "usage": self.usage.as_dict(),
-            "cost": None if cost is None else {"amount": cost.amount, "told": cost.is_told},
+            "cost": None if cost is None else {"amount": cost.amount, "told": cost.is_reported},
             "value": plain(self.value),
             "vars": plain(self.variables),
             "endings": dict(self.endings),

@@ -19,7 +19,7 @@ from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, noted
-from lmql_lite.engine.subquery import call, called, give_back
+from lmql_lite.engine.subquery import call, called, return_value
 from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tracebacks import from_query, unwrapped
 from lmql_lite.errors import BudgetError, InputError, ModelError
@@ -256,7 +256,7 @@ class Run:
         if not isinstance(onward, LeavingReturn):
             branch.go(branch.state, onward)
         elif branch.frame.caller is not None:
-            await give_back(branch, onward.op, onward.value)
+            await return_value(branch, onward.op, onward.value)
         else:
             branch.value = onward.value
             branch.state = await branch.generator.finish(branch.state)

@@ -18,7 +18,7 @@ from lmql_lite.cache.scores import Mask, Scores
 from lmql_lite.cache.token_text import difference
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.cache.top_k import MISS, Miss, TopK, question
-from lmql_lite.engine.calls import overheard
+from lmql_lite.engine.calls import recorded_scores
 from lmql_lite.engine.events import Guessed
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.spelled_prompts import SpelledPrompts
@@ -152,7 +152,7 @@ class Scheduler:
             coming.update((way[at][0], self._asked[way[at][0]]) for at in unknown)
         entries = {place: await asyncio.shield(entry) for place, entry in coming.items()}
         for way in ways:
-            known.update((step, self._told(*step, entries[step[0]])) for step in way if step not in known)
+            known.update((step, self._answer_for(*step, entries[step[0]])) for step in way if step not in known)
         return [tuple(known[step] for step in way) for way in ways]
 
     def _way(self, node: Node, tokens: tuple[int, ...]) -> list[Node]:
@@ -215,13 +215,13 @@ class Scheduler:
         """The answer for one token, from the scores or from a question that allows only this token."""
         entry = self.tree.scores(node)
         if entry is not None and isinstance(entry.scores, Scores):
-            return self._told(node, token, entry)
+            return self._answer_for(node, token, entry)
         logprob = None if entry is None else entry.scores.logprob(token)
         if entry is None or logprob is None:
             return self.tree.greedy_answer(node, self._only(token))
         return Answer(token, logprob, entry.run)
 
-    def _told(self, node: Node, token: int, entry: ScoreEntry) -> Answer:
+    def _answer_for(self, node: Node, token: int, entry: ScoreEntry) -> Answer:
         assert isinstance(entry.scores, Scores), "scores that were just made are whole"
         answer = Answer(token, entry.scores.logprob(token), entry.run)
         if entry.scores.top_k().logprob(token) is None:
@@ -303,9 +303,9 @@ class Scheduler:
         ]
         for meter in {id(wanted.ledger.meter): wanted.ledger.meter for wanted in questions}.values():
             meter.forward_passes += 1
-        heard = [wanted.ledger.calls for wanted in questions]
+        logs = [wanted.ledger.calls for wanted in questions]
         try:
-            answers = await (overheard(self.scorer, requests, heard) if any(heard) else self.scorer.score(requests))
+            answers = await (recorded_scores(self.scorer, requests, logs) if any(logs) else self.scorer.score(requests))
         except Exception as error:
             self._fail(questions, error)
             return

@@ -19,7 +19,7 @@ from lmql_lite.cache.sampling import seeds
 from lmql_lite.cache.token_cache import TokenCache
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
-from lmql_lite.engine.budget import Budget, Purse
+from lmql_lite.engine.budget import Account, Budget
 from lmql_lite.engine.calls import Calls
 from lmql_lite.engine.decode.decoding import Decoding, decoding
 from lmql_lite.engine.decode.sample import SeveralRuns
@@ -143,19 +143,19 @@ class Session:
         settings: Settings,
         model: str | Model | None = None,
         calls: Calls | None = None,
-        purse: Purse | None = None,
+        account: Account | None = None,
         before: str = "",
     ) -> AsyncGenerator[events.Batch, None]:
-        """Events of one run, in batches. `calls` collects the calls of models; runs with the same `purse` share their
+        """Events of one run, in batches. `calls` collects the calls of models; runs with the same `account` share their
         limits. The run begins after the text `before`. Raises errors of the package, and exceptions of the query
         unchanged.
 
         The entries of a run are stored before its last event (S34), which has the notices of the cache.
         """
-        purse = purse or Purse()
+        account = account or Account()
         is_unnamed = model is None and program.model is None and self.names_no_model and bool(program.holes)
         first = (UNNAMED,) if is_unnamed else ()
-        opened = await self._open(program, inputs, settings, model, calls, purse, before)
+        opened = await self._open(program, inputs, settings, model, calls, account, before)
         first = (*first, *opened.settings.notices)
         run = opened.run
         is_kept, shown, started = opened.reads_only, dict[str, None](), run.begin()
@@ -170,7 +170,7 @@ class Session:
                     given_up = opened.given_up(error, program)
                     await run.close(error)
                     settings = settings.changed({"seed": opened.runs[0].run.seed})
-                    opened = await self._open(program, inputs, settings, model, calls, purse, before, opened)
+                    opened = await self._open(program, inputs, settings, model, calls, account, before, opened)
                     emitted = repeated = 0 if given_up else emitted
                     run = opened.run
                     recorded = None if self.recording is None else opened.recorded(self.recording)
@@ -212,7 +212,7 @@ class Session:
         settings: Settings,
         model: str | Model | None,
         calls: Calls | None,
-        purse: Purse,
+        account: Account,
         before: str,
         replaced: Opened | None = None,
     ) -> Opened:
@@ -235,7 +235,7 @@ class Session:
                 hint=f"write sample(n={settings.results}) for the same number of results, or use a local: model",
             )
         known = None if settings.cache_mode == "refresh" else trees
-        ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, purse, calls)
+        ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, account, calls)
         for each in replaced.runs if replaced else ():
             ledger.take_over(each.run.generator.ledger)
         replays = settings.cache_mode == "replay"
@@ -247,13 +247,13 @@ class Session:
             fresh = TokenTree(trees.max_bytes)
             fresh.record()
         runs = list[Decoding]()
-        elsewhere = partial(self._elsewhere, found, calls, purse)
+        elsewhere = partial(self._elsewhere, found, calls, account)
         first, count = settings.sampling(), 1 if settings.has_beams else settings.results
         for seed in (first.seed,) if count == 1 else seeds(first.seed, count):
             if runs:
                 environment = environment_of(program, inputs)
                 await header(program, environment)
-                ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, purse, calls)
+                ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, account, calls)
             sampling = replace(first, seed=seed)
             generator = self._generator(entry, settings, trees, fresh, ledger, sampling)
             run = Run(program, environment, settings, sampling, generator, elsewhere, before)
@@ -288,7 +288,7 @@ class Session:
         self,
         here: Model,
         calls: Calls | None,
-        purse: Purse,
+        account: Account,
         nested: NestedCall,
         settings: Settings,
         before: str,
@@ -302,7 +302,7 @@ class Session:
         if model is None or self.model(model) is here:
             return None
         settings = settings.changed({"n": None, "decoder": "argmax" if settings.has_beams else settings.decoder})
-        stream = self.stream(nested.program, nested.inputs, settings, model, calls, purse, before)
+        stream = self.stream(nested.program, nested.inputs, settings, model, calls, account, before)
         async with aclosing(stream):
             async for last, *_ in stream:
                 if isinstance(last, events.Finished):

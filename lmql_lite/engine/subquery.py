@@ -99,7 +99,7 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
     branch.go(branch.state, 0)
 
 
-async def give_back(branch: Branch, op: Return, value: Any) -> None:
+async def return_value(branch: Branch, op: Return, value: Any) -> None:
     """Returns from the innermost query to the hole that called it."""
     frame = branch.frames.pop()
     caller = frame.caller

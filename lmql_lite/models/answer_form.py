@@ -28,17 +28,17 @@ _SPECIAL = frozenset("\\^$.|?*+()[]{}/-")
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
     """An answer is `begin` followed by one of `texts`, or by a text that matches the regular expression `pattern`.
-    `is_told`: a sentence in the prompt says so, instead of a schema. The sentence also names `excluded` answers.
+    `is_in_prompt`: a sentence in the prompt says so, instead of a schema. The sentence also names `excluded` answers.
     """
 
     begin: str = ""
     texts: tuple[str, ...] = ()
     pattern: str = ""
-    is_told: bool = False
+    is_in_prompt: bool = False
     excluded: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, language: Language, *, is_told: bool) -> AnswerForm | None:
+    def of(cls, language: Language, *, is_in_prompt: bool) -> AnswerForm | None:
         """Form of a language; None if it is too large to be told, or leaves no choice."""
         begin = ""
         while len(edges := language.rules[0].edges) == 1 and not language.rules[0].accepts:
@@ -49,13 +49,13 @@ class AnswerForm:
             begin, language = begin + chr(low), after
         texts = language.texts(MOST_TEXTS)
         if texts is not None:
-            return cls(begin, texts, is_told=is_told) if len(texts) > 1 else None
+            return cls(begin, texts, is_in_prompt=is_in_prompt) if len(texts) > 1 else None
         pattern = _pattern(language) or _shape(language)
-        return None if pattern is None else cls(begin, pattern=pattern, is_told=is_told)
+        return None if pattern is None else cls(begin, pattern=pattern, is_in_prompt=is_in_prompt)
 
     def without(self, text: str, language: Language) -> AnswerForm:
         """The same without an answer that was rejected; `language` has the others."""
-        other = AnswerForm.of(language, is_told=self.is_told)
+        other = AnswerForm.of(language, is_in_prompt=self.is_in_prompt)
         if other is not None and other.texts:
             return other
         return replace(self, excluded=(*self.excluded, text.removeprefix(self.begin)))
@@ -63,7 +63,7 @@ class AnswerForm:
     @property
     def schema(self) -> JsonSchema | None:
         """Schema of the object with the answer; None where the sentence stands in its place."""
-        if self.is_told:
+        if self.is_in_prompt:
             return None
         shown = self._shown
         kind = {"enum": list(shown)} if shown else {"pattern": f"^(?:{self.pattern})$"}
@@ -74,7 +74,7 @@ class AnswerForm:
     @property
     def sentence(self) -> str:
         """The sentence in the prompt; "" if a schema says it all."""
-        if not self.is_told and not self.excluded:
+        if not self.is_in_prompt and not self.excluded:
             return ""
         allowed = f"one of {_listed(tuple(self._shown))}" if self.texts else f"a text that matches ^{self.pattern}$"
         return TOLD.format(allowed=allowed + (f", but not {_listed(self.excluded)}" if self.excluded else ""))

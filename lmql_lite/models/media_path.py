@@ -54,7 +54,7 @@ def unfolded(ids: tuple[int, ...], mark: int, entries: Mapping[str, EncoderEntry
     starts: list[int] = []
     items: list[tuple[int, EncoderEntry]] = []
     positions: list[NDArray[np.int64]] = []
-    heard = ""
+    sounds = ""
     position = at = 0
     while at < len(ids):
         if ids[at] != mark:
@@ -70,7 +70,7 @@ def unfolded(ids: tuple[int, ...], mark: int, entries: Mapping[str, EncoderEntry
         starts += [len(tokens)] * (1 + DIGEST_BYTES)
         at += 1 + DIGEST_BYTES
         if TOKENS not in entry.tensors:
-            heard += digest
+            sounds += digest
             continue
         span = entry.tensors[TOKENS].tolist()
         if axes > 1 and POSITIONS not in entry.tensors:
@@ -81,8 +81,8 @@ def unfolded(ids: tuple[int, ...], mark: int, entries: Mapping[str, EncoderEntry
         positions.append(relative + position)
         position += int(entry.facts[ADVANCE])
     starts.append(len(tokens))
-    if heard:
-        chain[:1] = [span_chain(f"{heard} {token}", 1)[0] for token in chain[:1]]
+    if sounds:
+        chain[:1] = [span_chain(f"{sounds} {token}", 1)[0] for token in chain[:1]]
     places = np.concatenate(positions, axis=1) if positions else np.zeros((axes, 0), np.int64)
     columns = (np.array(tokens, np.int64), tuple(items), places, np.array(starts), np.array(chain, np.int64))
     return Unfolded(*columns)

@@ -200,9 +200,9 @@ class TransformersModel(ModelObject):
                 self._rows.run(jobs)
                 return [self._scores(job) for job in jobs]
         except BaseException as error:
-            raise self._told(error, max(len(job.ids) for job in jobs)) from error.__cause__
+            raise self._explained(error, max(len(job.ids) for job in jobs)) from error.__cause__
 
-    def _told(self, error: BaseException, longest: int) -> BaseException:
+    def _explained(self, error: BaseException, longest: int) -> BaseException:
         if not is_out_of_memory(error):
             return error
         told = ModelError(

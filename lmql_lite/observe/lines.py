@@ -258,7 +258,7 @@ def result_object(result: Result) -> dict[str, Any]:
         **_RESULT.to(result),
         "vars": plain(result.variables),
         "usage": result.usage.as_dict(),
-        "cost": None if cost is None else {"amount": cost.amount, "told": cost.is_told},
+        "cost": None if cost is None else {"amount": cost.amount, "told": cost.is_reported},
     }
     return {name: found[name] for name in _DONE}
 
@@ -268,7 +268,7 @@ def _result_of(found: Object) -> Result:
     cost = object_of(found.get("cost") or {})
     usage = Usage(
         **_USAGE.of(object_of(field_of(found, "usage"))),
-        cost=Cost(**_COST.of({**cost, "is_told": field_of(cost, "told")})) if cost else None,
+        cost=Cost(**_COST.of({**cost, "is_reported": field_of(cost, "told")})) if cost else None,
     )
     variables = dict(object_of(field_of(found, "vars")))
     return Result(**_RESULT.of(found), variables=variables, tokens=(), usage=usage)

@@ -75,7 +75,7 @@ def _result(result: Result, number: str) -> Iterator[str]:
         yield "</table>"
     yield f"<h2>Ledger{number}</h2><p>{shown(saved(result.usage))}</p>{ledger(result.usage.as_dict())}"
     if result.usage.cost is not None:
-        yield f"<p>cost {'' if result.usage.cost.is_told else 'at most '}{result.usage.cost.amount:.6f}</p>"
+        yield f"<p>cost {'' if result.usage.cost.is_reported else 'at most '}{result.usage.cost.amount:.6f}</p>"
     yield from (f"<p>note: {shown(notice)}</p>" for notice in result.notices)
 
 

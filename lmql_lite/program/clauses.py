@@ -1,7 +1,7 @@
 """Clauses of a hole whose type is known: each guides the model, or judges the value.
 
-A clause of which an automaton can follow only some parts is mixed: these parts guide, and Python judges the whole
-(S21). Clauses that no text can meet are refused, where that is visible without an automaton.
+In a mixed clause, an automaton can follow only some parts: these parts guide, and Python judges the whole (S21).
+Clauses that no text can meet are refused, where that is visible without an automaton.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
 def _lowered(clause: nodes.Expression, hole: str, bare: Subject, *, is_text: bool) -> Condition | None:
     """Condition of a clause. If the hole `is_text`, a common mistake is reported before the error that follows from it.
 
-    A condition whose term is known is a form of the table with literals, and has no mistake.
+    A condition with a known term is a supported form with literals, so it has no mistake.
     """
     try:
         condition = lower(clause, hole, bare)
@@ -159,7 +159,7 @@ def mixed(clause: nodes.Expression, hole: str, bare: Subject) -> tuple[Condition
 
 
 def predicate(node: ast.expr, span: Span, hole: str) -> Predicate:
-    """Predicate of any Python. If it is a call, the function may be told whether the text is complete."""
+    """Predicate of any Python. If it is a call, the function may take `final`: True if the text is complete."""
     code = compiled(node, span)
     match node:
         case ast.Call(function, arguments, keywords) if is_named(function) and not reads(function, hole):
@@ -174,13 +174,13 @@ def predicate(node: ast.expr, span: Span, hole: str) -> Predicate:
 
 LENGTH = "length of the hole"
 ARITHMETIC = ("abs", "bool", "divmod", "float", "int", "max", "min", "pow", "range", "round", "sum")
-"""Functions that only compute."""
+"""Built-in functions that only compute."""
 SIMPLE = (
     *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.IfExp, ast.Constant, ast.Name, ast.Attribute),
     *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set),
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
-"""Nodes of Python that only computes."""
+"""Syntax nodes of expressions that only compute."""
 
 
 def negated_parts(node: ast.BoolOp) -> ast.BoolOp:
@@ -198,7 +198,7 @@ class GuidingParts:
         """Parts with functions of `where`, which are not Python: an automaton judges them at the end as well."""
 
     def read(self, node: ast.expr) -> tuple[Condition | None, ast.expr]:
-        """Condition of the parts that guide, and the node in which their truth is looked up."""
+        """Condition of the parts that guide, and the node for Python to judge, in which their results are looked up."""
         part = nodes.Expression(span_of(node, self._clause.span), ast.Expression(node))
         functions = {word.id for word in words(node)}
         try:
@@ -263,7 +263,7 @@ class GuidingParts:
             return (All(part.span, known) if known else None), judged
         if len(known) == len(read):
             return Any(part.span, known), judged
-        # one of the other parts may be true of any text; but a stop always stops
+        # one of the other parts may be true of any text; but a stop always fires
         true = Atom(part.span, truth, (compiled(ast.Constant(True), part.span),))
         return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged
 
@@ -305,7 +305,7 @@ class Lengths(ast.NodeTransformer):
         self._bare = bare
         self.units: set[Unit] = set()
         self.asks_more = False
-        """True if it does more than compute, such as calling a function of the query."""
+        """True if the condition does more than compute, such as calling a function of the query."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match subject(node, self._hole, self._bare):
@@ -323,7 +323,7 @@ class Lengths(ast.NodeTransformer):
 
 
 class Known(NamedTuple):
-    """A clause that is the same in every run, because its values are written out."""
+    """A clause that is the same in every run because its values are written out."""
 
     clause: nodes.Expression
     term: Term

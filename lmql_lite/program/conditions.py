@@ -27,7 +27,7 @@ NO_VALUE = object()
 
 
 def at_compile_time(code: CodeType) -> object:
-    """Evaluates nothing: bound with it, a condition returns its term if all its values are written out."""
+    """Evaluates nothing: a condition that is bound with it returns its term if all its values are written out."""
     raise NotWritten
 
 
@@ -47,7 +47,7 @@ def once(evaluate: Evaluate) -> Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class OtherHoles:
-    """The other holes that a clause reads. While one has no value, a clause that `waits` binds nothing."""
+    """The other holes that a clause reads. While one has no value, a clause that `waits` counts as true."""
 
     names: tuple[str, ...]
     codes: tuple[CodeType, ...]
@@ -55,7 +55,7 @@ class OtherHoles:
     waits: bool
 
     def have_values(self, evaluate: Evaluate, clause: Span) -> bool:
-        """True if all have values. Raises ConstraintError if one has none and the clause cannot wait for it."""
+        """True if all holes have values. Raises ConstraintError if one has none and the clause cannot wait for it."""
         for name, code in zip(self.names, self.codes, strict=True):
             try:
                 value = evaluate(code)
@@ -74,7 +74,7 @@ class OtherHoles:
 
     @contextmanager
     def read_as_values(self, evaluate: Evaluate, clause: Span) -> Iterator[None]:
-        """Raises ConstraintError if Python fails because one of them is a number or a date instead of text."""
+        """Raises ConstraintError if Python fails because a hole has a number or a date instead of text."""
         try:
             yield
         except (TypeError, AttributeError) as error:
@@ -102,10 +102,10 @@ class Atom:
     opposite: Callable[..., Term] | None = None
     judgeable: Callable[..., Term] | None = None
     reaches: tuple[Reach, Reach] | None = None
-    """For `int(X)` and `float(X)`: the least and the greatest number for which it, and its opposite, may be true."""
+    """For `int(X)` and `float(X)`: functions to the number range in which it, and its opposite, may be true."""
     is_stop: bool = False
     bounds_length: bool = False
-    """True if it is a bound of `len(X)`."""
+    """True if it is a bound on `len(X)`."""
     written: tuple[object, ...] | None = None
     """Its values, if they are written out."""
     known: Term | None = None
@@ -115,7 +115,7 @@ class Atom:
         return self.known if self.known is not None else self.made(self.term, evaluate)
 
     def made(self, make: Callable[..., Made], evaluate: Evaluate) -> Made:
-        """Result of one of its functions for its values."""
+        """Result of `make`, one of its functions, for its values."""
         if evaluate is at_compile_time and self.written is not None:
             return make(self.span, *self.written)
         return make(self.span, *map(evaluate, self.codes))
@@ -137,7 +137,7 @@ class All:
 
     @cached_property
     def known(self) -> Term | None:
-        """Its term, where it is the same in every run."""
+        """Its term if it is the same in every run, else None."""
         terms = [each.known for each in self.conditions if isinstance(each, Atom | All) and each.known is not None]
         return conjunction(tuple(terms)) if len(terms) == len(self.conditions) else None
 
@@ -198,7 +198,7 @@ def truth(span: Span, value: object) -> Term:
 
 
 def negated(condition: Condition) -> Condition:
-    """`not` of a condition. Before `int(X)` or `X[0]` it moves inwards: a text that is not a number meets neither
+    """`not` of a condition. Around `int(X)` or `X[0]`, it moves inwards: a text that is not a number meets neither
     side."""
     if not _is_partial(condition):
         return No(condition.span, condition)
@@ -222,7 +222,7 @@ def _judgeable(condition: Condition, evaluate: Evaluate) -> Term | None:
         case All(span, parts) | Any(span, parts) if _is_partial(condition):
             judgeable: list[Term] = []
             ends: list[Term] = []
-            """For each part so far: the texts for which Python evaluates no further part."""
+            """For each part so far, the texts after which Python evaluates no further part."""
             for part in parts:
                 reads = _judgeable(part, evaluate)
                 if reads is not None and Not(reads) not in ends:
@@ -258,7 +258,7 @@ def bounds_length(condition: Condition) -> bool:
 
 
 def reach(condition: Condition, evaluate: Evaluate) -> tuple[float, float]:
-    """The least and the greatest number for which the conditions on `int(X)` may be true."""
+    """Least and greatest number for which the conditions on `int(X)` or `float(X)` may be true."""
     match condition:
         case All(_, conditions):
             lows, highs = zip(*(reach(part, evaluate) for part in conditions), strict=True)

@@ -40,21 +40,21 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "is": operator.is_,
     "is not": operator.is_not,
 }
-"""Functions of Python's comparisons, by their symbols."""
+"""Maps symbols of Python's comparisons to their functions."""
 Kind = Literal["int", "float"]
 SHAPE: dict[Kind, str] = {"int": "INT", "float": "FLOAT"}
-"""Names of the shapes of such a number: for other texts Python raises an error."""
+"""Maps kinds of number to the names of their shapes (S20)."""
 MADE: dict[Kind, Callable[[str], float]] = {"int": int, "float": finite}
-"""Functions from such a text to its number."""
+"""Maps kinds of number to the functions that read them."""
 AT_ONCE = 100
-"""Numbers with which `float()` of a hole is compared one by one, at most."""
+"""Most numbers with which `float()` of a hole is compared one by one."""
 TRIED = 4_000
-"""Lengths for which Python is called one by one."""
+"""Number of lengths for which Python is called one by one."""
 PERIOD = 60
 """Longest period of lengths that is recognised: `len(X) % 7 == 0` has 7."""
 COUNTS = "what count() finds in a hole is compared with numbers"
 LISTED = 100_000
-"""Numbers that are listed in memory, at most."""
+"""Most numbers that are listed in memory."""
 
 
 def compared(symbol: str, span: Span, left: object, right: object) -> Term:
@@ -86,8 +86,8 @@ def length_in(unit: Unit, span: Span, value: object) -> Term:
 
 
 def counted(span: Span, phrase: object) -> Length:
-    """`X.count(phrase) >= 0`, which is true of all texts. Of an empty one there is one more than there are
-    characters."""
+    """`X.count(phrase) >= 0`, which is true of all texts. An empty phrase occurs once more than there
+    are characters."""
     if not isinstance(phrase, str):
         raise wrong(span, "count() of a hole takes a text", phrase, "a text has quotes")
     data = encode(span, phrase)
@@ -109,9 +109,9 @@ def count_in(span: Span, phrase: object, value: object) -> Term:
 
 
 def length_fits(unit: Unit, span: Span, function: object) -> Term:
-    """Any Python about `len(X)` alone, as a function of the length, which also judges the value at the end.
+    """Any Python condition on `len(X)` alone, as a function of the length, which also judges the value at the end.
 
-    It is called for every length up to TRIED. If its results are not periodic by then, it guides nothing.
+    It is called for every length below TRIED. If its results are not periodic by then, it guides nothing.
     """
     holds = _truth(function)
     start, period = _repetition(holds)
@@ -130,7 +130,7 @@ def length_fits(unit: Unit, span: Span, function: object) -> Term:
 
 
 def _truth(function: object) -> list[bool]:
-    """Truth of a function for each length. A length for which Python raises an error does not fit."""
+    """Truth of a function for each length below TRIED. A length that raises an arithmetic error does not fit."""
     assert callable(function), "the code is a function"
     holds = []
     for length in range(TRIED):
@@ -142,7 +142,7 @@ def _truth(function: object) -> list[bool]:
 
 
 def _repetition(holds: list[bool]) -> tuple[int, int]:
-    """Start and period of the repetition; 0 and 0 if there is none."""
+    """Start and period of the repetition; (0, 0) if there is none."""
     for period in range(1, PERIOD + 1):
         start = len(holds) - period
         while start and holds[start - 1] == holds[start - 1 + period]:
@@ -153,7 +153,7 @@ def _repetition(holds: list[bool]) -> tuple[int, int]:
 
 
 def length_term(comparison: Comparison, value: float, span: Span, unit: Unit = "characters") -> Term:
-    """Comparison of a count with a number, as bounds in whole numbers."""
+    """Comparison of a count with a number, as bounds that are whole numbers."""
     if comparison == "!=":
         return Not(length_term("==", value, span, unit), span)
     least, high = _bounds(comparison, value)
@@ -162,7 +162,7 @@ def length_term(comparison: Comparison, value: float, span: Span, unit: Unit = "
 
 
 def _bounds(comparison: Comparison, value: float) -> tuple[int | None, int | None]:
-    """The whole numbers, both included, for which a comparison other than `!=` is true."""
+    """Least and greatest whole number for which a comparison other than `!=` is true; None if unbounded."""
     if value in (math.inf, -math.inf):
         below = comparison in ("<", "<=") if value > 0 else comparison in (">", ">=")
         return (None, None) if below else (1, 0)
@@ -182,7 +182,7 @@ def _bounds(comparison: Comparison, value: float) -> tuple[int | None, int | Non
 
 
 def number_is(kind: Kind, comparison: Comparison, span: Span, value: object) -> Term:
-    """`int(X) < value`: true of numbers only, because Python raises an error for all other texts."""
+    """`int(X) < value`: true only of texts of this kind of number (S20)."""
     bound = _bound(span, kind, value)
     if kind == "float":
         return formats.compared(comparison, bound, span)
@@ -191,7 +191,7 @@ def number_is(kind: Kind, comparison: Comparison, span: Span, value: object) -> 
 
 
 def number_reach(kind: Kind, comparison: Comparison, span: Span, value: object) -> tuple[float, float]:
-    """The least and the greatest number for which `int(X) < value` may be true."""
+    """Least and greatest number for which `int(X) < value` may be true."""
     bound = _bound(span, kind, value)
     if comparison == "!=":
         return -math.inf, math.inf
@@ -236,7 +236,7 @@ def number_not_in(kind: Kind, span: Span, value: object) -> Term:
 
 
 def _ends(numbers: range) -> tuple[int, int]:
-    """The least and the greatest of a range without gaps; (1, 0) where it is empty."""
+    """Least and greatest of a range without gaps; (1, 0) if it is empty."""
     return (min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])) if numbers else (1, 0)
 
 

@@ -1,4 +1,4 @@
-"""Terms of conditions on the text of a hole: a function for each form, from its values to its term.
+"""Terms of conditions on the text of a hole: one function per form, from its values to its term.
 
 Every function takes the span of the condition before its values, and raises ConstraintError for an unsuitable value.
 """
@@ -33,18 +33,18 @@ from lmql_lite.program.number_terms import Kind, number_in
 from lmql_lite.program.values import encode, wrong
 
 WHOLE_TEXT = 200
-"""Characters of a text of which a hole can be a part, at most: all its parts are options."""
+"""Most characters of `text` in `X in text`, because every part of it is an option."""
 Way = Literal["fullmatch", "match", "search"]
 """Functions of Python's `re`."""
 MEANINGFUL = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
 """Flags that affect the matches of a pattern."""
 LONGEST = 64
-"""Characters that STOPS_BEFORE can hold back, because they may still be cut."""
+"""Most characters that STOPS_BEFORE can hold back because they may still be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tidied:
-    """Methods that are applied to the text before it is compared: `X.strip().lower()`."""
+    """Methods applied to the text before it is compared: `X.strip().lower()`."""
 
     case: Case | None = None
     left: bool = False
@@ -65,7 +65,7 @@ def text_in(tidied: Tidied, kind: Kind | None, span: Span, value: object) -> Ter
 
 
 def _one_of(values: Iterable[object], tidied: Tidied, kind: Kind | None, span: Span) -> Term:
-    """Term of several options. Those of a hole with a kind of number may be texts and numbers."""
+    """Term of several options, which may also be numbers if the hole has a `kind` of number."""
     options: dict[str, None] = {}
     numbers: list[object] = []
     for option in values:
@@ -136,7 +136,7 @@ def edge(at_start: bool, tuple_only: bool, tidied: Tidied, span: Span, value: ob
 
 
 def character_in(span: Span, place: object, value: object) -> Term:
-    """`X[place] in value`. A text that is too short meets neither that nor its opposite: Python raises an error."""
+    """`X[place] in value`. A text that is too short meets neither this nor its opposite: Python raises an error."""
     at = _place(span, place)
     characters = [text for text in _part_texts(span, value) if len(text) == 1]
     if not characters:
@@ -180,7 +180,7 @@ def _place(span: Span, place: object) -> int:
 
 
 def _part(text: str, first: int, last: int | None, span: Span) -> Term:
-    """The texts whose part `X[first:last]` is this one."""
+    """The texts whose slice `X[first:last]` is `text`."""
     size, exactly = len(text), formats.literally(text)
     if last is not None and (first < 0) == (last < 0) and last <= first:
         return Constant(not text, span)
@@ -210,7 +210,7 @@ def _many(characters: int) -> str:
 
 
 def followed(term: Term) -> Term:
-    """The term. Raises ConstraintError if its pattern cannot be followed."""
+    """The same term. Raises ConstraintError if its pattern cannot be followed."""
     if isinstance(term, Matches):
         _program(term.pattern, term.flags, term.span)
     return term
@@ -247,7 +247,7 @@ def fits(way: Way, span: Span, value: object) -> Term:
 
 
 def fits_by(way: Way, span: Span, module: object, value: object) -> Term:
-    """`re.search(value, X)`, where `re` is the value of that name."""
+    """`re.search(value, X)`, where `module` is the value of the name `re`."""
     if module is not re:
         sentence = "only Python's own re can guide the model, and this is another object"
         raise wrong(span, sentence, module, "use it inside a function")
@@ -255,7 +255,7 @@ def fits_by(way: Way, span: Span, module: object, value: object) -> Term:
 
 
 def stops(inclusive: bool, span: Span, value: object) -> Term:
-    """`STOPS_AT(X, value)`, `STOPS_BEFORE(X, value)`: phrases and patterns, one or several, any of which stops."""
+    """`STOPS_AT(X, value)`, `STOPS_BEFORE(X, value)`: one or several phrases or patterns, each of them a stop."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     phrases: list[object] = list(value) if several and isinstance(value, Iterable) else [value]
     if not phrases:

@@ -12,11 +12,11 @@ from typing import Any, cast
 from lmql_lite.errors import ConstraintError, InputError, Span
 
 SHOWN = 80
-"""Characters of a value in a sentence, at most."""
+"""Most characters of a value in an error message."""
 
 
 def number(span: Span, sentence: str, value: object) -> float:
-    """Any kind of number in a form that compares without rounding: an int or a fraction if it is one, else a float."""
+    """A number in a form that compares without rounding: an int or a fraction if it is one, else a float."""
     if not isinstance(value, Real) or value != value:
         raise wrong(span, sentence, value, "a number has no quotes, and is not nan")
     exact = int(value) if isinstance(value, Integral) else value if isinstance(value, Rational) else float(value)
@@ -24,7 +24,7 @@ def number(span: Span, sentence: str, value: object) -> float:
 
 
 def finite(text: str) -> float:
-    """The number. Raises ValueError if it is too large for a float, which would be `inf`."""
+    """`float(text)`. Raises ValueError if the result is infinite."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{text[:SHOWN]} is too large for a float")
@@ -55,8 +55,8 @@ def _shown(value: object) -> str:
 def texts_of(options: Any) -> tuple[str, ...]:
     """The options of a `distribution`, or of a scoring, as texts in their order.
 
-    Numbers and dates are spelled as `str` does, an enum's member as its value. Raises InputError if there are none, if
-    one is empty, repeated or not a text, and if they have no order.
+    Numbers and dates are written as `str` does, enum members as their values. Raises InputError if there are none, if
+    one is empty, repeated or not a text, or if they have no order.
     """
     if isinstance(options, str | bytes) or not isinstance(options, Iterable):
         raise InputError(f"the options are a list of texts; this is {_shown(options)}", hint='write ["yes", "no"]')

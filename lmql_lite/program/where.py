@@ -1,7 +1,7 @@
-"""From `where` expressions to conditions, one per hole. A condition that cannot be enforced is an error (law 3).
+"""Compiles `where` expressions to conditions, one per hole. A condition that cannot be enforced is an error (law 3).
 
-A `Subject` is the side of a comparison that reads the hole; `Lowering` is the table of the forms of Python that guide a
-model.
+A `Subject` is the side of a comparison that reads the hole. `Lowering` is the table of the Python expressions that
+guide a model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SYMBOLS: dict[type[ast.cmpop], Comparison] = {
 WORDS = {ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not"}
 WAYS: dict[str, Way] = {way: way for way in get_args(Way)}
 UNITS: dict[str, Unit] = {"CHARS" if unit == "characters" else unit.upper(): unit for unit in units.UNITS}
-"""Functions of a `where` clause inside `len()`, and their units."""
+"""Maps functions of a `where` clause inside `len()` to their units."""
 CASES: dict[str, Case] = {case: case for case in get_args(Case)}
 STRIPS = ("strip", "lstrip", "rstrip")
 EXAMPLES = {
@@ -53,7 +53,7 @@ EXAMPLES = {
     "REGEX": '(X, r"[a-z]+")',
     **dict.fromkeys(SHAPES, "(X)"),
 }
-"""Functions of a `where` clause, with examples of their arguments."""
+"""Maps functions of a `where` clause to examples of their arguments."""
 TERMS: dict[str, Callable[..., Term]] = {
     "STOPS_AT": partial(text_terms.stops, True),
     "STOPS_BEFORE": partial(text_terms.stops, False),
@@ -61,7 +61,7 @@ TERMS: dict[str, Callable[..., Term]] = {
     "ENDS_WITH": partial(text_terms.edge, False, False, AS_IT_IS),
     "REGEX": partial(text_terms.fits, "fullmatch"),
 }
-"""Terms of the functions that take a value."""
+"""Maps functions that take a value to the makers of their terms."""
 TAKES = {"REGEX": "a hole and a regular expression", **dict.fromkeys(SHAPES, "a hole")}
 SUPPORTED = (
     'len(X) < 80, len(WORDS(X)) < 20, X.count("..") < 3, X in [...], X == "..", ".." in X, X.startswith(".."), '
@@ -69,7 +69,7 @@ SUPPORTED = (
     'STOPS_AT(X, ".."), STOPS_BEFORE(X, "..") and and/or/not of these'
 )
 KNOWN = {"re": re}
-"""Names whose value is assumed at compile time."""
+"""Names whose values are assumed at compile time."""
 
 
 class Unguided(QueryError):
@@ -81,7 +81,7 @@ class Unguided(QueryError):
 
 @dataclass(frozen=True, slots=True)
 class WholeText:
-    """`X`, `X.strip()`, `X.lower()`. A text of a `kind` of number may also be compared as a number."""
+    """`X`, `X.strip()`, `X.lower()`. With a `kind` of number, it is also compared as one."""
 
     tidied: Tidied = AS_IT_IS
     kind: Kind | None = None
@@ -110,14 +110,14 @@ class ParsedNumber:
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """`X[bounds]`: a character, or some at the beginning or the end."""
+    """`X[bounds]`: one character, or a slice without a step."""
 
     bounds: tuple[ast.expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TypedValue:
-    """`X` of a type whose values are `listed`, of dates, or of any other type, which only Python can compare."""
+    """`X` of a type with `listed` values, of dates, or (None) of any other type, which only Python can compare."""
 
     listed: Listed | Literal["date"] | None = None
 
@@ -163,7 +163,7 @@ def _unit(measured: ast.expr, hole: str) -> Unit | None:
 
 
 def tidied_text(node: ast.expr, hole: str) -> Tidied | None:
-    """Methods applied to the text of the hole; None for all other expressions."""
+    """Methods applied to the text of the hole; None for any other expression."""
     match node:
         case ast.Name(name) if name == hole:
             return AS_IT_IS
@@ -195,7 +195,7 @@ def mentioned(expression: nodes.Expression, names: Iterable[str]) -> set[str]:
 
 
 def lower(clause: nodes.Expression, hole: str, bare: Subject = PLAIN) -> Condition:
-    """Condition of one clause on one hole; `bare` is the subject of its name alone, by its type.
+    """Condition of one clause on one hole; `bare` is the subject of its name alone, which depends on its type.
 
     Raises Unguided, with the span of the part, if only Python can judge it, and QueryError for mistakes.
     """
@@ -204,7 +204,7 @@ def lower(clause: nodes.Expression, hole: str, bare: Subject = PLAIN) -> Conditi
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """Table of the forms of one clause. Every other name in it, earlier holes too, is Python and has a value (S20)."""
+    """Compiles one clause. Every name in it except the hole, earlier holes too, is Python and has a value (S20)."""
 
     span: Span
     hole: str
@@ -356,7 +356,7 @@ class Lowering:
         raise self._unguided(whole)
 
     def _atom(self, span: Span, term: Callable[..., Term], *parts: ast.expr) -> Atom:
-        """A condition with these parts as values; an error is placed at the last one.
+        """A condition with these parts as values. Errors are placed at the last part.
 
         It is evaluated at once if all values are written out (S22).
         """
@@ -377,7 +377,7 @@ class Lowering:
         return replace(atom, written=known, known=found if is_fixed else None)
 
     def _code(self, node: ast.expr) -> CodeType:
-        """The code of a part of a clause, one for all conditions in which it stands."""
+        """Code of a part of a clause, shared by all conditions that contain it."""
         if node not in self.codes:
             if not isinstance(node, ast.Constant):
                 self._refuse_foreign(node)

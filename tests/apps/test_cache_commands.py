@@ -339,7 +339,7 @@ def test_merge_joins_files_and_leaves_them_as_they_are(joke: Shell) -> None:
     assert [(joke.folder / name).read_bytes() for name in ("joke.tokens", "q.tokens")] == before
     for output in ("alle 🌳.tokens", "joke.tokens", "."):
         again = joke("cache", "merge", "joke.tokens", "q.tokens", "-o", output)
-        assert again.code == 6 and "exists, and is never overwritten" in again.err
+        assert again.code == 6 and "exists, and is not overwritten" in again.err
 
 
 def test_merge_takes_the_answer_of_the_preferred_file_where_files_contradict_each_other(joke: Shell) -> None:
@@ -372,7 +372,7 @@ def test_export_is_one_json_object_per_entry(joke: Shell) -> None:
     assert (joke.folder / "x.jsonl").read_text("ascii") == ended.out
     for output in ("x.jsonl", "joke.tokens"):
         again = joke("cache", "export", "joke.tokens", "-o", output)
-        assert again.code == 6 and "exists, and is never overwritten" in again.err
+        assert again.code == 6 and "exists, and is not overwritten" in again.err
     assert joke("cache", "export", "joke.tokens", "-o", "no/x.jsonl").code == 6
     assert hit(joke, "joke.lq", "joke.tokens")
 

@@ -1,6 +1,6 @@
-"""Regular expressions by Brzozowski's derivatives (1964): what is left of an expression after one character.
+"""Regular expressions by Brzozowski's derivatives (1964): the rest of an expression after one character.
 
-Reads the patterns that the tests use. The engine's own way, positions and sets of them, has no part in it.
+Reads the patterns that the tests use. It shares nothing with the engine, which uses sets of positions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EMPTY: Expression = ("empty",)
 
 
 class Characters(NamedTuple):
-    """A character class. Of `spaces` all white space is part."""
+    """A character class. With `spaces`, it includes all white space."""
 
     negated: bool
     ranges: tuple[tuple[str, str], ...] = ()
@@ -32,7 +32,7 @@ def then(first: Expression, second: Expression) -> Expression:
         return NOTHING
     if first == EMPTY:
         return second
-    if first[0] == "then":  # to the right, so that equal expressions look equal
+    if first[0] == "then":  # nested to the right, so that equal expressions compare equal
         return then(first[1], then(first[2], second))
     return first if second == EMPTY else ("then", first, second)
 
@@ -92,7 +92,7 @@ def classes(expression: Expression) -> set[Characters]:
 
 
 class Reader:
-    """The patterns that the tests use: literals, escapes, `.`, `(?s:.)`, classes, groups, `|`, `* + ?`, `{m,n}`."""
+    """Parser of the tests' patterns: literals, escapes, `.`, `(?s:.)`, classes, groups, `|`, `* + ?`, `{m,n}`."""
 
     def __init__(self, pattern: str) -> None:
         self._rest = pattern

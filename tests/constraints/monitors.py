@@ -1,8 +1,8 @@
-"""What a hole may contain, decided by watching its characters: one monitor per atom, all of them side by side.
+"""Oracle of holes that reads characters: one monitor per atom, all of them side by side. It uses no code of the engine.
 
-A monitor reads one character at a time and knows whether its atom would hold if the text ended here. The monitors of a
-condition walk together; whether a valid end can still be reached, and in how few bytes, is found by trying characters,
-one of each kind that the condition tells apart, until nothing new turns up. Nothing of the engine is used here.
+A monitor reads one character at a time and knows if its atom would hold if the text ended here. The monitors of a
+condition walk together. A search over the characters, one of each kind that the condition tells apart, finds whether a
+valid end can still be reached, and in how few bytes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ NEVER = 10**9
 CANDIDATES = tuple(
     map(chr, [*range(0x180), *range(0x2000, 0x2080), *range(0x2080, 0x3000, 64), 0x3000, 0x4E2D, 0x1F600])
 )
-"""Characters of every length in UTF-8, every kind of white space among them, and for each two bytes that a token of the
-tests may end with one that goes on from there."""
+"""Characters of every length in UTF-8, with every kind of white space. For any two bytes of an incomplete character at
+the end of a token of the tests, one of them continues these."""
 MARKS = ".!?"
 
 Item = TypeVar("Item", bound=Hashable)
@@ -58,7 +58,7 @@ Kind = Callable[[str], bool]
 
 
 class Monitor:
-    """One atom. States are values, so that places can be compared."""
+    """Automaton of one atom over characters. States are values, so that places can be compared."""
 
     start: Hashable
 
@@ -69,7 +69,7 @@ class Monitor:
         raise NotImplementedError
 
     def kinds(self) -> list[Kind]:
-        """Characters that agree in these are one to the monitor."""
+        """Questions that tell characters apart: the monitor treats those with equal answers alike."""
         return []
 
 
@@ -78,7 +78,7 @@ def is_one_of(text: str) -> Kind:
 
 
 class Phrases(Monitor):
-    """How much of a phrase the text ends with; with `sticky` the end of the first one is kept for good."""
+    """Monitor whose state is the longest end of the text that begins a phrase. With `sticky`, a found phrase stays."""
 
     def __init__(self, phrases: Sequence[str], sticky: bool) -> None:
         self.phrases = phrases
@@ -91,7 +91,7 @@ class Phrases(Monitor):
         tail = state + character
         while not any(phrase.startswith(tail) for phrase in self.phrases):
             tail = tail[1:]
-        return self.phrases[0] if self.sticky and self.found(tail) else tail  # which of them makes no difference
+        return self.phrases[0] if self.sticky and self.found(tail) else tail  # any phrase will do
 
     def found(self, state: str) -> bool:
         return any(state.endswith(phrase) for phrase in self.phrases)
@@ -109,7 +109,7 @@ class Absent(Phrases):
 
 
 class OneOf(Monitor):
-    """The text itself while it is the beginning of an option, then None."""
+    """Monitor whose state is the text while it begins an option, then None."""
 
     def __init__(self, options: Sequence[str]) -> None:
         self.options = options
@@ -129,7 +129,7 @@ class OneOf(Monitor):
 
 
 class Beginning(OneOf):
-    """The same, and the first option that it is for good."""
+    """Like OneOf, but a completed option stays."""
 
     def step(self, state: str | None, character: str) -> str | None:
         return state if self.holds(state) else super().step(state, character)
@@ -151,7 +151,7 @@ class Pattern(Monitor):
 
 
 class Count(Monitor):
-    """A number, as large as anyone asks for, and where in a word or sentence the text is."""
+    """Monitor of a length. Its state is the count, saturated above the bounds, and a mode such as inside a word."""
 
     def __init__(self, length: Length) -> None:
         self.length = length
@@ -164,7 +164,7 @@ class Count(Monitor):
         return min(number + more, self.enough), mode
 
     def read(self, mode: str, character: str) -> tuple[int, str]:
-        """How much one character adds, and the mode after it."""
+        """Increment of the count by one character, and the next mode."""
         return 1, mode
 
     def holds(self, state: tuple[int, str]) -> bool:
@@ -203,7 +203,7 @@ class Lines(Count):
 
 
 class Times(Count):
-    """Occurrences of a phrase; the mode is as much of the next one as the text ends with."""
+    """Monitor of the occurrences of a phrase. The mode is the part of the next one that the text ends with."""
 
     def __init__(self, length: Length) -> None:
         super().__init__(length)
@@ -222,7 +222,7 @@ class Times(Count):
 
 
 class Tokens(Count):
-    """Counted outside: it is no matter of characters."""
+    """Monitor of tokens, which are counted outside because characters do not show them."""
 
     def step(self, state: tuple[int, str], character: str) -> tuple[int, str]:
         return state
@@ -266,16 +266,18 @@ def monitor(atom: Term) -> Monitor | None:
 
 
 class Snapshot(NamedTuple):
-    """What is known at a border between two characters: the monitors' states, by number, and how many tokens have
-    begun."""
+    """Status between two characters: the number of a tuple of monitor states, and how many tokens have begun."""
 
     states: int
     tokens: int
 
 
 class Thread(NamedTuple):
-    """A phrase before which a value may be cut, as far as it has been said: since how many characters, what is left
-    of it (an expression, by number), and the monitors' states before it. Its own tokens are the hole's too (S15)."""
+    """A begun phrase before which a value may be cut. Its own tokens are the hole's too (S15).
+
+    `age` is its number of characters so far, `rest` the number of the expression that is left of it, and `before` that
+    of the monitor states before it.
+    """
 
     age: int
     rest: int
@@ -283,9 +285,9 @@ class Thread(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A text as far as it matters. `threads` are those of each stop that cuts, the oldest first.
+    """Configuration after a text. `threads` are those of each stop that cuts, the oldest first.
 
-    `partial` is the beginning of a character; `tokens` have begun by now, those inside it included.
+    `partial` is the beginning of a character. `tokens` is the number of tokens begun so far, also inside the character.
     """
 
     now: Snapshot
@@ -295,7 +297,7 @@ class Place(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A token is kept as a whole, stops the hole, leaves it for what follows, or is refused: after so many bytes."""
+    """Effect of a token: kept whole, or after `size` bytes it stops the hole, leaves it or is refused."""
 
     what: Literal["kept", "stopped", "left", "refused"]
     size: int
@@ -305,11 +307,11 @@ class Read(NamedTuple):
 class Verdict(NamedTuple):
     holds: bool
     fires: tuple[bool, ...]
-    """For each stop whether the conjunctions that it stands in hold."""
+    """For each stop, True if all conjunctions around it hold."""
 
 
 class Numbers(Generic[Item]):
-    """Small numbers for what is slow to hash."""
+    """Maps items that are slow to hash to small numbers."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -323,7 +325,7 @@ class Numbers(Generic[Item]):
 
 
 def tail(data: bytes) -> bytes | None:
-    """The beginning of a character that some bytes end with, None where they are no text."""
+    """Incomplete character at the end of some bytes, b"" if there is none; None if the bytes are not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         decoder.decode(data)
@@ -333,7 +335,7 @@ def tail(data: bytes) -> bytes | None:
 
 
 def tails(tokens: Sequence[bytes]) -> set[bytes]:
-    """All that a text can end with, where only whole tokens and first bytes of tokens are said."""
+    """Incomplete characters with which a text of whole tokens and first bytes of tokens can end."""
     found = {b""}
     waiting = [b""]
     while waiting:
@@ -347,9 +349,9 @@ def tails(tokens: Sequence[bytes]) -> set[bytes]:
 
 
 class Oracle:
-    """`tokens` are the vocabulary's bytes, None for what is no text; `eos` are those that mean end-of-text.
+    """Oracle of one term. `tokens` are the vocabulary's bytes, None for tokens without text; `eos` has end-of-text ids.
 
-    `closed` tells whether a token that cannot go on ends the hole (S18), `following` what is known to come then.
+    If `closed`, a token that cannot continue the hole ends it (S18). `following` is the text known to come after it.
     """
 
     def __init__(
@@ -363,8 +365,7 @@ class Oracle:
         budget: int = NEVER,
         by_token: bool = False,
     ) -> None:
-        """`by_token` tells that distances are tokens of the vocabulary, or bytes where one is needed; else they are
-        bytes."""
+        """If `by_token`, distances are in tokens of the vocabulary, or single bytes of characters; else in bytes."""
         self.term = term
         self._by_token = by_token
         self.tokens = tokens
@@ -373,11 +374,11 @@ class Oracle:
         self.following = following
         self.budget = budget
         self.too_large = False
-        """Whether a search was given up: then nothing that is said here counts."""
+        """True if a search was given up, which makes every answer invalid."""
         self._atoms: dict[int, int] = {}
         self._monitors: list[Monitor] = []
         self._stops: list[tuple[Stop | StopPattern, tuple[And, ...], int]] = []
-        """Each with the conjunctions above it, and the number of its monitor or of its threads."""
+        """Stops, with the conjunctions around each and the number of its monitor or of its threads."""
         self._cutting: list[Expression] = []
         self._collect(term, ())
         counts = [each.enough for each in self._monitors if isinstance(each, Tokens)]
@@ -418,7 +419,7 @@ class Oracle:
                     self._monitors.append(watching)
 
     def _representatives(self) -> list[tuple[str, bytes]]:
-        """One character of each kind that something here tells apart: an atom, UTF-8, or a token that ends inside."""
+        """One character of each kind that an atom, UTF-8 or a token's incomplete end tells apart, with its bytes."""
         kinds = [kind for watching in self._monitors for kind in watching.kinds()]
         kinds += [characters.has for expression in self._cutting for characters in classes(expression)]
         encoded = [(character, character.encode()) for character in CANDIDATES]
@@ -459,7 +460,7 @@ class Oracle:
         return verdict
 
     def _stopped(self, place: Place) -> int | None:
-        """How many characters before this place a stop ends the value, None where none does."""
+        """Number of characters before this place at which a stop ends the value; None if no stop fires."""
         for index, (stop, _, number) in enumerate(self._stops):
             if stop.inclusive:
                 state = self._states.items[place.now.states][number]
@@ -477,7 +478,7 @@ class Oracle:
     # Walking -----------------------------------------------------------------------------------------------------
 
     def _step(self, place: Place, character: str, tokens: int) -> Place:
-        """After a whole character, the tokens being those that have begun by its end."""
+        """Place after a whole character. `tokens` is the number of tokens begun by its end."""
         states = self._steps.get((place.now.states, character))
         if states is None:
             pairs = zip(self._monitors, self._states.items[place.now.states], strict=True)
@@ -495,7 +496,7 @@ class Oracle:
         for age, rest, before in threads:
             left = self._derive(rest, character)
             if left is not None:
-                after.setdefault(left, Thread(age + 1, left, before))  # the older one would end sooner
+                after.setdefault(left, Thread(age + 1, left, before))  # the older thread would cut off more
         return tuple(after.values())
 
     def _derive(self, rest: int, character: str) -> int | None:
@@ -505,7 +506,7 @@ class Oracle:
         return self._derived[rest, character]
 
     def _feed(self, place: Place, byte: int) -> Place | None:
-        """After one more byte of the same token, None where that is no text."""
+        """Place after one more byte of the same token; None if the result is not UTF-8."""
         partial = place.partial + bytes([byte])
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
@@ -515,13 +516,13 @@ class Oracle:
         return self._step(place, character, place.tokens) if character else place._replace(partial=partial)
 
     def _begin(self, place: Place) -> Place:
-        """One token more, of which no byte has been said yet."""
+        """Place with one more token, of which no byte has been read yet."""
         return place._replace(tokens=min(place.tokens + 1, self._most_tokens))
 
     # Searching -----------------------------------------------------------------------------------------------------
 
     def _onwards(self, place: Place) -> list[tuple[int, Place]]:
-        """The places one character on, and its bytes, every one of which is a token of its own; or one token on."""
+        """Costs and places of all steps: one character, whose remaining bytes are a token each, or one token."""
         if self._by_token:
             return self._a_token_on(place)
         return [
@@ -545,7 +546,7 @@ class Oracle:
         return [(1, after) for after in found]
 
     def distance(self, place: Place) -> int:
-        """The least number of bytes to an end, NEVER where none can be reached."""
+        """Least number of bytes, or tokens if `by_token`, to an end; NEVER if none can be reached."""
         known = self._distances.get(place)
         if known is None:
             self._explore(place)
@@ -553,7 +554,7 @@ class Oracle:
         return known
 
     def _explore(self, start: Place) -> None:
-        """Everything that can be reached and is not known yet, then backwards from the ends."""
+        """Finds all new places that can be reached, then their distances, backwards from the ends."""
         new: dict[Place, list[tuple[int, Place]]] = {}
         waiting = [start]
         queue: list[tuple[int, int, Place]] = []
@@ -592,10 +593,10 @@ class Oracle:
     # What is compared with the engine --------------------------------------------------------------------------------
 
     def _read(self, place: Place, data: bytes, begins: bool = True) -> Read:
-        """What becomes of one token's bytes.
+        """Effect of one token's bytes.
 
-        Where it did not begin in the hole, it is not charged to it, and may leave it without a byte only for text that
-        is known to follow."""
+        A token that did not begin in the hole may leave it without a byte only for text that is known to follow.
+        """
         said = [self._begin(place)]
         for size, byte in enumerate(data, start=1):
             after = self._feed(said[-1], byte)
@@ -606,7 +607,7 @@ class Oracle:
             said.append(after)
         if len(said) > len(data) and self.distance(said[-1]) < NEVER:
             return Read("kept", len(data), said[-1])
-        # it cannot be kept: where a complete text does not go on like this, what follows has begun (S18)
+        # it cannot be kept whole: a byte that cannot continue a complete value begins the following text (S18)
         for size, here in enumerate([place, *said[1:]][: len(data)]):
             if (
                 self.closed
@@ -623,14 +624,16 @@ class Oracle:
         return not place.partial and self._stopped(place) is not None
 
     def _agrees(self, data: bytes, inside: bool) -> bool:
-        """Whether a token that leaves the hole may go on so. Where nothing is known to follow, none of it is kept, and
-        a token with bytes of the hole is none that leaves it."""
+        """True if the rest of a token that leaves the hole agrees with the following text.
+
+        If that is not known, only a token without bytes of the hole may leave it, and none of it is kept.
+        """
         if not self.following:
             return not inside
         return self.following.startswith(data) or data.startswith(self.following)
 
     def after(self, text: str) -> Place:
-        """Where a text leads of which every byte is a token. Also one that no mask would let through."""
+        """Place after a text of which every byte is a token, even if no mask allows it."""
         place: Place | None = self.start
         for byte in text.encode():
             place = self._feed(self._begin(place), byte) if place else None
@@ -638,7 +641,7 @@ class Oracle:
         return place
 
     def mask(self, place: Place, tokens_left: int, held: bytes = b"") -> set[int]:
-        """The allowed tokens. With `held` those that agree with text before the hole that is still to be said (S10)."""
+        """Ids of the allowed tokens. `held` is text before the hole that a token must agree with first (S10)."""
         texts = [(token, data) for token, data in enumerate(self.tokens) if data and token not in self.eos]
         if held:
             return {token for token, data in texts if self._allows_behind(held, place, data, tokens_left)}
@@ -658,7 +661,7 @@ class Oracle:
         return read.what != "refused"
 
     def advance(self, place: Place, text: bytes, data: bytes) -> tuple[str | None, bytes, Place]:
-        """After an allowed token: how the hole has ended, None where it goes on, the value so far, and the place."""
+        """Ending (None while the hole is open), value so far, and place after an allowed token."""
         what, size, after = self._read(place, data)
         match what:
             case "left":
@@ -675,5 +678,5 @@ class Oracle:
         return any(self.distance(after) < NEVER for _, after in self._onwards(place))
 
     def keeps_all(self, place: Place) -> bool:
-        """Whether every end from here keeps all that was said: no phrase that would cut it back is under way."""
+        """True if every end from here keeps the whole text: no phrase is begun that would cut it back."""
         return not any(place.threads)

@@ -1,8 +1,8 @@
-"""What a hole may contain, worked out from the meaning of its condition by trying texts. No idea of the engine is used.
+"""Brute-force oracle of holes: tries texts and evaluates the condition by its meaning. It uses no idea of the engine.
 
-Texts are continued byte by byte over a small alphabet. Two texts with the same `sight` have the same future: the sight
-keeps the last bytes, the phrases seen before them, the length as far as anything asks for it, the whole text while it
-is no longer than an option, and which short continuations would match each pattern.
+Texts are continued byte by byte over a small alphabet. Two texts with the same `sight` have the same future. The sight
+has the last bytes, the phrases before them, the length up to the largest bound, the whole text while it is no longer
+than an option, and the short continuations with which each pattern would match.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ ALPHABET = b"abz\xc3\xa9\xaa\xab"
 """Bytes of the characters a, b, z (which no phrase of the tests has unless it says so), é, ê and ë."""
 NEVER = 10**6
 TOO_LARGE = 800
-"""Different sights: conditions with more of them are not tried."""
+"""Most sights of a condition that is tried."""
 
 Sight = tuple[object, ...]
 
 CONTINUATIONS = tuple("".join(word) for size in range(4) for word in itertools.product("abzéêë", repeat=size))
-"""Enough to tell the places of a small pattern apart (Myhill, Nerode 1958)."""
+"""Words that tell the states of a small pattern apart (Myhill, Nerode 1958)."""
 
 
 @lru_cache(maxsize=200_000)
 def outlook(pattern: str, text: bytes) -> object:
-    """What a pattern may still say after a text whose last character may be incomplete."""
+    """State of a pattern after a text: its matching CONTINUATIONS as bits, and the text's incomplete last character."""
     whole = text.decode("utf-8", "ignore")
     compiled = re.compile(pattern)
     matching = sum(1 << bit for bit, word in enumerate(CONTINUATIONS) if compiled.fullmatch(whole + word))
@@ -50,7 +50,7 @@ def outlook(pattern: str, text: bytes) -> object:
 
 
 def atoms(term: Term) -> list[Term]:
-    """In the order in which they stand in the term."""
+    """Atoms in the order in which they stand in the term."""
     match term:
         case And(terms) | Or(terms):
             return [atom for part in terms for atom in atoms(part)]
@@ -60,7 +60,7 @@ def atoms(term: Term) -> list[Term]:
 
 
 def satisfied(term: Term, value: bytes) -> bool:
-    """The condition as Python would evaluate it, `STOPS_*` being true."""
+    """True if the condition holds as Python would evaluate it, with `STOPS_*` as true."""
     text = value.decode()
     match term:
         case Constant(holds):
@@ -89,7 +89,7 @@ def satisfied(term: Term, value: bytes) -> bool:
 
 
 def guarded(term: Term, stop: Stop, value: bytes) -> bool:
-    """Whether `stop` stands in a conjunct that holds for the value: then it ends the hole (S13)."""
+    """True if all conjunctions around `stop` hold for the value. Then the stop ends the hole (S13)."""
     match term:
         case Stop():
             return term == stop
@@ -118,7 +118,7 @@ def is_whole(text: bytes) -> bool:
 
 class Oracle:
     def __init__(self, term: Term, closed: bool, following: bytes = b"", tokens: tuple[bytes, ...] = ()) -> None:
-        """With `tokens`, limits are on them; else every byte is one."""
+        """With `tokens`, limits count these tokens; else every byte is a token."""
         self.term = term
         self.tokens = tokens
         self.closed = closed
@@ -131,7 +131,7 @@ class Oracle:
         self.begun = [part.phrases for part in parts if isinstance(part, Begins)]
         self.contained = [part.phrase for part in parts if isinstance(part, Contains)]
         reach = max(map(len, phrases), default=0)
-        # a value may be cut back by a phrase: then what stood before the phrase matters too
+        # if a phrase may cut a value back, the text before the phrase matters too
         self.back = reach if any(not stop.inclusive for stop in self.stops) else 0
         self.tail = reach + self.back + 1
         self.options = [option for part in parts if isinstance(part, Choice) for option in part.options]
@@ -161,7 +161,7 @@ class Oracle:
         )
 
     def stopped(self, text: bytes) -> bytes | None:
-        """The value, if a stop ends the hole exactly after this text."""
+        """The value if a stop ends the hole exactly after this text; else None."""
         for stop in self.stops:
             if text.endswith(stop.phrase):
                 value = text if stop.inclusive else text[: -len(stop.phrase)]
@@ -173,7 +173,7 @@ class Oracle:
         return is_whole(text) and satisfied(self.term, text)
 
     def _explore(self, start: bytes) -> None:
-        """All texts that can be reached, one for each sight, and how far each is from an end."""
+        """Finds one reachable text for each sight, and its distances to an end."""
         texts = {self.sight(start): start}
         before: dict[Sight, list[Sight]] = {}
         tokens_before: dict[Sight, list[Sight]] = {}
@@ -220,14 +220,14 @@ class Oracle:
         return found
 
     def distance(self, text: bytes) -> int:
-        """Bytes to the nearest end. Only for texts in which the hole has not ended before their last byte."""
+        """Number of bytes to the nearest end. Only for texts in which the hole has not ended before their last byte."""
         return self.distances[self.sight(text)] if is_text_so_far(text) else NEVER
 
     def goes_on(self, text: bytes, byte: int) -> bool:
         return self.distance(text + bytes([byte])) < NEVER
 
     def _leaves_choice(self, text: bytes, data: bytes) -> bool:
-        """Whether a token, or the rest of one, ends a complete choice without a byte of it being kept (S18)."""
+        """True if a token, or the rest of one, ends a complete choice and none of its bytes is kept (S18)."""
         return self.closed and self.may_end(text) and not self.goes_on(text, data[0])
 
     def _may_follow(self, data: bytes) -> bool:
@@ -242,14 +242,16 @@ class Oracle:
                 return False
             if self.stopped(said) is not None:
                 return True
-            if end < len(data) and self._leaves_choice(said, data[end:]):  # it reaches into what follows (S16)
+            if end < len(data) and self._leaves_choice(said, data[end:]):  # it reaches into the following text (S16)
                 return bool(self.following) and self._may_follow(data[end:])
         distances = self.in_tokens if self.tokens else self.distances
         return is_text_so_far(text + data) and distances[self.sight(text + data)] < min(tokens_left, NEVER)
 
     def allows_after(self, held: bytes, text: bytes, data: bytes, tokens_left: int) -> bool:
-        """As `allows`, while `held` still has to be said: that may end the hole without a byte where it is known what
-        follows (S10)."""
+        """Same as `allows`, for a token that must agree with `held` first (S10).
+
+        Such a token may end the hole without a byte only if the following text is known.
+        """
         if held.startswith(data):
             return True
         rest = data[len(held) :]
@@ -258,7 +260,7 @@ class Oracle:
         return self.allows(text, rest, tokens_left) and (bool(self.following) or not self._leaves_choice(text, rest))
 
     def advance(self, text: bytes, data: bytes) -> tuple[str | None, bytes]:
-        """How the hole ends in an allowed token, None where it goes on, and its value so far."""
+        """Ending of the hole in an allowed token (None while it is open), and its value so far."""
         for end in range(len(data)):
             if self._leaves_choice(text + data[:end], data[end:]):
                 return "end-of-text", text + data[:end]

@@ -1,7 +1,7 @@
-"""The engine against monitors: whole masks and end bits of random conditions, along walks that look for the edges.
+"""The engine against monitors: whole masks and end bits of random conditions, along walks that seek edge cases.
 
-`monitors.py` decides what is right, and `test_monitors.py` decides whether it does. A seed is a campaign of its own
-with the shares that make it worth something asserted; those marked slow bring the masks to 5,000 and more.
+`monitors.py` is the oracle, and `test_monitors.py` tests the oracle. Each seed is a campaign, which asserts that enough
+of its conditions are hard. With the slow seeds, at least 5,000 masks are compared.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ PIECES = ("ab", "ab", "aab", "ba", "bb", "zz", " a", "b ", ". ", ".\n", "\n\n", 
 BROKEN = (b"\xc3", b"\xa9", b"\xaa", b"\xe2", b"\xe2\x80", b"\x80", b"\x83", b"\x94", b"\x80\x83", b"\xff", b"a\xc3",
           b"\xa9b", b"\xa9 a", b"b\xe2\x80", b" \xe2", b"\x83b", b"\xaa\xc3", b"b\xff", b".\xff", b"a \xff", b"\n\xff",
           b"\xc3z")  # fmt: skip
-"""Parts of characters, and what no text can be: a token that runs into it may only be cut before."""
+"""Tokens with parts of characters, or with bytes that are not UTF-8: such a token must be cut before them."""
 TOKENS = (None, None, None, *map(str.encode, (*CHARACTERS, *PIECES)), *BROKEN)
 EOS = frozenset({1, 2})
 HELD = (b"a", b"b", b" ", b".", b"ab", "é".encode(), b"z", b"a b")
-"""Text before the hole that is still to be said."""
+"""Texts before the hole that a token must agree with first."""
 VOCABULARY = Vocabulary(TOKENS, EOS)
 HOLE = Span("test.lq", "[X]", 0, 3)
 MANY = 10**5
-"""A number of tokens that is no limit."""
+"""Number of tokens that is no limit."""
 
 TREES = 36
-"""Of a campaign."""
+"""Number of conditions in a campaign."""
 MASKS = 500
-"""That a campaign compares at the least."""
+"""Least number of masks that a campaign compares."""
 LETTERS = ("ab", "abé", "ab .", "aé\u2003.", "ab\n.", "a b", "ab1")
-"""What the phrases of one condition are made of."""
+"""Sets of letters, one of which makes up the phrases of a condition."""
 LARGEST_SEARCH = 2500
-"""Places: conditions with more are not tried."""
+"""Most places of a condition that is tried."""
 SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 14))]
 assert len(SEEDS) * MASKS >= 5000
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_masks_ends_and_values_are_those_of_the_monitors(seed: int) -> None:
-    """S10, S13-S15, S18, S19: 0 mismatches."""
+    """S10, S13-S15, S18, S19: no mismatches."""
     campaign = Campaign(random.Random(seed))
     engine = Engine(VOCABULARY)
     while campaign.seen["trees"] < TREES:
@@ -67,7 +67,7 @@ class Campaign:
         self.seen: Counter[str] = Counter()
 
     def try_one(self, engine: Engine) -> None:
-        """One condition; passed over where the search would be too long."""
+        """Tries one condition. Skips it if the oracle's search is too long."""
         dice = self.dice
         term = Trees(dice, dice.choice(LETTERS)).term(dice.choice([1, 2, 3, 3, 4, 4]))
         following = dice.choice([b"", b"", b"b", b".\n", "é".encode()])
@@ -95,7 +95,7 @@ class Campaign:
         self.seen["two counts or an equality"] += counts_twice_or_exactly(term)
 
     def _walk(self, oracle: Oracle, matcher: HoleMatcher) -> tuple[bool, int]:
-        """Whether a value of three tokens or more can be had, and the masks that were compared."""
+        """True if a value of at least three tokens was reached; and the number of masks compared."""
         dice, place = self.dice, oracle.start
         if matcher.ending is not None:
             assert matcher.ending == "forced" and oracle.may_end(place) and not oracle.can_go_on(place), oracle.term
@@ -131,7 +131,7 @@ class Campaign:
         return taken >= 3 and (ending is not None or oracle.keeps_all(place)), masks
 
     def _pick(self, oracle: Oracle, place: Place, text: bytes, allowed: list[int]) -> bytes:
-        """The next token. Often one after which the hole stays open, and the end is far or the way to it long."""
+        """Next token. Often it leaves the hole open and is the farthest from an end, the longest or the shortest."""
         dice = self.dice
         tokens = [TOKENS[token] or b"" for token in allowed]
         if not tokens:

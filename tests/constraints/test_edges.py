@@ -1,4 +1,4 @@
-"""Texts that begin, end or stop with one of many phrases: one machine for all of them, as large as their letters."""
+"""Texts that begin, end or stop with one of many phrases: one machine, whose size is their total length."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_machine_holds_where_python_says_so_and_knows_what_is_missing(seed: in
 
 
 def whole_ends(text: bytes, at: int) -> list[int]:
-    """The first place from `at` on where a character is over."""
+    """First place from `at` on that is not inside a character, as a list of one."""
     return [next(end for end in range(at, len(text) + 1) if end == len(text) or starts_character(text[end]))]
 
 

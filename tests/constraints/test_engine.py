@@ -35,13 +35,13 @@ WORDS = (b"ab", b"ab", b"ab", b"aab", b"aabz", b"ba", b"bb", b"zz", b"zab", b"ab
          "é".encode(), "é".encode(), "bé".encode(), "aéb".encode(), "ê".encode(), "éb".encode(),
          b"a\xc3", b"\xa9b", b"\xa9", b"\xaa\xc3", b"b\xff", b"ab\xff", b"ab\xff", b"ab\xff", b"\xc3z", b"\xff",
          b"z\xc3\xa9\xc3")  # fmt: skip
-"""Twins, whole and broken characters, tokens that run past a stop, some of them into what is no text."""
+"""Equal tokens, whole and broken characters, and tokens that run past a stop, some of them into invalid UTF-8."""
 TOKENS = (None, None, None, *(bytes([byte]) for byte in ALPHABET), *WORDS)
 EOS = frozenset({1, 2})
 VOCABULARY = Vocabulary(TOKENS, EOS)
 HOLE = Span("test.lq", "[X]", 0, 3)
 MANY = 10**5
-"""A number of tokens that is no limit."""
+"""Number of tokens that is no limit."""
 
 
 def groups(terms: st.SearchStrategy[Term]) -> st.SearchStrategy[Term]:
@@ -84,9 +84,9 @@ SETTINGS = settings(derandomize=True, deadline=None, max_examples=EXAMPLES, supp
 
 
 def opened(term: Term, following: bytes = b"") -> tuple[HoleMatcher, Oracle]:
-    """A matcher and an oracle of the same condition; passes over those that are too large to try or impossible."""
+    """Matcher and oracle of the same condition. Skips conditions that are too large to try or impossible."""
     automaton = Automaton(term)
-    # a token that passes a stop leads on, too, in a way that only the engine's limits tell
+    # the oracle cannot count tokens that pass a stop; only the engine can
     by_token = in_tokens(automaton, VOCABULARY) is not None and not automaton.has_stops
     texts = tuple(data for data in TOKENS if data and b"\xff" not in data) if by_token else ()
     oracle = Oracle(term, automaton.closed, following, texts)
@@ -106,7 +106,7 @@ def expected(oracle: Oracle, held: bytes, text: bytes, tokens_left: int) -> set[
 
 
 def assert_allowed(matcher: HoleMatcher, oracle: Oracle, held: bytes, text: bytes, left: int) -> None:
-    """The whole mask. Where a token may pass a stop, limits on tokens are only known to be no stricter than bytes."""
+    """Compares the whole mask; if tokens may pass a stop, with those of a limit in bytes and of no limit."""
     found, least = chosen(matcher.allowed(held, left)), expected(oracle, held, text, left)
     if oracle.tokens or left == MANY or matcher.masks.in_tokens is None:
         assert found == least, (text, left)
@@ -182,7 +182,7 @@ def test_no_walk_ends_in_a_dead_end_or_takes_too_many_tokens(
 @SETTINGS
 @given(st.lists(TERMS, min_size=1, max_size=3).map(lambda terms: And(tuple(terms))), st.integers(0, 2**32))
 def test_distances_are_exact_in_whatever_order_they_are_asked(term: Term, seed: int) -> None:
-    """S19: also those that rest on what earlier searches have learned."""
+    """S19: also distances that use results of earlier searches."""
     oracle = Oracle(term, False)
     assume(not oracle.too_large)
     automaton = Automaton(term)
@@ -225,7 +225,7 @@ def test_longest_valid_is_where_walking_byte_by_byte_gets_stuck(term: Term, said
 @SETTINGS
 @given(TERMS)
 def test_what_nothing_can_fill_is_an_error_beforehand(term: Term) -> None:
-    """S22, law 3: and nothing else is."""
+    """S22, law 3: and no other condition is an error."""
     oracle = Oracle(term, False)
     assume(not oracle.too_large)
     try:
@@ -248,7 +248,7 @@ def test_a_closed_condition_is_one_that_only_listed_texts_meet(term: Term) -> No
 
 
 def test_a_token_that_could_be_kept_but_comes_too_late_does_not_leave_a_choice() -> None:
-    """S18: mask and advance agree; byte by byte the character would be too many tokens, as one token it is kept."""
+    """S18: mask and advance agree. Byte by byte, the character has too many tokens; as one token it is kept."""
     term = And((Choice((b"ab", b"abz", "abéb".encode())), Length(0, 3, "tokens")))
     matcher = Engine(VOCABULARY).matcher(term, b"", MANY, "X", HOLE).advance(b"ab")
     token = TOKENS.index("é".encode())

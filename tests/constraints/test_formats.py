@@ -1,4 +1,4 @@
-"""Numbers, dates and kinds of characters, against Python's own idea of them."""
+"""Numbers, dates and kinds of characters, against Python's own definitions."""
 
 from __future__ import annotations
 

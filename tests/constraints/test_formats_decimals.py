@@ -1,4 +1,4 @@
-"""Comparisons of a decimal text with a number, against what Python says once `float()` has read it."""
+"""Comparisons of a decimal text with a number, against Python's comparison of its `float()`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ TOKENIZER = ScriptedTokenizer((*ScriptedTokenizer().vocabulary[258:], b"cats", b
 VOCABULARY = Vocabulary(TOKENIZER.vocabulary, TOKENIZER.eos)
 HOLE = Span("test.lq", "[X]", 0, 3)
 TEXTS = tuple("".join(text).encode() for size in range(7) for text in product("ab z", repeat=size))
-"""All texts of up to six of these characters, short ones first."""
+"""All texts of at most six of these characters, short ones first."""
 
 
 def opened(term: Term, following: bytes = b"", max_tokens: int = 1024) -> HoleMatcher:
@@ -54,7 +54,7 @@ def opened(term: Term, following: bytes = b"", max_tokens: int = 1024) -> HoleMa
 
 
 def allowed(matcher: HoleMatcher, held: bytes = b"", tokens_left: int = 1024) -> set[bytes | None]:
-    """The bytes of the allowed tokens; None stands for end-of-text."""
+    """Bytes of the allowed tokens; None stands for end-of-text."""
     return {VOCABULARY.tokens[token] for token in np.flatnonzero(matcher.allowed(held, tokens_left)).tolist()}
 
 
@@ -102,7 +102,7 @@ def test_stops_before_cut_where_the_phrase_began(phrase: bytes, said: bytes, val
 
 
 def test_stops_before_judge_the_value_without_the_phrase() -> None:
-    """S15: the phrase may break a bound, leave the options or hold what is forbidden."""
+    """S15: the phrase may break a bound, lie outside the options or contain a forbidden phrase."""
     full = opened(And((Stop(b"END", inclusive=False), Length(0, 3)))).advance(b"abc")
     assert full.ending is None and allowed(full) == {b"E", None}
     assert full.advance(b"END").value == b"abc"
@@ -120,7 +120,7 @@ def test_length_counts_code_points() -> None:
 
 
 def test_a_choice_that_begins_another_is_decided_by_the_model() -> None:
-    """S18: nothing is known of what follows, so any token that continues no option ends it, with no byte kept."""
+    """S18: the following text is not known, so any token that continues no option ends the hole. No byte is kept."""
     matcher = opened(Choice((b"cat", b"cats")))
     assert matcher.forced() == b"cat" and allowed(matcher) == {b"c", b"ca", b"cat", b"cats"}
     matcher = matcher.advance(b"cat")
@@ -139,7 +139,7 @@ def test_the_text_that_follows_ends_a_choice() -> None:
 
 
 def test_a_pattern_ends_with_what_it_cannot_go_on_with() -> None:
-    """S16, S18: also where nothing is known of what follows, since a model seldom says end-of-text there."""
+    """S16, S18: also if the following text is not known, because a model seldom generates end-of-text there."""
     matcher = opened(Matches("[0-9]+")).advance(b"12")
     assert matcher.ending is None and matcher.certain == 2
     assert {b"3", b"\n", b"a", b" the", None} <= allowed(matcher) and b"\xff" in allowed(matcher)
@@ -261,7 +261,7 @@ def row_of(automaton: Automaton, state: int) -> NDArray[np.intp]:
 
 
 def test_utf8_is_what_python_decodes() -> None:
-    """S15: every sequence of up to three bytes, and the borders of the four-byte ones."""
+    """S15: every sequence of at most three bytes, and the limits of the four-byte ones."""
     automaton = Automaton(And(()))
     firsts = np.flatnonzero(row_of(automaton, automaton.start) != NOWHERE).tolist()
     assert firsts == [byte for byte in range(256) if _begins(bytes([byte]))]
@@ -290,7 +290,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def test_tokens_without_bytes_are_never_allowed_and_end_of_text_only_by_its_ids() -> None:
-    """Law 3: also where a tokenizer gives its end-of-text a spelling."""
+    """Law 3: also if a tokenizer has bytes for its end-of-text."""
     vocabulary = Vocabulary((None, b"<eos>", b"", b"a", b"<", b"<e"), frozenset({1}))
     matcher = Engine(vocabulary).matcher(Length(3, None), b"", 9, "X", HOLE)
     assert np.flatnonzero(matcher.allowed(b"", 9)).tolist() == [3, 4, 5]
@@ -332,7 +332,7 @@ def test_what_is_remembered_is_bounded() -> None:
     ],
 )
 def test_threads_share_an_engine(condition: Term) -> None:
-    """S28: no error, and the masks that one thread alone would get."""
+    """S28: no error, and the masks of a single thread."""
 
     def walk(engine: Engine, seed: int) -> list[bytes]:
         dice = random.Random(seed)
@@ -356,7 +356,7 @@ def test_threads_share_an_engine(condition: Term) -> None:
 
 
 def test_words_sentences_and_tokens_are_counted() -> None:
-    """S15, S19: also where the last of them is not complete, and where a stop cuts."""
+    """S15, S19: also if the last one is not complete, and if a stop cuts."""
     words = opened(Length(2, 3, "words"))
     assert None not in allowed(words) and None in allowed(words.advance(b" the ").advance(b"cat"))
     assert opened(And((Length(3, None, "words"), Stop(b".", True)))).advance(b"the").advance(b".").ending is None
@@ -372,22 +372,22 @@ def test_words_sentences_and_tokens_are_counted() -> None:
 
 
 def test_a_character_that_may_be_white_space_leads_into_no_dead_end() -> None:
-    """Behind `Say?` and a line feed an em space leaves no room for two sentences, and any other character of three
-    bytes begins one that still lacks its mark."""
+    """After `Say?` and a line feed, an em space leaves no room for two sentences. Any other character of three bytes
+    begins a sentence that still lacks its mark."""
     hole = opened(And((Length(8, 8), Length(3, None, "sentences")))).advance(b"Say?\n")
     assert hole.allowed(b"", 99)[VOCABULARY.tokens.index(b".")]
     assert not any(hole.allowed(b"", 99)[VOCABULARY.tokens.index(byte)] for byte in (b"\xe2", b"\xe3", b"\xef"))
 
 
 def test_several_lines_may_be_one_token() -> None:
-    """Words were taken for lines: there are none in a token of line feeds."""
+    """The limit on tokens counted words instead of lines: a token of line feeds has no words."""
     vocabulary = Vocabulary((None, b"a", b"\n\n\n"), frozenset({0}))
     matcher = Engine(vocabulary).matcher(And((Length(4, None, "lines"), Length(0, 2, "tokens"))), b"", 9, "X", HOLE)
     assert np.flatnonzero(matcher.allowed(b"", 9)).tolist() == [2]
 
 
 def test_a_hole_that_nothing_fills_is_refused_at_once_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same sentence: a data set may open it for each of its rows."""
+    """With the same error: a data set may open the hole for each of its rows."""
     engine = Engine(VOCABULARY)
     term = And((Contains(b"a"), Matches("[^a]+b"), Length(2, None)))
     with pytest.raises(ConstraintError) as first:
@@ -422,7 +422,7 @@ def test_the_distance_of_two_units_is_that_of_the_shortest_text_with_both() -> N
 
 @pytest.mark.parametrize("seed", [*range(30), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 300))])
 def test_what_is_missing_of_phrases_that_are_counted_is_the_shortest_text_with_them(seed: int) -> None:
-    """Also of phrases that overlap, or are part of each other, from wherever the text stands."""
+    """Also for phrases that overlap or contain each other, from any text."""
     dice = random.Random(seed)
     letters = dice.choice(["ab", "ab", "ab "])
     phrases = {"".join(dice.choices(letters, k=dice.randint(1, 3))) for _ in range(dice.randint(1, 4))}
@@ -430,7 +430,7 @@ def test_what_is_missing_of_phrases_that_are_counted_is_the_shortest_text_with_t
     for phrase in sorted(phrases):
         least = dice.randint(0, 3)
         lengths.append(Length(least, dice.choice([least, least + 1, None]), Occurrences(phrase.encode())))
-    if letters == "ab":  # else a line feed could stand between two words
+    if letters == "ab":  # if phrases have spaces, a line feed, which TEXTS lack, may separate words
         lengths.append(Length(dice.randint(0, 3), dice.choice([3, 4, None]), "words"))
     term = And(tuple(lengths))
     automaton = Automaton(term)
@@ -494,7 +494,7 @@ def test_a_stop_may_be_a_pattern() -> None:
 
 
 def test_a_token_may_reach_from_a_pattern_into_the_text_behind_it() -> None:
-    """S16: value and text behind it are one segment."""
+    """S16: the value and the text after it are one segment."""
     matcher = opened(Matches("[0-9]+"), following=b"\n- ").advance(b"1")
     assert b"12" in allowed(matcher)
     reached = opened(Matches("[a-z]+"), following=b" the cat")

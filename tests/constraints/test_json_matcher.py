@@ -63,12 +63,12 @@ def start(schema: Mapping[str, Any] | bool, following: bytes = b"") -> GrammarMa
 
 
 def allowed(matcher: GrammarMatcher, held: bytes = b"", left: int = 100) -> set[bytes | None]:
-    """The allowed tokens as bytes, end-of-text as None."""
+    """Bytes of the allowed tokens; None stands for end-of-text."""
     return {TOKENS[token] for token in np.flatnonzero(matcher.allowed(held, left)).tolist()}
 
 
 def brute(values: list[Any], text: bytes, held: bytes) -> set[bytes | None]:
-    """The tokens that go on with one of the values, spelled as json.dumps does; all tokens that do not end a value."""
+    """Tokens that continue one of the values as json.dumps writes them; after a whole value, all that continue none."""
     spelled = [json.dumps(value, ensure_ascii=False).encode() for value in values]
     rest = [held + each[len(text) :] for each in spelled if each.startswith(text)]
     found = {token for token in TOKENS if token and any(each.startswith(token) for each in rest)}
@@ -347,7 +347,7 @@ def test_a_mask_near_a_limit_copies_no_parser_for_each_token() -> None:
 
 
 def test_near_a_limit_the_way_behind_each_number_was_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand tokens of digits, each of which leaves the same to say."""
+    """A thousand tokens of digits: the rest of the value is the same after each."""
     numbers = tuple(str(number).encode() for number in range(10, 1000))
     vocabulary = Vocabulary((*TOKENS, *numbers), frozenset({EOS}))
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}

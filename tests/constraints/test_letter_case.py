@@ -1,4 +1,4 @@
-"""`X.lower() == ".."`, `X.strip() in [..]`, `".." in X.upper()`: exactly the texts of which Python says so."""
+"""`X.lower() == ".."`, `X.strip() in [..]`, `".." in X.upper()`: exactly the texts for which Python is true."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_every_method_that_changes_case_is_followed_in_both_directions(case: Cas
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_the_patterns_take_for_granted_of_python(case: Case) -> None:
-    """No character becomes longer, and white space stays what and where it is."""
+    """No character becomes more than LONGEST characters. White space stays the same, and nothing else becomes it."""
     for character in every_character():
         made = getattr(character, case)()
         assert len(made) <= LONGEST

@@ -1,4 +1,4 @@
-"""The oracle of the campaign, itself tried against plain Python on all texts up to a length."""
+"""The oracle of the campaign, tested against plain Python on all texts up to a length."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.constraints.monitors import CANDIDATES, NEVER, Oracle
 from tests.constraints.trees import LETTER_PATTERNS, PATTERNS, STOP_PATTERNS, Trees, atoms
 
 LETTERS = ("ab .é\n", "ab .é\u2003")
-"""Two sets of them: all texts over both together would be too many."""
+"""Two sets of letters: the texts over both together would be too many."""
 LONGEST = 5
 BYTES = sorted(set("".join(LETTERS).encode()))
 TOKENS = (None, *(bytes([byte]) for byte in BYTES), b"ab", b"a ", b". ", b"a\xc3", b"\xe2\x80")
@@ -39,7 +39,7 @@ EOS = frozenset({0})
 
 
 def plainly(term: Term, text: str, tokens: int) -> bool:
-    """As Python would evaluate the condition, `STOPS_*` being true."""
+    """True if the condition holds as Python would evaluate it, with `STOPS_*` as true."""
     match term:
         case Constant(holds):
             return holds
@@ -90,7 +90,7 @@ def stops(term: Term) -> list[Stop | StopPattern]:
 
 
 def stopped(term: Term, text: str) -> str | None:
-    """The value, if a stop ends the hole exactly after this text, of which each byte is a token."""
+    """The value if a stop ends the hole exactly after this text, of which each byte is a token; else None."""
     for stop in stops(term):
         pattern = re.escape(stop.phrase.decode()) if isinstance(stop, Stop) else stop.pattern
         starts = [start for start in range(len(text)) if re.compile(pattern).fullmatch(text[start:])]
@@ -107,7 +107,7 @@ def texts_over(letters: str) -> list[str]:
 
 
 def nearest_ends(term: Term, letters: str) -> dict[str, int]:
-    """For every text that some hole can hold, the bytes to the nearest end, as far as texts up to a length show it."""
+    """Maps each text that the hole can reach to the bytes to its nearest end, among texts up to LONGEST letters."""
     reached = {""}
     ends: set[str] = set()
     for text in texts_over(letters):
@@ -129,10 +129,10 @@ def nearest_ends(term: Term, letters: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_distances_and_ends_are_those_of_all_texts_up_to_a_length(seed: int) -> None:
-    """A shorter way to an end than plain Python found would be unsound; a longer one than it found is incomplete."""
+    """The oracle never finds a longer way than plain Python, and no shorter one within Python's reach."""
     dice = random.Random(seed)
     letters = LETTERS[seed % 2]
-    # a line break, where `.` asks for one, has to be among the letters
+    # `.` distinguishes the line feed, which then has to be among the letters
     trees = Trees(dice, letters, patterns=[each for each in LETTER_PATTERNS if "\n" in letters or each[0] != "."])
     compared = 0
     for _ in range(25):
@@ -145,7 +145,7 @@ def test_distances_and_ends_are_those_of_all_texts_up_to_a_length(seed: int) -> 
             far = oracle.distance(place)
             if oracle.too_large:
                 break
-            # what plain Python has not found within its length may be there beyond, or in other characters
+            # plain Python may miss an end that is farther away or needs other characters
             room = LONGEST - len(text)
             assert far <= nearest[text], (term, text)
             assert far == nearest[text] or far > room or not is_plain(term, letters), (term, text)
@@ -154,8 +154,8 @@ def test_distances_and_ends_are_those_of_all_texts_up_to_a_length(seed: int) -> 
 
 
 def is_plain(term: Term, letters: str) -> bool:
-    """Whether no character outside of the letters can bring an end nearer than those in it: one of four bytes is four
-    tokens, and a line feed ends a line."""
+    """True if no other character can bring an end nearer than these letters. One of four bytes is four tokens, and a
+    line feed ends a line."""
     others = {"tokens"} if "\n" in letters else {"tokens", "lines"}
     return not any(isinstance(atom, Length) and atom.unit in others for atom in atoms(term))
 

@@ -1,4 +1,4 @@
-"""Many phrases in one condition: what is missing is known without a state for every subset of them."""
+"""Many phrases in one condition: the missing text is known without a state for every subset of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmql_lite.errors import ConstraintError, Span
 WORDS = ("apple", "banana", "cherry", "elder", "grape", "orange", "day", " day", "ing", "anana", "rapple")
 VOCABULARY = Vocabulary((None, *(bytes([byte]) for byte in range(256)), *map(str.encode, WORDS)), frozenset({0}))
 TWELVE = ("abcd", "efgh", "ijkl", "mnop", "qrst", "uvwx", "yzab", "cdef", "ghij", "klmn", "opqr", "stuv")
-"""The least text that has them all has 26 letters: `yzabcdef..`."""
+"""Phrases whose shortest common text has 26 letters: `yzabcdef..`."""
 
 
 def has(*phrases: str) -> tuple[Term, ...]:
@@ -36,7 +36,7 @@ def opened(*terms: Term, max_tokens: int = 1024) -> HoleMatcher:
 
 
 def filled(matcher: HoleMatcher, seed: int) -> str:
-    """By tokens that the masks allow."""
+    """Value of a hole filled with random tokens that the masks allow."""
     dice = random.Random(seed)
     for left in range(100, 0, -1):
         if matcher.ending is not None:
@@ -56,7 +56,7 @@ def test_the_least_text_with_some_phrases_is_that_of_all_their_orders(seed: int)
     text = "".join(dice.choices("ab", k=dice.randint(0, 3))).encode()
     best = 99
     for order in itertools.permutations(phrases):
-        # behind the text: each new phrase ends behind it
+        # each new phrase ends after the given text
         said = text
         for phrase in order:
             if phrase in said[max(len(text) - len(phrase) + 1, 0) :]:

@@ -1,4 +1,4 @@
-"""What is pushed to a server allows what our own matchers take. They decide; `test_campaign.py` decides about them."""
+"""Server grammars allow the texts that our own matchers accept. `test_campaign.py` tests the matchers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tests.constraints.trees import Trees
 ENGINE = Engine(Vocabulary((None, *(bytes([byte]) for byte in range(256))), frozenset({0})))
 HOLE = Span("test.lq", "[X]", 0, 3)
 MANY = 10**6
-"""A number of tokens that is no limit."""
+"""Number of tokens that is no limit."""
 LETTERS = ("ab", "abé", "ab .", "aé\u2003.", "ab\n.", "a b", "ab1", "a😀.")
-"""What the phrases and texts of one segment are made of."""
+"""Sets of letters, one of which makes up the phrases and texts of a segment."""
 SEGMENTS = 20
 BUDGET = 300
 
@@ -46,7 +46,7 @@ def language(*parts: Term | bytes, budget: int = BUDGET) -> Pushed | None:
 
 
 def made(*parts: Term | bytes, budget: int = BUDGET) -> Language:
-    """Of a segment that can be pushed as it is."""
+    """Language of a segment, which must be exact."""
     found = language(*parts, budget=budget)
     assert found is not None and found.exact
     return found.language
@@ -59,9 +59,9 @@ def opened(term: Term) -> HoleMatcher:
 
 
 def read(matchers: Sequence[HoleMatcher | bytes], text: bytes) -> list[str] | None:
-    """How the holes of a segment end in a whole text of it, None where the matchers do not take it.
+    """Endings of a segment's holes in a whole text; None if the matchers do not accept the text.
 
-    A value that a stop cuts back gives what follows the bytes that it was cut by (S14); the last one need not.
+    Bytes that a stop cuts off a value belong to the following part (S14), except those of the last part.
     """
     at = 0
     endings: list[str] = []
@@ -81,7 +81,7 @@ def read(matchers: Sequence[HoleMatcher | bytes], text: bytes) -> list[str] | No
         if matcher.ending is None and not (last and matcher.may_end):
             return None
         if last and matcher.ending == "end-of-text":
-            return None  # there is more text than the hole can hold
+            return None  # the text is longer than the hole can be
         endings.append(matcher.ending or "end-of-text")
         at = at if last else start + len(matcher.value)
     return endings if at == len(text) else None
@@ -92,7 +92,7 @@ def read(matchers: Sequence[HoleMatcher | bytes], text: bytes) -> list[str] | No
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 25))])
 def test_a_language_has_the_texts_that_the_matchers_take(seed: int) -> None:
-    """S13-S18: exactly them, or all of them and more."""
+    """S13-S18: exactly these texts, or more if the language is not exact."""
     dice = random.Random(seed)
     exact = loosened = taken = 0
     while exact < SEGMENTS:
@@ -129,7 +129,7 @@ def parts_of(matchers: Sequence[HoleMatcher | bytes]) -> list[Term | bytes]:
 
 
 def bounded(matchers: Sequence[HoleMatcher | bytes], endings: list[str]) -> bool:
-    """Whether a hole that waits for a stop has ended without one, since it could not go on."""
+    """True if a hole with stops ended without one because it could not go on."""
     holes = [part for part in matchers if isinstance(part, HoleMatcher)]
     return any(
         hole.masks.automaton.has_stops and ending in ("bound", "forced")
@@ -138,7 +138,7 @@ def bounded(matchers: Sequence[HoleMatcher | bytes], endings: list[str]) -> bool
 
 
 def some_segment(dice: random.Random, letters: str) -> list[HoleMatcher | bytes] | None:
-    """Up to three holes with text between them, None where one of them cannot be filled."""
+    """At most three holes with text between them; None if one of them cannot be filled."""
     trees = Trees(dice, letters)
     parts: list[HoleMatcher | bytes] = []
     for at in range(dice.choice([1, 1, 2, 3])):
@@ -157,7 +157,7 @@ def some_segment(dice: random.Random, letters: str) -> list[HoleMatcher | bytes]
 
 
 def some_texts(dice: random.Random, among: Language, letters: str) -> set[str]:
-    """Texts of the language, most of them of these letters, some with a letter more, less, or another one."""
+    """Texts of the language, mostly of these letters, and variants with a letter inserted, removed or replaced."""
     texts = {"", "".join(dice.choices(letters, k=5))}
     for _ in range(20):
         text, rule = "", among.rules[0]
@@ -195,7 +195,7 @@ for word in WORDS:
 
 
 def future(among: Language, number: int) -> tuple[bool, ...]:
-    """Which short texts lead from a rule to an end."""
+    """For each of WORDS, True if the text leads from a rule to an end."""
     rules = list(among.rules)
     first = Language((rules[number], *rules))
     moved = [
@@ -339,7 +339,7 @@ def test_rules_are_few(parts: list[Term | bytes], most: int) -> None:
 def test_a_pattern_before_which_a_value_is_cut_took_seconds_in_tens_of_thousands_of_states(
     stop: StopPattern, most: int
 ) -> None:
-    """What the value is judged by is the same however far the stop has come."""
+    """The machines of the value have the same state at every position in the stop."""
     automaton = Automaton(stop)
     pushed([automaton, b"x END"])
     assert automaton.stop_states.size <= most
@@ -361,7 +361,7 @@ def test_a_lower_bound_stays_where_the_upper_one_is_left_out() -> None:
 
 
 def test_tokens_are_not_counted() -> None:
-    """S15: how a text is cut into tokens is not seen in it."""
+    """S15: a text does not show its tokens."""
     found = language(And((Length(0, 10, "tokens"), Stop(b".", AT))), b"-")
     assert found is not None and not found.exact
     assert found.language.accepts("a.-") and not found.language.accepts("a.b.-"), "a text of more tokens is lost anyway"
@@ -375,7 +375,7 @@ def test_a_pattern_whose_count_is_left_out_may_end_anywhere() -> None:
 
 
 def test_of_several_stops_that_cut_any_may_fire_where_a_bound_is_left_out() -> None:
-    """The longer phrase cuts more: what is too long for the shorter one may be short enough for it."""
+    """The longer phrase cuts off more: a text that is too long for the shorter one may fit after its cut."""
     term = And((Length(0, 400), Stop(b"b", BEFORE), Stop(b"aab", BEFORE)))
     found = language(term, b"aab")
     assert found is not None and not found.exact and found.language.accepts(400 * "c" + "aab")

@@ -1,4 +1,4 @@
-"""Random conditions for the tests: trees of every atom, of a given depth."""
+"""Random conditions for the tests: trees of all kinds of atoms, of a given depth."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STOP_PATTERNS = (*BOUNDED_STOPS, "b+a", r"\s+a", "[^ab]+b")
 PHRASE = Occurrences(b"")
 """Stands for occurrences of any phrase."""
 UNITS: dict[Unit, int] = {"characters": 9, "words": 4, "sentences": 3, "lines": 3, "tokens": 6, PHRASE: 4}
-"""Each with the largest number that lengths are compared with."""
+"""Maps units to the largest number that their lengths are compared with."""
 
 
 KINDS = {
@@ -48,11 +48,11 @@ KINDS = {
     "no match": 1,
     "constant": 0.3,
 }
-"""Of atoms that are no stops, each with how often it is taken."""
+"""Maps kinds of atoms other than stops to their weights."""
 
 
 class Trees:
-    """`letters` are what phrases and options are made of."""
+    """Random terms. Their phrases and options consist of `letters`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Trees:
         self.units = units
 
     def term(self, depth: int, plain: bool = False) -> Term:
-        """`plain` has no stops, so it may stand under a `not`. An atom has depth 1."""
+        """A random term; an atom has depth 1. If `plain`, it has no stops, so it may stand under `not`."""
         if depth == 1:
             return self.atom(plain)
         shape = self.dice.choices(["and", "or", "not"], [6, 3, 1])[0]
@@ -137,7 +137,7 @@ class Trees:
 
 
 def atoms(term: Term) -> list[Term]:
-    """In the order in which they stand in the term."""
+    """Atoms in the order in which they stand in the term."""
     match term:
         case And(terms) | Or(terms):
             return [atom for part in terms for atom in atoms(part)]

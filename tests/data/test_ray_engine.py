@@ -80,13 +80,13 @@ def test_rows_of_dead_workers_are_run_again_until_they_are_given_up() -> None:
         parts = _Parts(rows())
         first = await parts.take(2)
         assert list(first) == [("r0", 0), ("r1", 0)]
-        assert parts.give_back(first) == []
+        assert parts.requeue(first) == []
         for turn in range(2, TRIES + 1):  # each comes alone from now on
             one, other = await parts.take(2), await parts.take(2)
             assert (list(one), list(other)) == ([("r0", 0)], [("r1", 0)])
-            assert [row.id for row in parts.give_back(one)] == (["r0"] if turn == TRIES else [])
+            assert [row.id for row in parts.requeue(one)] == (["r0"] if turn == TRIES else [])
             if turn < TRIES:
-                assert parts.give_back(other) == []
+                assert parts.requeue(other) == []
         assert list(await parts.take(5)) == [("r2", 0)] and not parts.are_left
         assert await parts.take(5) == {}
 

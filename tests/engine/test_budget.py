@@ -139,13 +139,15 @@ def test_a_result_tells_its_cost_and_a_bound_where_the_server_was_left_before_it
     with serving(VLLM, "Say: hi\n") as server:
         model = lq.model("openai/stub", base_url=server.base_url)
         cost = lq.run_sync('"Say:[A]"', model=model, session=lq.Session(), prices=prices).usage.cost
-        assert cost == Cost(server.prompt_tokens + 2 * server.completion_tokens, is_told=True)
+        assert cost == Cost(server.prompt_tokens + 2 * server.completion_tokens, is_reported=True)
         assert lq.run_sync('"Say:[A]"', model=model, session=lq.Session()).usage.cost is None
     with serving(SGLANG, "Say: hi " * 100, Fault(hang=True, after=9)) as server:
         model = lq.model("openai/stub", base_url=server.base_url)
         query = '"Say:[A]" where STOPS_AT(A, "i")\nif A == "no":\n    "[B]"'
         cost = lq.run_sync(query, model=model, session=lq.Session(), prices=prices, max_tokens=50).usage.cost
-        assert cost == Cost(len("Say") + 1 + 2 * (1 + tokens_for(50 * TOKEN_BYTES)), is_told=False), "the colon again"
+        assert cost == Cost(len("Say") + 1 + 2 * (1 + tokens_for(50 * TOKEN_BYTES)), is_reported=False), (
+            "the colon again"
+        )
 
 
 @pytest.mark.parametrize("config", [VLLM, LLAMA_CPP], ids=["vllm", "llama.cpp"])
@@ -159,7 +161,7 @@ def test_nothing_is_unknown_of_an_answer_that_was_left_where_each_event_tells_th
         assert usage.prompt_tokens == server.prompt_tokens
         assert usage.completion_tokens is not None and usage.completion_tokens <= server.completion_tokens
         assert usage.provider_cached_tokens is not None
-        assert usage.cost is not None and usage.cost.is_told
+        assert usage.cost is not None and usage.cost.is_reported
 
 
 def test_prompt_tokens_that_the_server_had_have_a_price_of_their_own() -> None:

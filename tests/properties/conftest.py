@@ -1,4 +1,4 @@
-"""Shared by all properties: every `where` of every program that a test runs holds, whatever it is about (law 3)."""
+"""Fixture for all property tests: every `where` of every program that a test runs holds (law 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `where` in plain Python: its words, from what the language says they mean, and its clauses as functions."""
+"""A `where` in plain Python: its functions, written from the definition of the language, and its clauses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": st
 
 
 def is_reached(stop: str, text: str, end: int, said: Any) -> bool:
-    """Whether a value that goes on as `text` has come to a stop at `end`."""
+    """True if a value that continues as `text` reaches the stop at `end`."""
     if isinstance(said, re.Pattern):
         return stop == "STOPS_AT" and any(said.fullmatch(text, start, end) for start in range(end))
     if stop == "STOPS_AT":
@@ -54,8 +54,7 @@ def is_reached(stop: str, text: str, end: int, said: Any) -> bool:
 
 
 class OnTokens(ast.NodeTransformer):
-    """Counts of tokens and ends of values are looked up by the name of their hole, and by the number of the stop; so is
-    what `str(X)` reads."""
+    """Replaces `TOKENS(X)` and the X of `str(X)` by look-ups by the hole's name, and stops by look-ups by number."""
 
     def __init__(self) -> None:
         self.stops: list[ast.Call] = []
@@ -99,7 +98,7 @@ class Clause:
         return "TOKENS" in self.names
 
     def holds(self, names: Mapping[str, Any], *, stopped: Collection[int] | None = None) -> bool:
-        """`stopped`: which of its stops end the value here; None for all of them."""
+        """True if the clause holds. `stopped` has the numbers of its stops that end the value here; None means all."""
         here = {**FUNCTIONS, **names, "STOPPED": lambda stop: stopped is None or stop in stopped}
         return bool(eval(self.code, here))
 

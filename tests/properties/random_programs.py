@@ -55,13 +55,13 @@ def remark(most):
     '''
 """,
 }
-"""What programs call, each written where one does."""
+"""Source of the queries and functions that programs call, added to a program that calls them."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """All that decides what a run gives. `model` is the seed, the certainty and the levels of a scripted model; None is
-    the demo model."""
+    """All that determines a result. `model` has the seed, certainty and levels of a scripted model; None is the demo
+    model."""
 
     source: str
     inputs: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Program:
         return lq.ScriptedModel(SCRIPT, seed=seed, certainty=certainty, levels=levels)
 
     def __str__(self) -> str:
-        """To be pasted into a test."""
+        """Python expression of the program, to paste into a test."""
         source = self.source.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
         return (
             f'Program(\n    """\\\n{source}\n""",\n    inputs={self.inputs!r},\n    options={self.options!r},\n'
@@ -84,8 +84,10 @@ class Program:
 
 
 class Clauses:
-    """Source text of random conditions on a hole; `others` are holes that may have a value by then, `given` are the
-    inputs and variables of the query with their values."""
+    """Source text of random conditions on a hole.
+
+    `others` are holes that may have a value by then. `given` maps inputs and variables of the query to their values.
+    """
 
     def __init__(
         self, dice: random.Random, hole: str, others: tuple[str, ...] = (), given: dict[str, Any] | None = None
@@ -96,7 +98,7 @@ class Clauses:
         self.given = given or {}
 
     def clause(self, depth: int, plain: bool = False) -> str:
-        """`plain`: nothing that cannot stand under `not`."""
+        """A random clause. If `plain`, it may stand under `not`."""
         if depth <= 1:
             return self.atom(plain)
         joined = self.dice.choices(["and", "or", "not"], [5, 3, 1])[0]
@@ -185,7 +187,7 @@ class Clauses:
         )
 
     def number(self) -> str:
-        """Read only where it is one, as Python would have it; else perhaps something other."""
+        """Comparison of a number, guarded by `INT` or `FLOAT`, perhaps with another text as an alternative."""
         dice, hole = self.dice, self.hole
         guard, read = dice.choice([("INT({})", "int({})"), ("FLOAT({})", "float({})"), ("INT({})", "int({})")])
         guarded = f"({guard} and {read} {dice.choice(['<', '<=', '>', '>=', '!='])} {dice.randint(-9, 300)})"
@@ -194,7 +196,7 @@ class Clauses:
         return dice.choice(ways).format(hole, hole)
 
     def without_hole(self) -> str:
-        """True or false before the hole is opened; what stands behind a false guard is never evaluated."""
+        """Condition that is known before the hole is opened. Operands after a false guard are never evaluated."""
         name = self.dice.choice(list(self.given))
         value = self.given[name]
         true, false = (name, f"not {name}") if value else (f"not {name}", name)
@@ -206,7 +208,7 @@ class Clauses:
         return self.dice.choice([f"{self.hole} not in {name}", f"{self.hole} in {name}", f"len({name}) > 1"])
 
     def together(self) -> str:
-        """About the hole and another one."""
+        """Condition on the hole and another one."""
         hole, other = self.hole, self.dice.choice(self.others)
         return self.dice.choice(
             [
@@ -223,7 +225,7 @@ class Clauses:
 
 
 class Programs:
-    """Writes one program."""
+    """Writes one random program."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -234,11 +236,11 @@ class Programs:
         }
         self.given["count"] = 2
         self.holes: list[str] = []
-        """Those that have been written so far."""
+        """Holes written so far."""
         self.filled: list[str] = []
-        """Those that have a value by then, whatever the model says."""
+        """Holes that have a value by then, whatever the model generates."""
         self.clauses: list[str] = []
-        """Of the `where` at the end."""
+        """Clauses of the `where` at the end."""
         self.has_header = dice.random() < 0.5
         self.counted: set[str] = set()
 
@@ -287,7 +289,7 @@ class Programs:
         return options
 
     def block(self, length: int, depth: int, certain: bool = True) -> list[str]:
-        """`certain`: it is come by whatever the model says."""
+        """Lines of some statements. `certain` is true if they run whatever the model generates."""
         return [line for _ in range(length) for line in self.statement(depth, certain)]
 
     def statement(self, depth: int, certain: bool) -> list[str]:

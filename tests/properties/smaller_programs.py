@@ -1,4 +1,4 @@
-"""Smaller programs that fail as a random one does."""
+"""Shrinking: smaller programs that fail in the same way as a random one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.properties.whole_programs import Query
 
 
 async def smallest(program: Program, fails: Callable[[Program], Awaitable[bool]], tries: int = 400) -> Program:
-    """What is left when nothing more can be taken away."""
+    """A program that still fails and from which nothing more can be removed, within `tries` runs."""
     goes_on = True
     while goes_on:
         goes_on = False
@@ -80,7 +80,7 @@ def simpler_sources(source: str) -> Iterator[str]:
 
 
 def holes_in(string: str) -> list[tuple[str, str]]:
-    """The holes of a string that this file has written, and their names."""
+    """Pairs (hole, name) of the holes in a string of a random program."""
     found, at = [], 0
     while (at := string.find("[", at)) >= 0:
         end, deep = at + 1, 1

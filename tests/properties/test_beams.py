@@ -1,4 +1,4 @@
-"""Beams over random programs: law 1, and what they are never worse than (S24)."""
+"""Beams over random programs: law 1, and the best beam scores at least as well as one branch (S24)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def results(query: lq.Query, model: lq.ScriptedModel, session: lq.Session,
 
 
 async def seen(query: lq.Query, model: lq.ScriptedModel, session: lq.Session, **options: Any) -> list[Seen]:
-    """All that the cache may not change, of each result. Sources may differ."""
+    """All parts of each result that the cache may not change. Sources of tokens may differ."""
     try:
         found = await results(query, model, session, **options)
     except (lq.ConstraintError, lq.ModelError) as error:

@@ -1,5 +1,8 @@
-"""Compound statements in a query do what they do in Python (S23): random nests of them, run as a query and as a
-function, leave the same trace: what was said when, which exception was at hand, what came out."""
+"""Compound statements in a query do what they do in Python (S23).
+
+Random nests of them, run as a query and as a function, leave the same trace: the order of the calls, the exception that
+was being handled in each, and the result.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from hypothesis import strategies as st
 import lmql_lite as lq
 
 MANY = 60
-"""So much may be said; then whoever speaks fails, which ends every loop."""
+"""Number of calls after which the next one fails, which ends every loop."""
 
 
 class Trace:
-    """What a program under test calls. Its methods are the program's inputs."""
+    """Log of the calls of a program under test. Its methods are the program's inputs."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
     def say(self, what: object) -> str:
-        """Says also which exception is being handled, and what came before it."""
+        """Logs a call, with the exception that is being handled and those before it."""
         self.said.append(f"{what} {shown(sys.exc_info()[1])}")
         if len(self.said) >= MANY:
             raise RuntimeError("enough")
@@ -77,7 +80,7 @@ class Manager:
 
 
 def shown(error: BaseException | None) -> str:
-    """An exception and those that it came from."""
+    """An exception and the chain of its contexts and causes, as text."""
     chain = []
     while error is not None:
         chain.append(f"{error!r}" + (f" from {error.__cause__!r}" if error.__cause__ else ""))
@@ -91,7 +94,7 @@ KINDS = ["ValueError", "KeyError", "OSError", "(OSError, LookupError)", "Excepti
 
 
 class Writing:
-    """Writes one program: SAY stands where a query has a prompt and a function calls `say`."""
+    """Writes one random program. SAY stands for a prompt in the query and for a call of `say` in the function."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data = data

@@ -1,5 +1,5 @@
 """Law 1 for the whole language: statements around holes, decorators, nested queries, tools, distributions, values that
-Python rejects, under every decoder. What a cache knows changes nothing, and a second process asks nothing (S3, S7)."""
+Python rejects, under every decoder. A cache changes nothing, and a second process never asks the model (S3, S7)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @st.composite
 def queries(draw: st.DrawFn) -> str:
-    """A few statements, some of them around others, each with a prompt."""
+    """A query of a few statements, some of them nested, each with a prompt."""
     numbers = iter(range(99))
 
     def prompt() -> str:
@@ -119,7 +119,7 @@ def queries(draw: st.DrawFn) -> str:
 
 
 async def seen(query: lq.Query, model: lq.ScriptedModel, session: lq.Session, **options: Any) -> list[Any]:
-    """All that the cache may not change, of each result. Sources may differ."""
+    """All parts of each result that the cache may not change. Sources of tokens may differ."""
     try:
         found = await query.run(model=model, session=session, max_tokens=8, max_backtracks=6, **options)
     except (lq.ConstraintError, lq.ModelError, lq.QueryError) as error:
@@ -182,7 +182,7 @@ def test_one_beam_is_argmax_whatever_the_program_does_S24(source: str, seed: int
             found = await seen(query, model, session, decoder=beam, n=1, seed=seed)
             if expected[0] == "error":
                 assert found == expected
-            else:  # a beam's score has what conditions forced, too
+            else:  # a beam's score includes forced tokens
                 assert [each[:5] for each in found] == [each[:5] for each in expected]
 
     asyncio.run(both())

@@ -27,7 +27,7 @@ WORDS = (
     b"c12a",
     b"b\n\nOption",
 )
-"""Tokens from one hole over the text after it into the next one (S14)."""
+"""Tokens that reach from one hole over the text after it into the next hole (S14)."""
 SCRIPT = "a\n- Option A.\nthe end?\na\n\n\nb\n\nOption, a, a: ab.Q:abc12a"
 TEXTS = ["a", "\n", "\n-", "- ", "Q:", " the", "Option", "é", "😀", ".", "?\n", "b\n\n", "", " ", "c12"]
 CONDITIONS = [
@@ -88,7 +88,7 @@ def programs(draw: st.DrawFn) -> str:
 
 @st.composite
 def segments(draw: st.DrawFn) -> str:
-    """A query of one long segment: texts that tokens run through, holes that end in the middle of them (S16)."""
+    """A query of one long segment: tokens cross its texts, and holes end inside tokens (S16)."""
     parts, clauses = [], []
     for number in range(draw(st.integers(2, 5))):
         parts.append(draw(st.sampled_from(["", "-", "- ", ", ", ": ", "\n", "Q:", "a", "\n-"])).replace("\n", "\\n"))
@@ -116,7 +116,7 @@ Seen = tuple[Any, ...]
 
 
 async def seen(program: lq.Query, session: lq.Session, model: lq.ScriptedModel, **options: Any) -> Seen:
-    """All of a run that the cache may not change: text, values, path, scores, endings. Sources may differ."""
+    """All parts of a run that the cache may not change: text, values, path, scores, endings. Sources may differ."""
     try:
         result = await program.run(session=session, model=model, max_tokens=12, **options)
     except (lq.ConstraintError, lq.ModelError) as error:
@@ -178,7 +178,7 @@ def test_cache_on_off_warm_evicted_and_concurrent_give_the_same_run(
 def test_a_second_process_asks_nothing_and_says_the_same_S3(
     source: str, options: dict[str, Any], seed: int, certainty: float
 ) -> None:
-    """Heads, verdicts and draws in a file answer whatever was asked: for every decoder, mask and temperature."""
+    """Top-k entries, greedy and sampled answers in a file answer every question: any decoder, mask, temperature."""
     program = lq.compile(source)
 
     async def processes(folder: Path) -> None:
@@ -231,5 +231,5 @@ def test_equal_questions_in_flight_are_asked_once(session: lq.Session, how_many:
     results = asyncio.run(crowd())
     assert {result.prompt for result in results} == {alone.prompt}
     assert model.calls == alone.usage.forward_passes
-    # one run asked; whoever only waited has them from another run's request (S31)
+    # one run asked; the others got their tokens from its request (S31)
     assert sorted(result.usage.tokens_from_model or 0 for result in results)[:-1] == [0] * (how_many - 1)

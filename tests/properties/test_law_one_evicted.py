@@ -1,7 +1,7 @@
-"""Law 1 where memory keeps nothing: before each question to a tree all goes that may go, nodes too (S9, law 5).
+"""Law 1 without memory: before each call, a tree evicts everything that is not pinned, nodes too (S9, law 5).
 
-No number is ever given to another node here, and whoever asks about one that is gone is told: so nobody goes on with a
-number that he did not keep in his hands.
+Numbers of nodes are never reused here, and a call with the number of an evicted node fails. So the tests find code that
+keeps a number without a pin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ABOUT_A_NODE = (
 
 
 class Merciless(TokenTree):
-    """Forgets at every question what it need not keep."""
+    """Tree that evicts before every call all that it may evict."""
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -48,7 +48,7 @@ class Merciless(TokenTree):
 
     def forget(self) -> None:
         with self._lock:
-            if len(self._nodes) < 1000:  # else it takes too long
+            if len(self._nodes) < 1000:  # a larger tree would take too long
                 self._memory.max_bytes = 1
                 self._memory.drop_spare()
                 self._thin_out(2 * self._nodes.end)
@@ -89,7 +89,7 @@ CALLS = ["X: one_of(ab)", "X: aside", "X: twice(ab)", "argmax(tools=[add]) X", "
 
 @st.composite
 def calls(draw: st.DrawFn) -> str:
-    """A query whose holes are filled by other queries, or may call a tool."""
+    """A query whose holes are filled by other queries or may call a tool."""
     lines = []
     for number in range(draw(st.integers(1, 3))):
         hole = draw(st.sampled_from(CALLS))
@@ -118,7 +118,7 @@ RUNS = settings(max_examples=15, deadline=None, derandomize=True, suppress_healt
 
 
 async def seen(source: str, model: Any, session: lq.Session, **options: Any) -> Any:
-    """All that the cache may not change."""
+    """All parts of the results that the cache may not change."""
     query = lq.compile(source)
     given_to_it = {name: GIVEN[name] for name in query.inputs}
     try:
@@ -140,7 +140,7 @@ async def seen(source: str, model: Any, session: lq.Session, **options: Any) -> 
 
 @contextmanager
 def merciless() -> Iterator[None]:
-    """All trees that are made meanwhile are."""
+    """Makes all trees inside the context `Merciless`."""
     with ExitStack() as patches:
         for module in ("cache.model_trees", "engine.session"):
             patches.enter_context(patch(f"lmql_lite.{module}.TokenTree", Merciless))
@@ -165,7 +165,7 @@ def test_runs_at_once_in_a_memory_that_keeps_nothing_say_what_they_say_alone(
         alone = [await seen(source, model(), lq.Session(), cache=False, **chosen) for source in sources]
         with merciless():
             session, filed = lq.Session(), lq.Session()
-            # what a refresh asks again takes the place of all that was known there, answers to others too
+            # a refresh supersedes all entries at a node, also answers to other questions
             for modes in ({}, {"cache": file, "cache_mode": "refresh"}, {"cache": file}):
                 here = filed if modes else session
                 runs = [seen(source, model(), here, **modes, **chosen) for source in sources * 2]

@@ -1,6 +1,6 @@
-"""Law 1 in a crowd: runs on one tree, in any order, on several threads, some cancelled, facts coming and going.
+"""Law 1 for concurrent runs: on one tree, in any order, on several threads, some cancelled, entries coming and going.
 
-Whatever is asked, known, evicted or half said by another run meanwhile: each run says what it says without a cache.
+Each run has the result that it has without a cache, whatever other runs ask, store, evict or leave half finished.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from lmql_lite.models.base import ScoreRequest
 from tests.properties.test_law_one import SCRIPT, WORDS, Seen, programs, seen, segments
 
 LITTLE = 4000
-"""Bytes of memory: two rows of scores do not fit."""
+"""Bytes of memory, too few for two rows of scores."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model, to be made anew for every process."""
+    """Parameters of a model that is made anew for every process."""
 
     seed: int
     certainty: float
@@ -48,14 +48,14 @@ class Kind:
         return lq.ScriptedModel(SCRIPT, seed=self.seed, certainty=self.certainty, levels=self.levels, words=WORDS)
 
     def slow(self, chance: Random, meanwhile: Callable[[], None]) -> Slow:
-        """The same model, as far as its fingerprint tells."""
+        """A slow model with the same fingerprint."""
         model = Slow(SCRIPT, seed=self.seed, certainty=self.certainty, levels=self.levels, words=WORDS)
         model.chance, model.meanwhile = chance, meanwhile
         return model
 
 
 class Slow(lq.ScriptedModel):
-    """Answers a few turns of the loop later; something may be done `meanwhile`."""
+    """Model that responds a few turns of the event loop later and calls `meanwhile` in each."""
 
     chance: Random
     meanwhile: Callable[[], None]
@@ -70,14 +70,14 @@ class Slow(lq.ScriptedModel):
 
 @dataclass(frozen=True)
 class Wanted:
-    """One run of the crowd."""
+    """One of the concurrent runs."""
 
     source: str
     options: dict[str, Any]
 
 
 class Room:
-    """What the runs of one process share: a session and a cache. `disturb` takes from memory what may be taken."""
+    """Session and cache shared by the runs of one process. `disturb` evicts entries and nodes that may be evicted."""
 
     def __init__(self, kind: Kind, cache: lq.TokenCache, chance: Random) -> None:
         self.session = lq.Session()
@@ -92,7 +92,7 @@ class Room:
         return await seen(program, self.session, self.model, cache=self._cache, **wanted.options, **options)
 
     def run_elsewhere(self, wanted: Wanted) -> Seen:
-        """In a thread with a loop of its own."""
+        """Runs in a thread with its own event loop."""
         return asyncio.run(self.run(wanted))
 
     async def run_a_little(self, wanted: Wanted) -> None:
@@ -104,7 +104,7 @@ class Room:
             await task
 
     def disturb(self) -> None:
-        """All rows become heads, or facts go that no run stands on, or nodes that nobody needs, or nothing does."""
+        """At random shortens rows to top-k entries, evicts unpinned entries, removes unneeded nodes or does nothing."""
         what = self._chance.choice(["cool", "drop", "thin out", "nothing", "nothing"])
         for tree in self._trees():
             memory = tree._memory
@@ -125,7 +125,7 @@ class Room:
 
 @st.composite
 def choices(draw: st.DrawFn) -> str:
-    """A query of distributions and holes in turn."""
+    """A query with alternating distributions and holes."""
     lines = []
     for number in range(draw(st.integers(1, 3))):
         before = draw(st.sampled_from(["a", "Q:", "- ", "Opt", ""]))
@@ -140,7 +140,7 @@ def choices(draw: st.DrawFn) -> str:
 
 @st.composite
 def tools(draw: st.DrawFn) -> str:
-    """A query that awaits Python between its holes: while it does, the model may write on."""
+    """A query that awaits Python between its holes, while the model may continue to generate."""
     turns = draw(st.sampled_from([0, 5, 40]))
     said = draw(st.sampled_from(["text[:2]", "'Option A'", "''"]))
     return (
@@ -166,7 +166,7 @@ KINDS = st.builds(Kind, st.integers(0, 3), st.sampled_from([0.0, 3.0, 6.0]), st.
 
 @st.composite
 def crowds(draw: st.DrawFn) -> list[Wanted]:
-    """Runs of a few programs, some of them alike."""
+    """Runs of one or two programs, some of them equal."""
     sources = draw(st.lists(SOURCES, min_size=1, max_size=2))
     return [
         Wanted(draw(st.sampled_from(sources)), draw(OPTIONS)) for _ in range(draw(st.integers(len(sources) + 1, 4)))
@@ -203,14 +203,14 @@ def test_runs_at_once_on_a_tree_that_loses_facts_say_what_they_say_alone(
 async def processes(
     crowd: list[Wanted], kind: Kind, bound: int, chance: int, later: tuple[str, ...], leaves: bool
 ) -> None:
-    """One after the other on one file: each has a crowd of runs, the last ones only replay what the first ones learned.
+    """Processes that use one file in turn: two have concurrent runs, and replays check the entries after each.
 
-    `later` are the cache modes of the second one; with `leaves` a run of the first one is cancelled in its middle.
+    `later` has the cache modes of the second process. With `leaves`, a run of the first one is cancelled half-way.
     """
     alone = await uncached(kind, crowd)
     file = lq.TokenCache("x.tokens", max_bytes=bound)
     room = Room(kind, file, Random(chance))
-    if leaves:  # who leaves while the file is opened has a test of its own
+    if leaves:  # cancellation while the file is opened has its own test
         await room.run(Wanted('"nothing"', {}))
     *runs, last, _ = await asyncio.gather(
         *(room.run(wanted) for wanted in crowd),
@@ -229,7 +229,7 @@ async def processes(
     )
     assert runs == [*alone, alone[0]], modes
 
-    if "refresh" in later:  # what it asks again takes the place of all that was known there, draws of others too
+    if "refresh" in later:  # a refresh supersedes all entries at a node, also the sampled answers of other runs
         room = Room(kind, file, Random(chance + 2))
         assert [await room.run(wanted) for wanted in crowd] == alone
     await replays(crowd, kind, alone)
@@ -254,7 +254,7 @@ def test_runs_at_once_on_a_file_say_what_they_say_alone_and_a_replay_costs_nothi
         asyncio.run(processes(crowd, kind, bound, chance, later, leaves))
 
 
-# Leaving in the middle of work on a file -------------------------------------------------------------------------
+# Cancellation during work on a file ------------------------------------------------------------------------------
 
 
 LEAVING = """
@@ -281,7 +281,7 @@ asyncio.run(main())
 
 
 def test_a_run_that_is_cancelled_while_it_waits_for_its_file_locks_nobody_out(root: Path) -> None:
-    """In a process of its own, which can be ended where it hangs."""
+    """Runs in its own process, which can be killed if it hangs."""
     subprocess.run([sys.executable, "-c", LEAVING], env={**os.environ, "PYTHONPATH": str(root)}, timeout=60, check=True)
 
 
@@ -289,7 +289,7 @@ def test_a_run_that_is_cancelled_while_it_waits_for_its_file_locks_nobody_out(ro
 def test_a_run_that_is_cancelled_while_its_file_is_at_work_leaves_it_in_order(
     work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the file was doing ends in its thread, and the books say so. A write that fails is cancelled as well."""
+    """The file's work is finished on its thread and recorded. A write that fails is cancelled as well."""
     at_work, may_go_on = Event(), Event()
     real, model = getattr(LogFile, work), lq.ScriptedModel("", certainty=0)
 
@@ -300,7 +300,7 @@ def test_a_run_that_is_cancelled_while_its_file_is_at_work_leaves_it_in_order(
         return False if is_first and work == "_write" else real(file, *arguments)
 
     async def asked(session: lq.Session, *texts: str) -> int:
-        """How many times the model is, by runs that find nothing to complain of."""
+        """Number of model calls of some runs, which must have no notices."""
         before = model.calls
         for text in texts:
             result = await say(session, text)
@@ -336,7 +336,7 @@ def test_a_run_that_is_cancelled_while_its_file_is_at_work_leaves_it_in_order(
 
 
 def test_runs_that_have_ended_stand_nowhere_S9(session: lq.Session) -> None:
-    """Also where nothing makes the loop turn: all is known."""
+    """Holds even if the event loop never turns, because everything is cached."""
     model, query = lq.ScriptedModel("", certainty=0), lq.compile('"Say:[A]" where len(A) < 5')
 
     async def many() -> int:

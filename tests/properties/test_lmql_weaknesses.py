@@ -1,4 +1,4 @@
-"""What was measured and read to be wrong with the cache of LMQL, as promises that this one keeps.
+"""Weaknesses that were measured or read in the cache of LMQL, as promises that this cache keeps.
 
 Each test names its number in section 4 of the study of LMQL ("what a better design must fix").
 """
@@ -41,20 +41,20 @@ def noisy(seed: int = 0) -> lq.ScriptedModel:
 
 
 def run(source: str, model: Any, session: lq.Session | None = None, **options: Any) -> lq.Result:
-    """Unless a session is given, in a process of its own, as far as the cache can tell."""
+    """Result of a run. Without `session`, the cache sees a new process."""
     return lq.run_sync(source, model=model, session=session or lq.Session(), **options)
 
 
 @pytest.fixture(params=["memory", "file"])
 def again(request: pytest.FixtureRequest) -> Callable[..., lq.Result]:
-    """Runs that share what is known: in one process, or each in its own through a file."""
+    """Runs that share a cache: in one process, or through a file with a process for each run."""
     if request.param == "file":
         return lambda source, model, **options: run(source, model, cache="x.tokens", **options)
     session = lq.Session()
     return lambda source, model, **options: run(source, model, session, **options)
 
 
-# 1, 2, 3: who finds what is known --------------------------------------------------------------------------------
+# 1, 2, 3: sharing of cached entries ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [" Sun\n", " Sun\n- Hat\n", " Sun\n- Hat\n- Map\n"], ids=["one", "two", "three"])
@@ -70,7 +70,7 @@ def test_a_longer_prompt_on_a_stored_path_costs_nothing(again: Callable[..., lq.
 
 
 def test_the_same_query_twice_costs_once(again: Callable[..., lq.Result]) -> None:
-    """2: nothing survived the run in memory; 90 tokens, then 90 again."""
+    """2: nothing in memory survived the run: 90 tokens, then 90 again."""
     model = scripted()
     first = again(LOOP, model)
     calls = model.calls
@@ -125,7 +125,7 @@ def test_another_policy_gets_no_stale_answer(again: Callable[..., lq.Result], ch
 
 
 def test_new_seeds_draw_anew_from_a_file_and_known_ones_repeat_for_nothing(again: Callable[..., lq.Result]) -> None:
-    """4: a file froze the first token of every sample, and missed from there on."""
+    """4: a file froze the first token of every sample, and every later token was a miss."""
     model, seeds = noisy(), range(12)
     drawn = {seed: again(SAMPLE, model, seed=seed) for seed in seeds}
     assert len({result["A"] for result in drawn.values()}) > 8
@@ -139,7 +139,7 @@ def test_new_seeds_draw_anew_from_a_file_and_known_ones_repeat_for_nothing(again
 
 
 def test_new_seeds_save_what_is_known(session: lq.Session) -> None:
-    """4: ... and saved nothing. The place where all samples begin is asked for once."""
+    """4: ... and saved nothing. Here the first token of all samples is asked for once."""
     model, uncached = (scripted("Say: yes\n", certainty=11) for _ in range(2))
     for seed in range(10):
         cached = run(SAMPLE, model, session, seed=seed)
@@ -151,7 +151,7 @@ def test_new_seeds_save_what_is_known(session: lq.Session) -> None:
 
 
 def bytes_per_token(where: str, tokens: int) -> tuple[float, float, float]:
-    """Of facts in memory, of the nodes that hold them, and of a file."""
+    """Bytes per token of the entries in memory, of their nodes, and of a file."""
     model, cache, file = scripted(DAYS, seed=1), lq.TokenCache(), Path(f"{tokens}{len(where)}.tokens")
     source = '"Say:[X]"' + (f" where {where}" if where else "")
     for kept in (cache, str(file)):
@@ -188,7 +188,7 @@ def test_size_grows_with_the_text_and_not_with_its_square() -> None:
     ['STOPS_AT(A, "d")', "len(A) < 9", 'len(A) < 20 and not "z" in A', 'A.startswith("hello w") and len(A) < 20'],
 )
 def test_a_changed_condition_reads_the_same_scores(again: Callable[..., lq.Result], where: str) -> None:
-    """6: a changed `where` discarded everything under it. What the head decides is read from it, masked anew."""
+    """6: a changed `where` discarded everything under it. A top-k entry is masked anew and answers what it can."""
     model = scripted("Say:hello world and a fine day to you.\n")
     again('"Say:[A]" where STOPS_AT(A, "\\n")', model)
     calls = model.calls
@@ -198,7 +198,7 @@ def test_a_changed_condition_reads_the_same_scores(again: Callable[..., lq.Resul
 
 
 def test_only_what_the_head_cannot_decide_is_asked() -> None:
-    """6: the path up to the letter that is forbidden is known; there the head has one token, and the rest is new."""
+    """6: the path is known up to the forbidden letter. The top-k entry there has one token, so all after it is new."""
     model = scripted("Say:hello world\n")
     run('"Say:[A]" where STOPS_AT(A, "\\n")', model, cache="x.tokens")
     before = model.calls
@@ -252,7 +252,7 @@ def test_what_was_scored_before_the_run_is_known_to_it(again: Callable[..., lq.R
 
 
 def test_scores_asked_for_from_python_are_hit_by_a_query(session: lq.Session) -> None:
-    """12: the same through `lq.score`, and the other way round."""
+    """12: the same through `lq.score`, and vice versa."""
     model = noisy()
     scores = lq.score_sync("It is", OPTIONS, model=model, session=session)
     result = run(KIND, model, session)
@@ -262,7 +262,7 @@ def test_scores_asked_for_from_python_are_hit_by_a_query(session: lq.Session) ->
     assert model.calls == 1
 
 
-# 8: nothing is said that nobody reads ----------------------------------------------------------------------------
+# 8: no tokens that are not used ----------------------------------------------------------------------------------
 
 
 def test_a_model_in_this_process_says_no_more_than_is_used(session: lq.Session) -> None:
@@ -317,7 +317,7 @@ def test_a_write_that_was_cut_short_costs_itself_and_nothing_before() -> None:
 
 
 def test_two_writers_lose_nothing() -> None:
-    """9: of two writers one side was lost."""
+    """9: of two writers, one lost its entries."""
     sources = [LOOP.replace("things", f"{number} things") for number in range(4)]
     sessions = [lq.Session(), lq.Session()]
     model = scripted()
@@ -381,7 +381,7 @@ def test_a_file_can_be_looked_at_checked_shrunk_and_exported(capsys: pytest.Capt
 
 
 class Failing(lq.ScriptedModel):
-    """Out of order after so many calls."""
+    """Model that fails after `calls` calls."""
 
     def __init__(self, script: str, calls: int) -> None:
         super().__init__(script)
@@ -405,7 +405,7 @@ def test_an_error_of_the_model_is_the_error_of_the_run(served: bool, calls: int,
 
 
 def test_all_runs_that_wait_for_a_failing_answer_fail(session: lq.Session) -> None:
-    """11: as above, for who only waited."""
+    """11: as above, for runs that only waited."""
 
     async def crowd() -> list[Any]:
         runs = [lq.run(LOOP, model=model, session=session) for _ in range(3)]

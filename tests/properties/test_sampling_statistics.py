@@ -1,7 +1,7 @@
 """A cached draw is as good as an uncached one: the same token under the same seed, and the model's own distribution.
 
-Two tokens are drawn in a row, so that a tree in which one of them is frozen, or in which what lies outside the heads is
-lost, shows in the counts.
+Two tokens are drawn in a row, so the counts show a tree in which one of them is frozen, or in which the mass outside
+the top-k entries is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lmql_lite.options import Sampling
 
 SAY = 'sample\n    "Say:[A]"\nwhere REGEX(A, r"[ -~]{2}")'
 PRINTABLE = range(2 + ord(" "), 2 + ord("~") + 1)
-"""Token ids: the vocabulary is two special tokens and all bytes."""
+"""Token ids of the printable bytes: the vocabulary is two special tokens and all bytes."""
 LETTERS = slice(2 + ord("a"), 2 + ord("i"))
 POLICIES = [
     pytest.param(Sampling(temperature=1.0), id="temperature 1"),
@@ -35,13 +35,13 @@ POLICIES = [
 MODES = ["off", "warm", "heads of a file", "evicted"]
 DRAWS = 1500
 LITTLE = 3000
-"""Bytes: two rows of scores do not fit."""
+"""Bytes of memory, too few for two rows of scores."""
 
 Drawn = tuple[int, ...]
 
 
 class Leaning(lq.ScriptedModel):
-    """Eight letters have most of the mass, all other bytes some: heads decide most draws and not all."""
+    """Eight letters have most of the mass, all other bytes some: top-k entries decide most draws but not all."""
 
     def __init__(self) -> None:
         super().__init__("", certainty=0, seed=6, words=())
@@ -61,7 +61,7 @@ class Leaning(lq.ScriptedModel):
 
 
 def chances(row: NDArray[np.float32], policy: Sampling) -> dict[int, float]:
-    """What each token has after mask, temperature and top_p (S2)."""
+    """Probability of each token after mask, temperature and top_p (S2)."""
     ids = np.array(PRINTABLE)
     weights = np.exp(row[ids].astype(np.float64) / policy.temperature)
     best_first = np.argsort(-weights, kind="stable")
@@ -87,7 +87,7 @@ async def distribution(policy: Sampling) -> dict[Drawn, float]:
 
 
 def assert_drawn_from(wanted: Mapping[Drawn, float], drawn: Sequence[Drawn]) -> None:
-    """Pairs of tokens, and first tokens alone: there the few draws from outside the heads weigh more."""
+    """Tests pairs of tokens, and first tokens alone, where the few draws from outside the top-k entries weigh more."""
     for size in (2, 1):
         shares: dict[Drawn, float] = {}
         for value, share in wanted.items():
@@ -96,7 +96,7 @@ def assert_drawn_from(wanted: Mapping[Drawn, float], drawn: Sequence[Drawn]) -> 
 
 
 def assert_fits(wanted: Mapping[Drawn, float], seen: Mapping[Drawn, int]) -> None:
-    """Chi-square; a fit is refused by chance once in a thousand times. What is expected less than 5 times is pooled."""
+    """Chi-square test with a false-alarm rate of 1 in 1,000. Values expected fewer than 5 times are pooled."""
     assert seen.keys() <= wanted.keys(), "nothing is drawn that cannot be"
     total = sum(seen.values())
     often = [value for value, share in wanted.items() if share * total >= 5]
@@ -116,11 +116,11 @@ def assert_fits(wanted: Mapping[Drawn, float], seen: Mapping[Drawn, int]) -> Non
 
 @asynccontextmanager
 async def tree_of(mode: str, model: Leaning) -> AsyncIterator[TokenTree]:
-    """What draws read from, in the state that `mode` names; known already as far as twenty other seeds have come."""
+    """The tree that draws read, in the state `mode`. A file has the answers to twenty other seeds."""
     if mode == "heads of a file":
         for seed in range(10_000, 10_020):
             await lq.run(SAY, model=model, seed=seed, cache="known.tokens", session=lq.Session())
-        saved = await ModelTrees.open("known.tokens", max_bytes=1)  # rows go at once, and what is stored stays
+        saved = await ModelTrees.open("known.tokens", max_bytes=1)  # rows are evicted at once; stored entries stay
         await saved.follow()
         yield saved.tree(model.fingerprint)
         await saved.close()
@@ -129,7 +129,7 @@ async def tree_of(mode: str, model: Leaning) -> AsyncIterator[TokenTree]:
 
 
 async def draws(mode: str, policy: Sampling, model: Leaning) -> list[Drawn]:
-    """Two tokens under each of many seeds."""
+    """Two tokens for each of many seeds."""
     mask = np.zeros(len(model.tokenizer.vocabulary), dtype=np.bool_)
     mask[list(PRINTABLE)] = True
     drawn = []
@@ -170,7 +170,7 @@ def test_draws_have_the_models_own_distribution_whatever_is_left_of_the_facts(po
 
 
 def test_the_test_sees_a_frozen_token_and_a_lost_rest() -> None:
-    """What LMQL's cache did (its first token came from the file), and what reading heads alone would do."""
+    """LMQL's cache took the first token from the file. Reading top-k entries alone would lose the rest."""
     policy = Sampling(temperature=1.0)
 
     async def wrong() -> None:

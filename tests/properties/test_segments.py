@@ -1,4 +1,4 @@
-"""A model that says just what the program asks for is never interrupted: none of its tokens is cut (S14, S16, S18)."""
+"""A model that generates exactly what the program asks for is never interrupted: no token is cut (S14, S16, S18)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LETTERS = st.text("abé", max_size=4)
 
 @st.composite
 def spoken(draw: st.DrawFn) -> tuple[str, dict[str, str], str]:
-    """One segment, the value that the model has in mind for each hole, and the whole text."""
+    """Source of one segment, the value that the model generates for each hole, and the whole text."""
     prompt, clauses, values, text = "", [], {}, ""
     for number in range(draw(st.integers(1, 4))):
         name, between = f"H{number}", draw(st.sampled_from(BETWEEN))

@@ -1,4 +1,4 @@
-"""Law 1 on servers whose tokenizer is not known: what other queries left in a tree changes no value and no ending.
+"""Law 1 on servers whose tokenizer is not known: entries of other queries change no value and no ending.
 
 A program runs alone, then without a cache, then on trees that its own variants filled before: evicted, merged,
 compacted, refreshed, replayed, side by side. More of them: `python -m tests.properties.test_text_campaign 0 2000`.
@@ -37,7 +37,7 @@ CONDITIONS = [
     "sum({H}.encode()) % 3 != 0",
 ]
 FREE = [0, 1, 1, 3, 5, 5]
-"""Of the conditions, by place: those that a server meets which is held to nothing."""
+"""Indexes of the CONDITIONS for servers that take no grammar."""
 ABLE: list[dict[str, Any]] = [
     {},
     {"stops": 4},
@@ -51,7 +51,7 @@ Seen = tuple[Any, ...]
 
 
 class Chance:
-    """Random programs, their variants, and the server: all that one number decides."""
+    """A random program, its variants and the server, all determined by one number."""
 
     def __init__(self, number: int) -> None:
         self.dice = random.Random(number)
@@ -71,7 +71,7 @@ class Chance:
         )  # fmt: skip
 
     def variant(self) -> str:
-        """The program with other clauses or texts, or less of it."""
+        """The program with other clauses or texts, or with fewer."""
         dice, lines = self.dice, [(list(parts), list(clauses)) for parts, clauses in self.lines]
         for _ in range(dice.randint(1, 3)):
             parts, clauses = dice.choice(lines)
@@ -112,7 +112,7 @@ async def seen(source: str, model: LetteredCompleter, limit: int, session: lq.Se
 
 
 async def compare(number: int, folder: Path) -> int:
-    """Runs one number's program in every way; the number of runs. Raises AssertionError for a difference."""
+    """Number of runs of one number's program in every way. Raises AssertionError for a difference."""
     chance, runs = Chance(number), 0
     source, limit = chance.source(), chance.limit
     variants = [(chance.variant(), chance.dice.choice([3, 6, 10, 12, 30])) for _ in range(chance.dice.randint(1, 3))]
@@ -144,7 +144,7 @@ async def compare(number: int, folder: Path) -> int:
     side_by_side = lq.Session()
     together = await asyncio.gather(*crowd, *(run(session=side_by_side) for _ in range(2)))
     ways |= {f"side by side, {at}": each for at, each in enumerate(together[len(crowd) :])}
-    if number % 4 == 3:  # files take their time
+    if number % 4 == 3:  # files are slow
         for text, most in variants:
             await run(most, text, cache=theirs)
         await run(cache=mine)
@@ -168,7 +168,7 @@ def test_values_and_endings_do_not_depend_on_what_other_queries_left(start: int)
 
 
 def test_what_a_variant_left_does_not_change_where_max_tokens_ends_a_value() -> None:
-    """The program of the review: alone it said one character more than after variants of itself."""
+    """Program of the review: its value was one character longer alone than after variants of itself."""
     source = '"\\t[H0]?\\n" where len(WORDS(H0)) <= 2 and STOPS_BEFORE(H0, ".") and len(H0) < 12'
 
     async def both(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Law 1 on servers that speak text: equal as far as a server's answer is a function of the prompt's bytes (S6)."""
+"""Law 1 on servers of text: equal results if a server's answer is a function of the prompt's bytes (S6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Seen = tuple[Any, ...]
 
 
 def server(seed: int, certainty: float, able: dict[str, Any]) -> ScoredCompleter:
-    """Its tokens are bytes: what it says after a text does not depend on how the text came about."""
+    """Server whose tokens are bytes: its answer to a text does not depend on how the text was made."""
     return ScoredCompleter(lq.ScriptedModel(SCRIPT, seed=seed, certainty=certainty, words=()), **able)
 
 
@@ -82,7 +82,7 @@ def test_cache_off_on_warm_filed_and_replayed_give_the_same_text(
 def test_runs_at_once_in_a_memory_that_loses_texts_say_what_they_say_alone(
     sources: list[str], seed: int, able: dict[str, Any], filed: bool
 ) -> None:
-    """Whatever any of them has read, nodes and facts that none of them stands on are gone a moment later."""
+    """Nodes and entries that no run pins are evicted a moment after any run has read them."""
     programs = [lq.compile(source) for source in sources]
 
     async def crowd(folder: Path) -> None:
@@ -119,7 +119,7 @@ def test_draws_under_a_seed_repeat_from_a_file(temperature: float, source: str, 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(source=segments(), seed=st.integers(0, 3))
 def test_conditions_hold_on_servers_with_grammars_without_and_with_alternatives(source: str, seed: int) -> None:
-    """The text that a grammar server gives is what one gives that only tells alternatives, and holds (law 3)."""
+    """Runs on a grammar server finish without an error, with and without a cache (law 3)."""
     program = lq.compile(source)
 
     async def both() -> None:

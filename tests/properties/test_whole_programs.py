@@ -1,7 +1,7 @@
-"""Law 3 for whole programs, and laws 1 and 3 together: random ones, run in every state of a cache, judged by an oracle.
+"""Laws 1 and 3 for whole programs: random ones, run in every state of a cache, judged by an oracle.
 
-A finished hole meets its `where` as plain Python evaluates it, what is refused cannot be met, no error is Python's own,
-and no cache changes anything. 2,000 programs; LMQL_LITE_PROGRAMS=100000 runs a campaign, LMQL_LITE_FIRST_PROGRAM=n
+A finished hole meets its `where` as plain Python evaluates it. A refused condition cannot be met. No error is Python's
+own, and no cache changes anything. 2,000 programs; LMQL_LITE_PROGRAMS=100000 runs a campaign, LMQL_LITE_FIRST_PROGRAM=n
 begins with another one.
 """
 
@@ -26,12 +26,12 @@ from tests.properties.whole_programs import Filling, Query
 PROGRAMS = int(os.environ.get("LMQL_LITE_PROGRAMS", "2000"))
 FIRST = int(os.environ.get("LMQL_LITE_FIRST_PROGRAM", "0"))
 SHARE = 250
-"""Programs of one test."""
+"""Number of programs of one test."""
 
 
 PATIENT = ("has no value that meets", "does not meet", "has no value yet")
-"""Refusals that say nothing of what can be met: Python judges as often as it may, a decorator or a query gave a value,
-a hole is read before it is filled."""
+"""Refusals that do not claim that nothing fits: the attempts at Python's judgement ran out, a decorator or a query
+returned the value, or a hole is read before it is filled."""
 
 
 class Fault(NamedTuple):
@@ -54,7 +54,7 @@ class Campaign:
         self._files = 0
 
     async def fault(self, program: Program, states: tuple[str, ...]) -> Fault | None:
-        """The first thing that is wrong with the program."""
+        """First fault of the program; None if it has none."""
         self._machine.broken.clear()
         try:
             query = lq.compile(program.source)
@@ -99,7 +99,7 @@ class Campaign:
         return None
 
     async def _seen(self, query: lq.Query, program: Program, off: Seen = (), **options: Any) -> Seen | Fault:
-        """All that a cache may not change. A refusal that was judged without one, `off`, is not judged again."""
+        """All that a cache may not change, or a fault. A refusal equal to that of `off` is not judged again."""
         watch = self._machine
         watch.opened.clear()
         watch.broken.clear()
@@ -139,7 +139,7 @@ class Campaign:
     def _false_refusal(
         self, program: Program, error: lq.ConstraintError | lq.QueryError, *, is_compiled: bool
     ) -> Fault | None:
-        """Brute force finds a text where the error says that there is none."""
+        """Fault if brute force finds a text where the error says that there is none."""
         broken, self._machine.broken[:] = list(self._machine.broken), []
         if broken:
             return Fault("broken where", broken[0])
@@ -177,7 +177,7 @@ class Campaign:
 
 
 def _is_programs_own(error: Exception, program: Program) -> bool:
-    """Whether a statement of the program raised it, as it would in Python: none does, but in what is left of one."""
+    """True if a statement of the program raised it, as Python would. Only shrunk programs have such statements."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -189,7 +189,7 @@ def _is_programs_own(error: Exception, program: Program) -> bool:
 
 
 async def judged(campaign: Campaign, program: Program, states: tuple[str, ...]) -> str | None:
-    """None where nothing is wrong; else the fault, and the smallest program that has it."""
+    """The fault, with the smallest program that has it; None if there is no fault."""
     fault = await campaign.fault(program, states)
     if fault is None:
         return None
@@ -261,7 +261,7 @@ def test_the_oracle_finds_texts_that_were_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_tokens_are_those_that_were_chosen_for_the_hole(seed: int, every_where_holds: Watch) -> None:
-    """S15: in the result they stand beside the hole's name. Nothing stands before it, so none of them began there."""
+    """S15: the result's tokens have the hole's name. No text precedes the hole, so no token began before it."""
     dice, done = random.Random(seed), 0
     for _ in range(12):
         least = dice.randint(0, 4)

@@ -1,4 +1,4 @@
-"""The oracle of whole programs at work: it is told of every hole that a run opens and fills, and judges it at once."""
+"""The oracle of whole programs, attached to runs: it judges every hole as soon as a run has filled it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ query_of = lru_cache(500)(Query)
 
 @dataclass(frozen=True)
 class Opened:
-    """A hole when it was opened, and the variables of its query by then."""
+    """A hole when it was opened, with the variables of its query at that time."""
 
     source: str
     hole: str
@@ -52,24 +52,24 @@ class Watch:
         self.broken += query_of(op.span.text).broken(filling)
 
     def finishes(self, result: Result, source: str) -> None:
-        """What is said of holes alone holds of the result's own values and tokens, too, where none is filled twice."""
+        """Judges conditions on holes alone by the result's values and tokens too, if no hole is filled twice."""
         query = query_of(source)
         written = Counter(name for prompt in query.prompts for _, name in prompt.places)
         if not query.is_straight or max(written.values(), default=0) > 1 or "[@" in source:
             return
         kept = Counter(token.hole for token in result.tokens if token.fate == "kept")
         cut = {token.hole for token in result.tokens if token.fate != "kept"}
-        # what a query gave has the tokens that spell it, whose they are
+        # the value of a nested query has the tokens that generated it, under their own holes
         asked = {name for prompt in query.prompts for name, kind in prompt.holes.items() if "(" in kind}
         tokens = {name: kept[name] for name in written if name not in cut | asked}
-        if result.usage.forward_passes is None:  # of a server, whose tokens are told as text (D58)
+        if result.usage.forward_passes is None:  # of a server, whose tokens are estimated from the text (D58)
             tokens = {name: -(-len(str(result.variables.get(name, ""))) // 4) for name in tokens}
         plain = query.holes.union(FUNCTIONS, STOPS, WRITTEN, ["TOKENS"])
         for prompt in query.prompts:
             for name in prompt.holes.keys() & result.variables.keys():
                 names, value, behind = result.variables, result.variables[name], prompt.end - 1
                 if not (isinstance(value, str) or prompt.holes[name]):
-                    continue  # its text may have been another one
+                    continue  # the text of the hole may have been another one
                 filling = Filling(name, behind, names, names, str(value), "forced", value, tokens)
                 asked = [clause for some in query.asked(name, behind, names) for clause in some]
                 if all(clause.names <= plain for clause in asked):
@@ -78,7 +78,7 @@ class Watch:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """All runs meanwhile. A run that ends well raises AssertionError where a `where` of it was broken."""
+    """Watches all runs inside the context. A finished run raises AssertionError if it broke a `where`."""
     watch = Watch()
     begin, bind, finish = Run._hole, filling.bind, Run.result
 

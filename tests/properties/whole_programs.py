@@ -31,27 +31,27 @@ from tests.properties.plain_where import (
 
 @dataclass(frozen=True)
 class Prompt:
-    """A string statement: its place in the source, its holes with their annotations, and the clauses of its own."""
+    """A string statement: its place in the source, its holes with their annotations, and its own clauses."""
 
     start: int
     end: int
     holes: Mapping[str, str]
     places: tuple[tuple[int, str], ...]
-    """Where each hole stands."""
+    """Place and name of each hole."""
     clauses: tuple[Clause, ...]
     line_end: int
     line: int
-    """The number of its logical line."""
+    """Number of its logical line."""
 
     def after(self, place: int) -> set[str]:
-        """The holes behind one of its holes."""
+        """Holes after this place in the string."""
         return {name for at, name in self.places if at > place}
 
 
 @dataclass(frozen=True)
 class Filling:
-    """A hole that has just got its value. `names` are the query's variables, among them the hole's text, or its value
-    if it is of a type; `known` are the holes that have a value by now."""
+    """A hole that has just got its value. `names` are the query's variables, including the hole's text, or its value if
+    it has a type. `known` are the holes that have a value by now."""
 
     hole: str
     place: int
@@ -68,7 +68,7 @@ def said_by(stop: Stop, filling: Filling) -> Any:
 
 
 class Unknown(Exception):
-    """How many tokens a hole has is not told here."""
+    """The number of tokens of a hole is not known here."""
 
 
 GO_ON = ("elif", "else", "except", "finally")
@@ -85,7 +85,7 @@ class Line(NamedTuple):
 
 
 class Query:
-    """What stands in a source, as far as law 3 needs it."""
+    """Contents of a source, as far as law 3 needs them."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -140,7 +140,7 @@ class Query:
         self.prompts.append(Prompt(*extent, holes, places, clauses, self._at(end.end), at))
 
     def _clause_tokens(self, at: int, first: int) -> list[tokenize.TokenInfo]:
-        """Those of a clause that begins in a line; where it is left open it goes on in deeper ones."""
+        """Tokens of a clause that begins in a line. If it is empty or ends in an operator, deeper lines continue it."""
         line = self._lines[at]
         found = list(line.tokens[first:])
         for deeper in itertools.takewhile(lambda each: each.depth > line.depth, self._lines[at + 1 :]):
@@ -159,16 +159,18 @@ class Query:
         return next(prompt for prompt in self.prompts if prompt.start <= place < prompt.end)
 
     def is_about(self, place: int, at: int) -> bool:
-        """Whether `at` is in a `where` that speaks of the string at a place: its own, or that of the query."""
+        """True if `at` is in a `where` of the string at `place`: its own, or that of the query."""
         prompt = self.prompt_at(place)
         return prompt.start <= at < prompt.line_end or self.where[0] <= at <= self.where[1]
 
     # Judgement ---------------------------------------------------------------------------------------------------
 
     def asked(self, hole: str, place: int, known: Collection[str]) -> list[tuple[Clause, ...]]:
-        """The clauses of each `where` that a value of the hole at `place` has to meet: those that name it and other
-        holes that have values, where it may be the last of them to be filled; and those that name no hole of their
-        string or query."""
+        """The clauses of each `where` that a value of the hole at `place` has to meet.
+
+        They name this hole, other holes only if these have values, and this hole may be the last of them to be filled.
+        Or they name no hole of their string or query.
+        """
         prompt = self.prompt_at(place)
 
         def concerns(clause: Clause, own: Collection[str]) -> bool:
@@ -185,14 +187,14 @@ class Query:
         ]
 
     def _are_filled_after(self, prompt: Prompt, place: int, names: Collection[str]) -> bool:
-        """Whether one of these holes is certain to be filled after the one at this place."""
+        """True if one of these holes is certain to be filled after the one at this place."""
         if prompt.after(place).intersection(names):
             return True
         around = [prompt.line]
         while (parent := self._parent(around[-1])) is not None:
             around.append(parent)
         tried = [number for number, at in enumerate(around[1:], 1) if self._lines[at].word == "try"]
-        for at in around[max(tried, default=0) :]:  # what is tried may be left in the middle
+        for at in around[max(tried, default=0) :]:  # a `try` block may be left in the middle
             for later in self._after(at):
                 if any(self._lines[each].word in LEAVE for each in self._block(later)):
                     return False
@@ -205,14 +207,14 @@ class Query:
         return next((before for before in range(at, -1, -1) if self._lines[before].depth < depth), None)
 
     def _block(self, at: int) -> range:
-        """A line and the deeper ones behind it."""
+        """Numbers of a line and of the deeper lines after it."""
         depth, end = self._lines[at].depth, at + 1
         while end < len(self._lines) and self._lines[end].depth > depth:
             end += 1
         return range(at, end)
 
     def _after(self, at: int) -> Iterator[int]:
-        """The statements behind that of a line, in its own block."""
+        """Numbers of the first lines of the later statements in the block of a line."""
         depth, at = self._lines[at].depth, self._block(at).stop
         while at < len(self._lines) and self._lines[at].depth == depth:
             if self._lines[at].word not in GO_ON:
@@ -220,7 +222,7 @@ class Query:
             at = self._block(at).stop
 
     def _fills(self, at: int, names: Collection[str]) -> bool:
-        """Whether a statement is certain to fill one of these holes."""
+        """True if a statement is certain to fill one of these holes."""
         line = self._lines[at]
         if line.word == "if":
             branches, at = [self._block(at)], self._block(at).stop
@@ -237,7 +239,7 @@ class Query:
         return any(self._fills(at, names) for at in block[1:] if self._lines[at].depth == depth)
 
     def broken(self, filling: Filling) -> list[str]:
-        """The clauses that do not hold, each as a sentence; of one `where` the first, as Python would have it."""
+        """Sentences about the clauses that do not hold: the first of each `where`, because Python stops there."""
         said = f"[{filling.hole}] == {filling.text!r}"
         found = []
         annotation = TYPES.get(self.prompt_at(filling.place).holes.get(filling.hole, ""))
@@ -261,8 +263,10 @@ class Query:
         return found
 
     def earlier_end(self, asked: Sequence[Sequence[Clause]], filling: Filling) -> int | None:
-        """Where a stop ended the value before its own end (S13): there the whole `where` holds with the stop, and would
-        not without it."""
+        """An end of the value at a stop before its actual end (S13); None if there is none.
+
+        There the whole `where` holds with the stop, and its clause does not hold without the stop.
+        """
         clauses = [clause for some in asked for clause in some]
         stops = [(clause, at, stop) for clause in clauses for at, stop in enumerate(clause.stops)]
         if any(clause.counts_tokens for clause in clauses):
@@ -281,19 +285,21 @@ class Query:
                     for size in {len(phrase) for phrase in phrases(said) if filling.text.startswith(phrase, end)}
                     for _, _, other in stops
                 ):
-                    continue  # both were reached by the same letter
+                    continue  # both stops are reached by the same letter
                 try:
                     if all(each.holds(here) for each in clauses) and not clause.holds(here, stopped=others):
                         return end
-                except Exception:  # Python judges values, and this is only the beginning of one
+                except Exception:  # Python judges whole values, and this is only the beginning of one
                     continue
         return None
 
     # Refusals ----------------------------------------------------------------------------------------------------
 
     def filler(self, hole: str, place: int, names: Mapping[str, Any] | None, known: Collection[str], most: int) -> Any:
-        """A text of at most `most` bytes that may fill a hole which was refused; None where none is found. Without
-        `names` nothing is known but what is written out."""
+        """A text of at most `most` bytes that fills a refused hole; None if none is found.
+
+        Without `names`, only clauses whose values are written out count.
+        """
         asked = self.asked(hole, place, known)
         clauses = [clause for some in asked for clause in some]
         if names is None:
@@ -308,24 +314,27 @@ class Query:
                 filling = Filling(hole, place, here, known, text, value=number and number(text), tokens=tokens)
                 if all(meets(clause, filling) for clause in clauses) and self.earlier_end(asked, filling) is None:
                     return text
-            except Exception:  # Python cannot judge it, which is no way to meet the condition
+            except Exception:  # a text that Python cannot judge does not meet the condition
                 continue
         return None
 
 
 WRITTEN = ("len", "int", "float", "range", "set", "sum", "any", "all", "str", "sorted")
-"""Functions of Python that a clause may use without being about anything but its hole."""
+"""Built-in functions, which a clause on the hole alone may use."""
 
 
 def number_of(clauses: Sequence[Clause], hole: str) -> type | None:
-    """What `INT` or `FLOAT`, as a clause of its own, makes of texts; such a clause holds of no other ones."""
+    """Type of the number that `INT` or `FLOAT` makes of the text as a clause of its own; None without such a clause."""
     said = {clause.text for clause in clauses}
     return next((kind for kind, word in ((int, "INT"), (float, "FLOAT")) if f"{word}({hole})" in said), None)
 
 
 def meets(clause: Clause, filling: Filling) -> bool:
-    """What is asked of a value that is no text may be asked of its text, such as its length; and a text that `INT`
-    makes a number may be compared with one, and `str` of it is that of the number."""
+    """True if the clause holds for the value or, where that raises TypeError or AttributeError, for its other form.
+
+    The other form of a value that is no text is its text. That of a text that `INT` or `FLOAT` makes a number is the
+    number, and `str` always reads the number.
+    """
 
     def tokens(hole: str) -> range:
         if hole not in filling.tokens:
@@ -346,7 +355,7 @@ def meets(clause: Clause, filling: Filling) -> bool:
 
 
 def candidates(constants: Sequence[Any]) -> Iterator[str]:
-    """Short texts of the letters that some constants are made of, the constants, and two of these in a row."""
+    """Candidate texts: the constants, pairs of them, and short or repeated texts of their letters."""
     numbers = sorted({number for number in constants if type(number) is int and abs(number) < 10**6})
     texts = list(dict.fromkeys(text for text in constants if isinstance(text, str) and len(text) < 40))
     letters = list(dict.fromkeys([*"a1. b", *(letter for text in texts for letter in text)]))[:9]
@@ -371,7 +380,7 @@ def candidates(constants: Sequence[Any]) -> Iterator[str]:
 
 
 def _is(text: str, make: type) -> bool:
-    """Whether a value of the type is written in this way."""
+    """True if the text is how Python writes a value of the type."""
     try:
         return make is str or repr(make(text)) == text
     except ValueError:
@@ -382,7 +391,7 @@ def _is(text: str, make: type) -> bool:
 
 
 def _lines(source: str) -> Iterator[Line]:
-    """Logical lines, each with how deep it is indented."""
+    """Logical lines with their depth of indentation."""
     depth, line = 0, list[tokenize.TokenInfo]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         match token.type:
@@ -401,13 +410,13 @@ def _lines(source: str) -> Iterator[Line]:
 
 
 def _divided(tokens: list[tokenize.TokenInfo]) -> tuple[list[tokenize.TokenInfo], list[tokenize.TokenInfo]]:
-    """A clause, and the `distribution` after it."""
+    """Tokens of a clause, and of the `distribution` after it."""
     at = next((at for at, token in enumerate(tokens) if token.string == "distribution"), len(tokens))
     return tokens[:at], tokens[at + 1 :]
 
 
 def _holes(string: str) -> Iterator[tuple[int, str, str]]:
-    """The holes in a string as it is written: where they stand, their names, and what stands after their colons."""
+    """Holes in a string literal, as triples of place, name and annotation."""
     at = 0
     while at < len(string):
         letter = string[at]

@@ -203,7 +203,7 @@ def test_a_plan_shows_where_answers_are_told() -> None:
 def test_a_pattern_matches_what_the_condition_allows(term: Term, pattern: str | None) -> None:
     found = pushed([Automaton(term)])
     assert found is not None
-    form = AnswerForm.of(found.language, is_told=True)
+    form = AnswerForm.of(found.language, is_in_prompt=True)
     assert form is not None and form.pattern and (pattern is None or form.pattern == pattern)
     chance = random.Random(1)
     for _ in range(300):

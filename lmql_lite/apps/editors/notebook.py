@@ -83,7 +83,7 @@ class CellView:
     lines."""
 
     def __init__(self) -> None:
-        self._lines, self._told, self._drawn = Lines(), list[dict[str, Any]](), 0.0
+        self._lines, self._records, self._drawn = Lines(), list[dict[str, Any]](), 0.0
         self._sent = 0
         self._text = ""
         self._script = bundle()
@@ -91,7 +91,7 @@ class CellView:
         self._handle.display(HTML(f"<script>{self._script}</script>" if self._script else ""))
 
     def see(self, record: events.Record) -> None:
-        self._told.append(self._lines.line(record).as_dict())
+        self._records.append(self._lines.line(record).as_dict())
         match record:
             case events.Text(text, state=0):
                 self._text += text
@@ -105,8 +105,8 @@ class CellView:
     def _draw(self, more: str = "") -> None:
         self._drawn = time.monotonic()
         plain = f"<pre>{shown(self._text)}</pre>"
-        view = run_view(self._told[self._sent :], plain) if self._script else plain
-        self._sent = len(self._told)
+        view = run_view(self._records[self._sent :], plain) if self._script else plain
+        self._sent = len(self._records)
         self._handle.update(HTML(framed(view + more)))
 
     def clear(self) -> None:

@@ -70,7 +70,7 @@ class HoleQuestion:
     @property
     def way(self) -> Way:
         if isinstance(self.pushed, AnswerForm):
-            return "told" if self.pushed.is_told else "schema"
+            return "told" if self.pushed.is_in_prompt else "schema"
         if self.lookahead.schema is not None:
             return "schema" if self.pushed else "freely"
         return "grammar" if self.pushed else "stops" if self.stops else "freely"
@@ -147,7 +147,7 @@ class HoleQuestion:
         if not isinstance(self.pushed, AnswerForm) or not text[self.begin :]:
             return self.pushed if isinstance(self.pushed, AnswerForm) else None
         rest = self.language and self.language.after(whole(text[self.begin :]))
-        return AnswerForm.of(rest, is_told=self.pushed.is_told) if rest else None
+        return AnswerForm.of(rest, is_in_prompt=self.pushed.is_in_prompt) if rest else None
 
     def ends(self, text: bytes) -> bool:
         """True if nothing may follow `text`, so that the server ends by itself."""
@@ -175,10 +175,10 @@ class HoleQuestion:
     def told(self) -> HoleQuestion | None:
         """The same question with a sentence that lists the allowed answers; None if it has one, or may not."""
         form = self.pushed
-        if not isinstance(form, AnswerForm) or form.is_told or not self.tells:
+        if not isinstance(form, AnswerForm) or form.is_in_prompt or not self.tells:
             return None
         key = hashlib.blake2b(self.key + b"told", digest_size=16).digest()
-        return replace(self, pushed=replace(form, is_told=True), key=key)
+        return replace(self, pushed=replace(form, is_in_prompt=True), key=key)
 
     def plain_token(self) -> HoleQuestion:
         """Question for the most likely next token without conditions, and its alternatives, which the answer stores
@@ -291,7 +291,7 @@ class PushDown:
         can, language = self._capabilities, self._language((hole,))
         if language is None or language == ANYTHING or is_free(language) or not (can.takes_schemas or tells):
             return None
-        form = AnswerForm.of(language, is_told=not can.takes_schemas)
+        form = AnswerForm.of(language, is_in_prompt=not can.takes_schemas)
         if form is None:
             return None
         parts = Lookahead((hole,), goes_on=False, is_whole=False)

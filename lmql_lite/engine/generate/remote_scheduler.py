@@ -185,7 +185,7 @@ class RemoteScheduler:
                 is_again = tried.opened > tried.strayed
                 stream = self._open(node, question, left, reader.ledger, newest, tried.strayed, is_again=is_again)
                 if stream is None:
-                    await reader.ledger.purse.released()
+                    await reader.ledger.account.released()
                     continue
                 tried.opened += 1
             reader.follow(stream)
@@ -239,7 +239,7 @@ class RemoteScheduler:
         texts = 1 + len(options)  # and the prompt by itself
         most = _most_tokens(prompt) * texts + sum(len(option.encode()) for option in options)
         while (sent := ledger.request(most, texts)) is None:
-            await ledger.purse.released()
+            await ledger.account.released()
         spent = None
         try:
             with ledger.counting(sent.count):
@@ -314,7 +314,7 @@ class RemoteScheduler:
             prompt = form.told(prompt)
         pieces = self.completer.stream(prompt, request)
         if ledger.calls is not None:
-            pieces = ledger.calls.overhear(self.completer.name, prompt, request, pieces)
+            pieces = ledger.calls.record_stream(self.completer.name, prompt, request, pieces)
         if form is not None:
             pieces = unwrapped(pieces, form)
         elif held_back:

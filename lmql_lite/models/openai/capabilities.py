@@ -184,8 +184,10 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     """
     connection = sender.connection
     dialect, reported = await _look_around(connection, name)
-    hears = connection.address.is_official or connection.address.is_azure  # as gateways report that resell them
-    dialect = replace(dialect, hears=hears)
+    stops_on_close = (
+        connection.address.is_official or connection.address.is_azure
+    )  # as gateways report that resell them
+    dialect = replace(dialect, stops_on_close=stops_on_close)
     if dialect.is_serial:
         connection.narrow(1)
 
@@ -199,7 +201,7 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     can = replace(dialect.can, fingerprint=fingerprint(None))
     if dialect.is_known:
         return dialect, can
-    if not dialect.hears:  # models of OpenAI and Azure are mostly those of chats
+    if not dialect.stops_on_close:  # models of OpenAI and Azure are mostly those of chats
         try:
             served, can = await _ask_for_a_token(sender, name, dialect, can, _TEXT_PROBE)
             return dialect, replace(can, fingerprint=fingerprint(served))
@@ -218,7 +220,7 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
         served, can = await _ask_for_a_token(sender, name, dialect, can, _CHAT_PROBE)
     except ServerRefusal as refusal:
         refused = replace(refused, requests=refused.requests + refusal.requests)
-        if dialect.hears and "not a chat model" in refusal.reason:
+        if dialect.stops_on_close and "not a chat model" in refusal.reason:
             served, can = await _ask_for_a_token(sender, name, dialect, as_text, _TEXT_PROBE)
             return dialect, replace(can, fingerprint=fingerprint(served), spent=refused.plus(can.spent))
         if _is_about_responses(refusal):

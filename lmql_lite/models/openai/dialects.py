@@ -113,8 +113,8 @@ class Dialect:
     """SGLang only: the server was started so that seeds count."""
     prefills: bool = False
     """llama.cpp only: the server continues the assistant's turn, as it does unless configured otherwise or too old."""
-    hears: bool = False
-    """At an address where closed connections are known to end answers, though the kind of the server does not tell."""
+    stops_on_close: bool = False
+    """Closing the connection is known to end an answer at this address, whatever the kind of the server."""
     context: int | None = None
     """Tokens that prompt and answer may have together. vLLM refuses requests for more in the answer alone."""
 
@@ -122,7 +122,7 @@ class Dialect:
     def can(self) -> Capabilities:
         """Capabilities as far as kind, version and options decide them."""
         can = replace(_CAN[self.kind], context_length=self.context)
-        if self.hears:
+        if self.stops_on_close:
             can = replace(can, bills_to_the_end=False)
         match self.kind:
             case "vllm":
