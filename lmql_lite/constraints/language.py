@@ -213,7 +213,7 @@ def _steps(rules: Sequence[Rule]) -> list[dict[int, int]]:
 
 
 def _blocks(accepts: Sequence[bool], steps: Sequence[dict[int, int]]) -> list[int]:
-    """Number of each state's equivalence class: the same continuations lead to an end (Hopcroft 1971)."""
+    """Equivalence class of each state: states with the same accepted continuations share a number (Hopcroft 1971)."""
     before: list[list[tuple[int, int]]] = [[] for _ in steps]
     for state, leads in enumerate(steps):
         for kind, after in leads.items():

@@ -24,7 +24,7 @@ class Matcher(Protocol):
 
     @property
     def ending(self) -> Ending | None:
-        """None while the hole is open."""
+        """Reason for the end of the hole; None while it is open."""
         ...
 
     @property

@@ -19,8 +19,8 @@ from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.errors import ConstraintError
 
 RULES = 2000
-"""Default maximum of the rules of a language. llama.cpp takes thousands without trouble. xgrammar takes about 30 ms for
-each rule that nearly all characters fit, with a vocabulary of 128,000 tokens: give it a hundred."""
+"""Default maximum number of rules. llama.cpp takes thousands without trouble. xgrammar takes about 30 ms for each rule
+that nearly all characters fit, with a vocabulary of 128,000 tokens: give it a hundred."""
 SLACK = 2
 """Factor by which the places explored may exceed the budget, because equal ones become one rule later."""
 STATES = 3000

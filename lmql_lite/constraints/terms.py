@@ -85,7 +85,7 @@ class Lacks:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The hole ends after this phrase if the rest of the condition holds there (S13).
+    """The hole ends where this phrase is complete and the rest of the condition holds (S13).
 
     An observation, not a demand: the phrase need not occur, and a token may run past it (S14). `inclusive` is True for
     STOPS_AT, where the value keeps the phrase, and False for STOPS_BEFORE.

@@ -38,7 +38,7 @@ class TokenTrie(NamedTuple):
 
 
 class Vocabulary:
-    """Tokens by their bytes, built once per tokenizer. Tokens without bytes (special, unused) appear only in `eos`."""
+    """Tokens by their bytes, built once per tokenizer. Only `eos` has tokens without bytes (special, unused)."""
 
     def __init__(self, tokens: tuple[bytes | None, ...], eos: frozenset[int]) -> None:
         self.tokens = tokens

@@ -263,7 +263,7 @@ class GuidingParts:
             return (All(part.span, known) if known else None), judged
         if len(known) == len(read):
             return Any(part.span, known), judged
-        # one of the other parts may be true of any text; but a stop always fires
+        # one of the other parts may be true of any text; but a stop always stops
         true = Atom(part.span, truth, (compiled(ast.Constant(True), part.span),))
         return (Any(part.span, (*known, true)) if functions.intersection(STOPS) else None), judged
 
@@ -331,7 +331,7 @@ class Known(NamedTuple):
 
 
 def refuse_contradiction(hole: str, clauses: Iterable[tuple[nodes.Expression, Condition]]) -> None:
-    """Raises ConstraintError with a smallest set of clauses that contradict each other. Contradictions that are not
+    """Raises ConstraintError with a minimal set of clauses that contradict each other. Contradictions that are not
     visible here are found when the hole opens."""
     guilty = _conflict([known for clause, condition in clauses if (known := _known(clause, condition))])
     if not guilty:
@@ -354,7 +354,7 @@ def _known(clause: nodes.Expression, condition: Condition) -> Known | None:
 
 
 def _conflict(known: list[Known]) -> list[Known]:
-    """A smallest set of clauses that cannot hold together; empty if all may hold."""
+    """A minimal set of clauses that cannot hold together; empty if all may hold."""
     lowest, highest = -math.inf, math.inf
     for at, after in enumerate(known):
         lowest, highest = max(lowest, after.reach[0]), min(highest, after.reach[1])

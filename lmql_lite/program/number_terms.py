@@ -116,8 +116,8 @@ def length_fits(unit: Unit, span: Span, function: object) -> Term:
     holds = _truth(function)
     start, period = _repetition(holds)
     changes = [at for at in range(1, start) if holds[at] != holds[at - 1]]
-    is_told = any(holds) and (period == 1 or unit == "characters") and len(changes) <= AT_ONCE
-    if not period or not is_told:
+    guides = any(holds) and (period == 1 or unit == "characters") and len(changes) <= AT_ONCE
+    if not period or not guides:
         return Constant(True, span)
     runs = [(low, high - 1) for low, high in pairwise([0, *changes, start]) if low < high and holds[low]]
     terms: list[Term] = [Length(low, high, unit, span) for low, high in runs]
