@@ -158,8 +158,7 @@ class Query:
     def batches(
         self, account: Account, inputs: Mapping[str, Any] | None, options: Options
     ) -> AsyncGenerator[events.Batch, None]:
-        """Events of one run as in `stream`, in batches of simultaneous ones. Runs with the same `account` share their
-        limits."""
+        """Batches of simultaneous events of one run, as in `stream`. Runs with one `account` share their limits."""
         given = {} if inputs is None else self._given(inputs)
         if unknown := [name for name in options if name not in OPTIONS and name in self.inputs]:
             raise InputError(

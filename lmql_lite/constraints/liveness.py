@@ -21,8 +21,8 @@ from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.counters import Region
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.missing import Margin
+from lmql_lite.constraints.pairs import Pairs
 from lmql_lite.constraints.step_table import NOWHERE
-from lmql_lite.constraints.walk import Pairs
 
 IntArray = NDArray[np.intp]
 Flags = NDArray[np.bool_]

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from lmql_lite.constraints.atoms import DEAD, NEVER, OptionMachine
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.liveness import Advances, Borders, Box, Questions
+from lmql_lite.constraints.pairs import Pairs, Ranges
 from lmql_lite.constraints.search import DistanceSearch, Edge
 from lmql_lite.constraints.token_distance import in_tokens
 from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
-from lmql_lite.constraints.walk import Pairs, Ranges, Walk, walk
+from lmql_lite.constraints.walk import Walk, walk
 
 Mask = NDArray[np.bool_]
 Values = tuple[int, ...]

@@ -81,11 +81,11 @@ def _result(result: Result, number: str) -> Iterator[str]:
 
 def saved(usage: Usage) -> str:
     """Sources of the output tokens, and the share that the cache saved."""
-    known, forced, guessed = usage.tokens_from_cache or 0, usage.tokens_forced or 0, usage.draft_accepted or 0
-    kept = known + (usage.tokens_from_model or 0) + guessed + forced
+    known, forced, drafted = usage.tokens_from_cache or 0, usage.tokens_forced or 0, usage.draft_accepted or 0
+    kept = known + (usage.tokens_from_model or 0) + drafted + forced
     share = f" ({known / kept:.0%})" if kept else ""
     return (
-        f"{kept} tokens of output = {known} cache + {usage.tokens_from_model or 0} model + {guessed} guessed"
+        f"{kept} tokens of output = {known} cache + {usage.tokens_from_model or 0} model + {drafted} drafted"
         f" + {forced} forced; saved {known} of {kept}{share} versus no cache"
     )
 

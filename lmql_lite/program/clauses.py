@@ -43,6 +43,15 @@ from lmql_lite.program.where import (
 )
 
 
+def conjuncts(where: nodes.Expression) -> list[nodes.Expression]:
+    """The parts of a top-level `and`, each with its own span."""
+    body = where.tree.body
+    if not (isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And)):
+        return [where]
+    parts = [nodes.Expression(span_of(value, where.span), ast.Expression(value)) for value in body.values]
+    return [inner for part in parts for inner in conjuncts(part)]
+
+
 def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
     """The hole with its clauses, read according to its type. Raises QueryError for a clause that cannot be honoured."""
     spec = hole.type.spec if hole.type else None

@@ -20,7 +20,7 @@ from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, STOPS
 from lmql_lite.lang.names import is_named, reads
 from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clash, option_problem, value_problem
 from lmql_lite.program.bytecode import NotWritten, code_of, code_of_call, compiled, constant, span_of
-from lmql_lite.program.clauses import asked
+from lmql_lite.program.clauses import asked, conjuncts
 from lmql_lite.program.conditions import All, OtherHoles
 from lmql_lite.program.ops import (
     CALL,
@@ -36,7 +36,7 @@ from lmql_lite.program.ops import (
 )
 from lmql_lite.program.segments import Ways, ways
 from lmql_lite.program.types import NAMES, typed, written_type
-from lmql_lite.program.where import WAYS, conjuncts, mentioned
+from lmql_lite.program.where import WAYS, mentioned
 
 OF_TOOLS = ("tools", "max_calls")
 """Options of a hole about the functions that the model may call."""

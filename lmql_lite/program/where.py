@@ -134,8 +134,7 @@ def subject(node: ast.expr, hole: str, bare: Subject) -> Subject | None:
         case ast.Name(name) if name == hole:
             return bare
         case ast.Call(ast.Name("len"), [measured], []):
-            unit = _unit(measured, hole)
-            return TextLength(unit) if unit else None
+            return TextLength(unit) if (unit := _unit(measured, hole)) else None
         case ast.Call(ast.Attribute(ast.Name(name), "count"), [phrase], []) if (
             name == hole and isinstance(bare, WholeText) and not any(each.id == hole for each in values(phrase))
         ):
@@ -178,15 +177,6 @@ def tidied_text(node: ast.expr, hole: str) -> Tidied | None:
 
 
 # Clauses -------------------------------------------------------------------------------------------------------------
-
-
-def conjuncts(where: nodes.Expression) -> list[nodes.Expression]:
-    """The parts of a top-level `and`, each with its own span."""
-    body = where.tree.body
-    if not (isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And)):
-        return [where]
-    parts = [nodes.Expression(span_of(value, where.span), ast.Expression(value)) for value in body.values]
-    return [inner for part in parts for inner in conjuncts(part)]
 
 
 def mentioned(expression: nodes.Expression, names: Iterable[str]) -> set[str]:

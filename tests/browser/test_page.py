@@ -109,7 +109,7 @@ def test_a_guess_that_missed_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab
     tab.show("trie")
     tab.page.check("#trie-as-list")
     tab.settle()
-    rows = tab.page.locator("#trie-list tr.dropped", has_text="the run did not come by")
+    rows = tab.page.locator("#trie-list tr.dropped", has_text="drafted, but not reached")
     told = [int(row.split("\t")[3]) for row in rows.all_inner_texts()]
     assert sum(told) == missed
     ghost = (rows.first.locator("td").first.text_content() or "").strip("⏎ ")
@@ -147,7 +147,7 @@ def test_of_beams_the_result_is_shown_and_those_given_up_are_ghosts(tab: Tab) ->
     tab.show("trie")
     tab.page.check("#trie-as-list")
     tab.settle()
-    ghosts = tab.page.locator("#trie-list tr.dropped", has_text="of a hypothesis that was given up").count()
+    ghosts = tab.page.locator("#trie-list tr.dropped", has_text="of a branch that was given up").count()
     assert bool(given_up) == bool(ghosts)
 
 

@@ -56,7 +56,7 @@ def test_a_run_takes_the_place_of_the_recorded_one_and_is_not_counted_with_it(se
     tab.page.select_option("#trie-scope", "page")
     tab.settle()
     label = tab.page.locator("#trie .run").first.get_attribute("aria-label") or ""
-    assert label.endswith("come by once")
+    assert label.endswith("reached once")
 
 
 def test_the_inputs_of_a_recorded_run_are_there_for_a_run_of_ones_own(server: Server, open_tab: Open) -> None:

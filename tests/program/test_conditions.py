@@ -16,7 +16,8 @@ from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length,
 from lmql_lite.constraints.units import Occurrences
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.program.where import conjuncts, lower, mentioned
+from lmql_lite.program.clauses import conjuncts
+from lmql_lite.program.where import lower, mentioned
 
 NOTHING: Mapping[str, object] = {}
 

@@ -83,7 +83,7 @@ def test_an_answer_of_a_chat_with_a_schema_ends_by_itself() -> None:
 
 def test_the_api_of_openai_and_azure_is_known_to_notice_closed_connections() -> None:
     assert Dialect("unknown").can.bills_to_the_end and Dialect("openai").can.bills_to_the_end
-    assert not Dialect("openai", hears=True).can.bills_to_the_end
+    assert not Dialect("openai", stops_on_close=True).can.bills_to_the_end
     assert not Dialect("vllm").can.bills_to_the_end
 
 

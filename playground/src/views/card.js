@@ -40,13 +40,13 @@ export class Card {
       ["became", FATES[run?.fate ?? token.fate]],
       ["hole", token.hole === null ? "none, the program's own text" : visible(token.hole)],
     ];
-    if (run) facts.push(["tokens", String(run.tokens.length)], ["come by", times(run.passes)]);
+    if (run) facts.push(["tokens", String(run.tokens.length)], ["reached", times(run.passes)]);
     else {
       facts.push(
         ["bytes", hex(token)],
         ["number", String(token.id)],
         ["probability", share === null ? "the model was not asked" : `${percent(share)} (log ${token.logprob.toFixed(3)})`],
-        ["told at", `${token.ms} ms`],
+        ["emitted at", `${token.ms} ms`],
       );
       if (token.allowed !== undefined) facts.push(["allowed there", `${many(token.allowed)} of ${many(token.vocabulary)} tokens`]);
     }
@@ -107,8 +107,8 @@ function forbidden({ clause }) {
 function unasked(token) {
   if (token.source === "forced") return "Nobody was asked: a condition left nothing else, or the text was given.";
   if (token.hole === null) return token.logprob === null ? "Nobody was asked: this is the program's own text." : "This is the program's own text; the model only decided where to cut it into tokens.";
-  if (token.allowed !== undefined) return "Nothing else to speak of: it was nearly certain.";
-  return "This run does not tell.";
+  if (token.allowed !== undefined) return "No notable alternative: the token was nearly certain.";
+  return "Not recorded in this run.";
 }
 
 /** What else was said at this place in the run, or guessed. */

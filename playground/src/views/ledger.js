@@ -8,18 +8,18 @@ const ROWS = [
   ["requests", "requests to a server", "counted by the run; a retry counts again"],
   ["forward_passes", "forward passes", "calls of the model in this process that the run took part in"],
   ["prompt_tokens", "tokens of the prompt", "the program's own tokens in the final text, or what the server charged for"],
-  ["completion_tokens", "tokens decided", "every token that was chosen for a hole, also those that did not stay"],
-  ["tokens_from_cache", "↺ from the cache", "in the text, and known before the run began"],
-  ["tokens_from_model", "from the model", "in the text, and asked for"],
-  ["draft_accepted", "» guessed, agreed", "in the text; guessed, and confirmed by the model in the same pass"],
-  ["tokens_forced", "■ forced", "in the text; a condition left nothing else, so nobody was asked"],
-  ["wasted_tokens", "✕ wasted", "decided, and not in the text: taken back, cut or given up"],
-  ["draft_rejected", "guesses that missed", "guessed, and the run did not come by; which ones, the run does not tell"],
+  ["completion_tokens", "tokens chosen", "all tokens that were chosen for holes, also those that are not in the text"],
+  ["tokens_from_cache", "↺ from the cache", "in the text, and in the cache before the run began"],
+  ["tokens_from_model", "from the model", "in the text, and requested from the model"],
+  ["draft_accepted", "» drafted", "in the text: drafted, and accepted by the model in the same pass"],
+  ["tokens_forced", "■ forced", "in the text: a condition allowed nothing else, so the model was not asked"],
+  ["wasted_tokens", "✕ wasted", "chosen, but not in the text: taken back, cut or given up"],
+  ["draft_rejected", "drafts rejected", "drafted, but not reached by the run"],
   ["received_tokens", "received", "tokens that the server sent"],
-  ["provider_cached_tokens", "the server's own cache", "tokens of the prompt that the server says it had"],
-  ["reasoning_tokens", "thoughts", "tokens of the answers that the server says were thoughts"],
+  ["provider_cached_tokens", "the server's own cache", "tokens of the prompt that the server reports as cached"],
+  ["reasoning_tokens", "thoughts", "tokens of the answers that the server reports as thoughts"],
   ["tokens_fed", "tokens fed", "computed by the network in this process for this run"],
-  ["kv_from_memory", "attention KV in memory", "tokens whose keys and values were known; not computed again"],
+  ["kv_from_memory", "attention KV in memory", "tokens whose keys and values were in memory"],
   ["kv_from_disk", "attention KV on disk", "tokens whose keys and values another run or process had stored"],
   ["kv_from_redis", "attention KV on Redis", "tokens whose keys and values were on a Redis server"],
   ["close_calls", "close calls", "choices that the noise of the scores might have made otherwise"],
@@ -62,12 +62,12 @@ export class LedgerView {
       yield shares({ cache, model, draft, forced }, kept);
     }
     yield make("p", { class: "sum" }, make("strong", {}, `${counted(kept, "token")} of output`),
-      ` = ${cache} cache + ${model} model + ${draft} guessed + ${forced} forced`);
+      ` = ${cache} cache + ${model} model + ${draft} drafted + ${forced} forced`);
     const share = kept ? cache / kept : 0;
     yield make("p", { class: "sum saved" },
       make("strong", { id: "saved" }, `saved ${cache} of ${counted(kept, "token")}${kept ? ` (${percent(share)})` : ""}`), " versus no cache ",
       this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would be asked for each of these ${cache} tokens.`),
-      scene.end?.type === "done" && kept && !cache && !isExample ? make("span", { class: "hint" }, " Run it again: the model is not asked for what it has said.") : null);
+      scene.end?.type === "done" && kept && !cache && !isExample ? make("span", { class: "hint" }, " Run it again: the model is not asked for text that the cache has.") : null);
     const cost = scene.end?.cost;
     if (cost) yield make("p", { class: "sum" }, `cost ${cost.told ? "" : "at most "}${cost.amount.toFixed(6)}`);
     else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, `cost: free; the model runs in this process, and was asked in ${counted(counts.forward_passes, "pass", "passes")}`);
@@ -103,7 +103,7 @@ function asking({ forward_passes: passes, requests }, asked) {
 /** The sources as lengths. */
 export function shares(counts, kept) {
   const parts = Object.entries(counts).filter(([, count]) => count).map(([kind, count]) => {
-    const part = make("span", { class: `share ${kind}`, title: `${count} ${kind}` }, `${MARKS[kind] ?? ""} ${kind === "draft" ? "guessed" : kind} ${count}`.trim());
+    const part = make("span", { class: `share ${kind}`, title: `${count} ${kind}` }, `${MARKS[kind] ?? ""} ${kind === "draft" ? "drafted" : kind} ${count}`.trim());
     part.style.flexGrow = String(count / kept);
     return part;
   });

@@ -83,7 +83,7 @@ export class TrieView {
     this._painted = new Map();
     this._places.clear();
     if (!drawn.length) {
-      this._root.replaceChildren(make("p", { class: "empty" }, "Nothing was said yet. A run grows from left to right here."));
+      this._root.replaceChildren(make("p", { class: "empty" }, "No tokens yet. A run grows from left to right here."));
       return false;
     }
     const parts = [];
@@ -113,7 +113,7 @@ export class TrieView {
   _sheet(width, height) {
     let sheet = this._root.querySelector("svg");
     if (!sheet) {
-      sheet = svg("svg", { role: "tree", "aria-label": "what was said" }, svg("g"), svg("g"));
+      sheet = svg("svg", { role: "tree", "aria-label": "token tree" }, svg("g"), svg("g"));
       this._root.replaceChildren(sheet);
     }
     this._zoom.fit(sheet, width, height);
@@ -233,7 +233,7 @@ function described(run) {
   }
   const fate = run.kind === "dropped" ? `, ${FATES[run.fate]}` : "";
   const hole = run.hole === null ? "" : `, in ${visible(run.hole)}`;
-  return `${SOURCES[run.tokens[0].source]}${fate}${hole}, ${counted(run.tokens.length, "token")}, come by ${times(run.passes)}`;
+  return `${SOURCES[run.tokens[0].source]}${fate}${hole}, ${counted(run.tokens.length, "token")}, reached ${times(run.passes)}`;
 }
 
 /** All that its node and its edge are drawn from. */
