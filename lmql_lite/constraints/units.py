@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from heapq import heappop, heappush
 from typing import Literal, Protocol, assert_never, get_args
 
 from lmql_lite.constraints.atoms import NEVER, Moves, Need, starts_character
@@ -151,28 +150,25 @@ class WordMachine:
         return Moves(special, INSIDE * self.width)
 
     def _distances(self, character_only: bool) -> list[tuple[int, int]]:
-        """Distances from each state to the next two beginnings (Dijkstra), in bytes or in characters."""
-        found = []
-        for start in range(self.num_states):
-            queue = [(0, 0, start)]
-            known = {(0, start): 0}
-            nearest: list[int] = []
-            while len(nearest) < 2:
-                far, begun, here = heappop(queue)
-                if begun > len(nearest):
-                    nearest.append(far)
-                moves = self._moves[here]
-                bytes_of_all_kinds = [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]
-                for byte, after in bytes_of_all_kinds:
-                    if starts_character(byte) == bool(here % self.width):
-                        continue  # not well-formed UTF-8
-                    then = begun + self.adds_one(here, after), after
-                    cost = far + (starts_character(byte) if character_only else 1)
-                    if cost < known.get(then, NEVER):
-                        known[then] = cost
-                        heappush(queue, (cost, *then))
-            found.append((nearest[0], nearest[1]))
-        return found
+        """Distances from each state to the next two beginnings (Bellman, Ford), in bytes or in characters."""
+        steps = [
+            [(starts or not character_only, self.adds_one(state, after), after) for starts, after in self._steps(state)]
+            for state in range(self.num_states)
+        ]
+        one, two = [NEVER] * self.num_states, [NEVER] * self.num_states
+        while True:
+            ones = [min(cost + (0 if begins else one[after]) for cost, begins, after in each) for each in steps]
+            twos = [min(cost + (one if begins else two)[after] for cost, begins, after in each) for each in steps]
+            if (ones, twos) == (one, two):
+                return list(zip(one, two, strict=True))
+            one, two = ones, twos
+
+    def _steps(self, state: int) -> set[tuple[bool, int]]:
+        """Next states by a byte of well-formed text, each with whether that byte starts a character."""
+        moves = self._moves[state]
+        every = [*moves.special.items(), (ord("a"), moves.other), (0x80, moves.other)]
+        steps = {(starts_character(byte), after) for byte, after in every}
+        return {step for step in steps if step[0] != self.is_inside(state)}
 
 
 class LineMachine:
