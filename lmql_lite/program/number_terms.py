@@ -52,7 +52,7 @@ TRIED = 4_000
 """Number of lengths for which Python is called one by one."""
 PERIOD = 60
 """Longest period of lengths that is recognised: `len(X) % 7 == 0` has 7."""
-COUNTS = "what count() finds in a hole is compared with numbers"
+COUNTS = "the result of count() is compared with numbers"
 LISTED = 100_000
 """Most numbers that are listed in memory."""
 
@@ -89,7 +89,7 @@ def counted(span: Span, phrase: object) -> Length:
     """`X.count(phrase) >= 0`, which is true of all texts. An empty phrase occurs once more than there
     are characters."""
     if not isinstance(phrase, str):
-        raise wrong(span, "count() of a hole takes a text", phrase, "a text has quotes")
+        raise wrong(span, "count() takes a text", phrase, "a text has quotes")
     data = encode(span, phrase)
     return Length(0, None, Occurrences(data), span) if data else Length(-1, None, "characters", span)
 
