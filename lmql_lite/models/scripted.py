@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from hashlib import blake2b
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +36,15 @@ WORDS = (
 )  # fmt: skip
 """Vocabulary in addition to all single bytes. Several words run past a line's end, as tokens of real models do."""
 
+WORDS_AT = 258
+"""Number of the first word: begin- and end-of-text and the single bytes come first."""
+NOISE = 8
+"""Upper end of the noise, in nats."""
+
 Script = Callable[[bytes], bytes]
-"""Function from the text so far to the preferred continuation; b"" means end-of-text."""
+"""Function from the text so far to the preferred continuation; b"" means end-of-text.
+
+One that gives the same answer however much of it the text already has is a script too: see `continued`."""
 
 
 class ScriptedTokenizer:
@@ -69,9 +78,11 @@ class ScriptedTokenizer:
 class ScriptedModel(ModelObject):
     """A Scorer over a script.
 
-    `script` is a function, or a text that continues from wherever the text so far has reached in it (a text that left
-    the script is answered with end-of-text). `certainty` is the margin of the scripted token over the noise, in nats;
-    0 leaves a random model. `levels` coarsens the noise so that ties happen.
+    `script` is a text that continues from wherever the text so far has reached in it (a text that left the script is
+    answered with end-of-text), or a function from the text so far to what comes next. Models of one text are the same
+    model to a cache; a model of a function is only itself, because nothing else tells two functions apart. `certainty`
+    is the margin of the scripted token over the noise, in nats; 0 leaves a random model. `levels` coarsens the noise so
+    that ties happen.
 
     >>> lq.generate_sync("A list:\\n-", stop="\\n", model=lq.ScriptedModel("A list:\\n- Sun\\n"))
     ' Sun'
@@ -91,15 +102,14 @@ class ScriptedModel(ModelObject):
     ) -> None:
         self.name = name
         self.tokenizer = ScriptedTokenizer(words)
-        self.script = spoken(script) if isinstance(script, str) else script
+        self._is_text = isinstance(script, str)
+        self.script = spoken(script) if isinstance(script, str) else partial(continued, script)
         self.calls = 0
         self.positions = 0
         self._seed = seed
         self._certainty = certainty
         self._levels = levels
-        identity = script if isinstance(script, str) else getattr(script, "__qualname__", "function")
-        parts = repr((identity, seed, certainty, levels, tuple(words)))
-        self.fingerprint = f"scripted:{blake2b(parts.encode(), digest_size=16).hexdigest()}"
+        self.fingerprint = f"scripted:{_identity(script, seed, certainty, levels, tuple(words))}"
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
         self.calls += 1
@@ -117,10 +127,12 @@ class ScriptedModel(ModelObject):
         path = self._seed
         for token in ids:
             path = mix(path, token)
-        logits = np.random.default_rng(path).random(len(self.tokenizer.vocabulary)) * 8
+        logits = np.random.default_rng(path).random(len(self.tokenizer.vocabulary)) * NOISE
         if self._levels is not None:
-            logits = np.floor(logits * self._levels / 8)
+            logits = np.floor(logits * self._levels / NOISE)
         if self._certainty:
+            if not self._is_text:  # it never sees the token that healing takes back, and must not lengthen it
+                logits[WORDS_AT:] -= NOISE
             wanted = self.script(self.tokenizer.decode(ids))
             logits[self.tokenizer.first(wanted) if wanted else 1] += self._certainty
         logits -= logits.max()
@@ -133,10 +145,10 @@ class ScriptedCompleter:
 
     def __init__(self, script: str | Script, *, words: Sequence[bytes] = WORDS, name: str = "scripted-server") -> None:
         self.name = name
-        self.script = spoken(script) if isinstance(script, str) else script
+        self.script = spoken(script) if isinstance(script, str) else partial(continued, script)
         self.requests = 0
         self._tokenizer = ScriptedTokenizer(words)
-        self.fingerprint = f"{name}:{blake2b(repr(script).encode(), digest_size=16).hexdigest()}"
+        self.fingerprint = f"{name}:{_identity(script, tuple(words))}"
 
     @property
     def place(self) -> str:
@@ -169,6 +181,27 @@ class ScriptedCompleter:
             yield StreamPiece(data, token)
             await asyncio.sleep(0)
         yield StreamPiece(b"", finish="length")
+
+
+def _identity(script: str | Script, *options: object) -> str:
+    """Digest of a text and options. A function has no name of its own: each model of one gets a new identity, which a
+    pickled copy keeps."""
+    if not isinstance(script, str):
+        return uuid4().hex
+    return blake2b(repr((script, *options)).encode(), digest_size=16).hexdigest()
+
+
+def continued(script: Script, written: bytes) -> bytes:
+    """The script's answer, less what the text already has of it.
+
+    `lambda text: b" yes"` says " yes" to "Rain?", " yes" again to "Rain? ", and so on for ever. The text is in the
+    middle of an answer if the script gives the same answer to the text before it.
+    """
+    answer = script(written)
+    for length in range(min(len(answer), len(written)), 0, -1):
+        if written.endswith(answer[:length]) and script(written[:-length]) == answer:
+            return answer[length:]
+    return answer
 
 
 def spoken(text: str) -> Script:

@@ -359,13 +359,8 @@ def test_no_more_calls_are_made_than_allowed() -> None:
         made.append(1)
         return len(made)
 
-    def script(said: bytes) -> bytes:
-        return next(
-            b"`tick()"[said_of_it:] for said_of_it in range(6, -1, -1) if said.endswith(b"`tick()"[:said_of_it])
-        )
-
     source = '"Q:[argmax(tools=[tick], max_calls=3) X]"'
-    result = run(source, {"tick": tick}, model=lq.ScriptedModel(script), max_tokens=120)
+    result = run(source, {"tick": tick}, model=lq.ScriptedModel(lambda said: b" `tick()"), max_tokens=120)
     assert len(made) == 3 and result["X"].count("# result: error: no more than 3 calls can be made`") > 1
 
 

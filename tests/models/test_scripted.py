@@ -1,0 +1,134 @@
+"""Scripted models: identity, and functions that do not look how far an answer has got."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.models.scripted import Script, ScriptedCompleter
+
+UMBRELLA = '"Is it {weather}? Umbrella:[X]" where X in ["yes", "no"]'
+
+
+def named_answer(text: bytes) -> Script:
+    def answer(said: bytes) -> bytes:
+        return text if said.endswith(b":") else b""
+
+    return answer
+
+
+class Answers:
+    """Callable objects and methods, all of one class and one name."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+    def __call__(self, said: bytes) -> bytes:
+        return self.text if said.endswith(b":") else b""
+
+    def method(self, said: bytes) -> bytes:
+        return self(said)
+
+    def __repr__(self) -> str:
+        return "Answers()"
+
+
+def second(text: bytes, said: bytes) -> bytes:
+    return Answers(text)(said)
+
+
+KINDS: dict[str, Callable[[bytes], Script]] = {
+    "functions of one name": named_answer,
+    "lambdas of one line": lambda text: lambda said: text if said.endswith(b":") else b"",
+    "callable objects": Answers,
+    "methods": lambda text: Answers(text).method,
+    "partials": lambda text: functools.partial(second, text),
+}
+
+
+@pytest.mark.parametrize("model", [lq.ScriptedModel, ScriptedCompleter])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_scripted_function_does_not_give_the_answers_of_another_one(kind: str, model: Any, cache: bool) -> None:
+    session = lq.Session()
+    for text in ("yes", "no", "yes"):
+        scripted = model(KINDS[kind](text.encode()))
+        result = lq.run_sync(UMBRELLA, {"weather": "rain"}, model=scripted, session=session, cache=cache)
+        assert result["X"] == text
+
+
+def test_a_scripted_function_does_not_give_what_a_file_has_of_another_one(tmp_path: Any) -> None:
+    for text in ("yes", "no"):
+        scripted = lq.ScriptedModel(named_answer(text.encode()))
+        file = str(tmp_path / "answers.tokens")
+        result = lq.run_sync(UMBRELLA, {"weather": "rain"}, model=scripted, session=lq.Session(), cache=file)
+        assert result["X"] == text
+
+
+def test_a_function_that_changes_is_read_by_a_new_model_as_it_is_then() -> None:
+    said = [b"yes"]
+    for text in ("yes", "no"):
+        said[0] = text.encode()
+        model = lq.ScriptedModel(lambda written: said[0] if written.endswith(b":") else b"")
+        assert lq.run_sync(UMBRELLA, {"weather": "rain"}, model=model)["X"] == text
+
+
+def test_models_of_one_text_are_one_model_and_other_options_make_another() -> None:
+    first, again = lq.ScriptedModel("Say: hi"), lq.ScriptedModel("Say: hi")
+    assert first.fingerprint == again.fingerprint
+    others = [
+        lq.ScriptedModel("Say: ho"),
+        lq.ScriptedModel("Say: hi", seed=1),
+        lq.ScriptedModel("Say: hi", certainty=3),
+        lq.ScriptedModel("Say: hi", levels=2),
+        lq.ScriptedModel("Say: hi", words=()),
+    ]
+    assert len({each.fingerprint for each in (first, *others)}) == 1 + len(others)
+    assert ScriptedCompleter("Say: hi").fingerprint != ScriptedCompleter("Say: hi", words=()).fingerprint
+
+
+def rainy(text: bytes) -> bytes:
+    return b" yes" if b"rain" in text else b" no"
+
+
+def test_a_pickled_copy_is_the_same_model() -> None:
+    model = lq.ScriptedModel(rainy)
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.fingerprint == model.fingerprint and copy.script(b"rain?") == b" yes"
+
+
+@pytest.mark.parametrize("model", [lq.ScriptedModel, ScriptedCompleter])
+@pytest.mark.parametrize(
+    ("query", "prompt"),
+    [
+        ('"rain. Umbrella?[X]"', "rain. Umbrella? yes"),
+        ('"rain. Umbrella? [X]"', "rain. Umbrella? yes"),
+        ('"sun. Umbrella?[X]"', "sun. Umbrella? no"),
+        ('"sun. Umbrella?[X]\\n"', "sun. Umbrella? no\n"),
+        ('"Umbrella?[X]" where X in [" yes", " no"]', "Umbrella? no"),
+        ('"sun?[X]\\nrain?[Y]"', "sun? no\nrain? yes"),
+        ('"A line.\\nsun?\\n[X]"', "A line.\nsun?\n no"),
+    ],
+)
+def test_a_function_that_ignores_how_far_its_answer_has_got_says_it_once(query: str, prompt: str, model: Any) -> None:
+    assert lq.run_sync(query, model=model(rainy), session=lq.Session()).prompt == prompt
+
+
+@pytest.mark.parametrize(
+    "text", [b"aaaa", b"haha", b"a\n\nb", b" yes yes", "né né 😀😀".encode()], ids=lambda text: text.decode()
+)
+def test_a_function_that_looks_how_far_its_answer_has_got_is_taken_at_its_word(text: bytes) -> None:
+    begin = b"Say:"
+    model = lq.ScriptedModel(lambda said: text[len(said) - len(begin) :])
+    assert lq.run_sync('"Say:[X]"', model=model)["X"] == text.decode()
+
+
+def test_a_function_that_asks_for_the_whole_line_before_is_not_misled_by_a_longer_token() -> None:
+    model = lq.ScriptedModel(lambda said: b"go" if said.endswith(b"step.\n") else b"")
+    result = lq.run_sync('"One step.\\n[X]" where X in ["go", "stay"]', model=model)
+    assert result.prompt == "One step.\ngo"
