@@ -101,6 +101,8 @@ class Names:
     is_class: bool = False
     elsewhere: set[str] = field(default_factory=set)
     """Names declared `global` or `nonlocal`: bound in another scope."""
+    globals: list[tuple[ast.Global, bool]] = field(default_factory=list)
+    """Of the module: each `global` statement, and True if it is inside a function or a class."""
 
     def scan(self, trees: Iterable[ast.AST]) -> Names:
         """Add the names of these nodes."""
@@ -149,8 +151,9 @@ class Names:
         elif isinstance(node, ast.MatchMapping) and node.rest:
             self._bind(node.rest)
         elif isinstance(node, ast.Global):
-            self.elsewhere.update(node.names)
-            self._module.bound.update(node.names)
+            self._module.globals.append((node, self.outer is not None))
+            if self.outer:
+                self.elsewhere.update(node.names)
         elif isinstance(node, ast.Nonlocal):
             self.elsewhere.update(node.names)
 

@@ -265,8 +265,10 @@ class _PromptParser:
             letter, position = conversion.group(), conversion.end()
             if letter not in ("r", "s", "a"):
                 self._problem("after '!' comes r, s or a", conversion.start() - 1, position, "write {value!r}")
-            if self.text[position : position + 1] not in (":", "}") or position >= self.end:
-                position = self._extent(position, ":}").end
+            after, position = position, self._extent(position, ":}").end
+            if self._skip_space(after) < position and letter in ("r", "s", "a"):
+                sentence = f"after '!{letter}' comes ':' or '}}'"
+                self._problem(sentence, after, position, f"write {{value!{letter}}} or {{value!{letter}:>10}}")
         elif is_shown and self.text[position] != ":":
             letter = "r"
         if self.text[position] == ":":

@@ -101,6 +101,7 @@ class _Check:
         for code in self.codes:
             self._functions(code.tree)
             self._imports(code.tree)
+        self._globals()
         for where in self.wheres:
             self._where(where)
         for prompt, holes in zip(self.prompts, self.holes_of, strict=True):
@@ -165,6 +166,20 @@ class _Check:
                         hint = "prompt outside of it, or make it a query: @query, and the query as its docstring"
                         message = f"nothing fills {hole.group(1)} inside a function"
                         self.problems.add(message, self.python.span(string), hint)
+
+    def _globals(self) -> None:
+        """Report `global` for names that the query does not assign: those of a module are out of its reach."""
+        hint = "to change a variable of the module, call a function of the module that does"
+        for statement, is_inside in self.names.globals:
+            span = self.python.span(statement)
+            if not is_inside:
+                message = "'global' can stand only inside a function, and a query is not a function"
+                self.problems.add(message, span, hint)
+                continue
+            for name in statement.names:
+                if name not in self.bound and name not in self.holes:
+                    message = f"'global' names a variable of the query, and the query assigns no '{name}'"
+                    self.problems.add(message, span, f"assign it before the function: {name} = ...; {hint}")
 
     def _imports(self, tree: ast.AST) -> None:
         """Check imports of LMQL's own modules, some of which exist here."""

@@ -66,7 +66,7 @@ def test_holes_inputs_and_the_rest():
         ("from m import n as o\nn, o", ["n"]),
         ("def f(a, *b, c=d, **e): return a, b, c, e, g\nf", ["d", "g"]),
         ("def f(a: t) -> u: v = a\nv", ["t", "u", "v"]),
-        ("def f():\n    global g\n    g = 1\ng", []),
+        ("g = 0\ndef f():\n    global g\n    g = 1\ng", []),
         ("def f():\n    x = 1\n    def h():\n        nonlocal x\n        x = y\n    return h", ["y"]),
         ("class A(B, metaclass=M):\n    c = 1\n    d = c\n    def m(self): return c", ["B", "M", "c"]),
         ("@deco\ndef f(): pass", ["deco"]),
