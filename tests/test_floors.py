@@ -78,10 +78,3 @@ def test_no_circles_between_the_smaller_rooms() -> None:
         others = {thing(module) for module in imports(path)}
         graph.setdefault(thing(name), set()).update(others - {thing(name)})
     tuple(TopologicalSorter(graph).static_order())
-
-
-def test_no_file_is_much_over_400_lines() -> None:
-    long = {
-        str(path.relative_to(PACKAGE)): n for path in FILES if (n := len(path.read_text("utf-8").splitlines())) > 420
-    }
-    assert not long
