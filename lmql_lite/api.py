@@ -165,9 +165,8 @@ class Query:
                 f"{unknown[0]!r} is an input of the query, not an option of a run",
                 hint=f"give inputs as a dict: {{{unknown[0]!r}: ...}}",
             )
-        session = options.pop("session", None) or default_session()
-        model = options.pop("model", None)
-        settings = checked(options)
+        session, model = options.get("session") or default_session(), options.get("model")
+        settings = checked({name: value for name, value in options.items() if name not in ("session", "model")})
         trace = Trace(settings.trace) if settings.trace else None
         batches = session.stream(self.program, given, settings, model, trace.calls if trace else None, account)
         if TRACE in sys.modules or LOGGER.isEnabledFor(logging.INFO):

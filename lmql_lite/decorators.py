@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections import ChainMap
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from inspect import BoundArguments
@@ -83,7 +83,7 @@ class QueryFunction(Generic[P, R, Called]):
         function: FunctionType,
         query: Query,
         options: Options,
-        scope: dict[str, Any],
+        scope: Mapping[str, Any],
         kind: Kind = "function",
         bound: tuple[Any, ...] = (),
     ) -> None:
@@ -275,7 +275,7 @@ class QueryFunction(Generic[P, R, Called]):
         scope (S27)."""
         call.apply_defaults()
         wanted = (*self.query.inputs, *MODULES, *DATES, *MEDIA, BLOCK)
-        around = ChainMap(_closure(self._function), self._scope, self._function.__globals__)
+        around = ChainMap(_closure(self._function), dict(self._scope), self._function.__globals__)
         return NestedCall(
             self._function.__name__,
             self.program,
@@ -372,14 +372,38 @@ def _made(function: object, options: Options, frame: FrameType) -> QueryFunction
     return QueryFunction(function, compiled, options, _around(frame, names), kind)
 
 
-def _around(frame: FrameType | None, names: Iterable[str]) -> dict[str, Any]:
-    """The variables of the function in which a query is defined, as they are then. A docstring is not code, so that
-    Python keeps no closure for what it mentions. A class's own names are none of its methods'."""
+def _around(frame: FrameType | None, names: Iterable[str]) -> Mapping[str, Any]:
+    """The variables of the function in which a query is defined. A docstring is not code, so that Python keeps no
+    closure for what it mentions. A class's own names are none of its methods'."""
     while frame is not None and frame.f_locals is not frame.f_globals:
         if frame.f_code.co_flags & inspect.CO_NEWLOCALS:
-            return {name: frame.f_locals[name] for name in names if name in frame.f_locals}
+            return _Around(frame, names)
         frame = frame.f_back
     return {}
+
+
+class _Around(Mapping[str, Any]):
+    """Local variables of a function, as they are when a query is defined. One that has no value yet, such as the query
+    itself or a function below it, is looked up when it is read."""
+
+    def __init__(self, frame: FrameType, names: Iterable[str]) -> None:
+        self._known = {name: frame.f_locals[name] for name in names if name in frame.f_locals}
+        local = {*frame.f_code.co_varnames, *frame.f_code.co_cellvars}
+        self._later = [name for name in names if name in local and name not in self._known]
+        self._frame = frame if self._later else None
+
+    def __getitem__(self, name: str) -> Any:
+        if self._frame is not None and name in self._later:
+            return self._frame.f_locals[name]
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._known
+        if self._frame is not None:
+            yield from (name for name in self._later if name in self._frame.f_locals)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:

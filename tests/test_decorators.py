@@ -104,6 +104,102 @@ def test_keywords_that_are_no_parameters_are_options_unless_the_function_takes_a
         greeting("Ada", sead=7)
 
 
+def text_of(found: Any) -> str:
+    return str(found.prompt if isinstance(found, lq.Result) else found)
+
+
+def last_of(stream: Any) -> str:
+    async def end() -> str:
+        return [event async for event in stream][-1].result.prompt  # type: ignore[no-any-return]
+
+    return asyncio.run(end())
+
+
+DOORS: dict[str, Callable[[Any], str]] = {
+    "call": lambda function: text_of(function()),
+    "run_sync": lambda function: text_of(function.run_sync()),
+    "run": lambda function: text_of(asyncio.run(function.run())),
+    "stream": lambda function: last_of(function.stream()),
+    "map": lambda function: text_of(function.map_sync([{}])[0]),
+    "plan": lambda function: (function.plan(), text_of(function()))[1],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", ["function", "method", "class method", "static method", "with_options", "async"])
+def test_a_query_function_with_named_keeps_its_model_and_session_at_every_call(kind: str, door: str) -> None:
+    model, session = lq.ScriptedModel("Say: the model of the decorator"), lq.Session()
+    text = "Say: the model of the decorator"
+
+    @lq.query(model=model, session=session)
+    def alone(**named: Any) -> Any:
+        """lq
+        "Say:[X]"
+        return context.prompt
+        """
+
+    @lq.query(model=model, session=session)
+    async def later(**named: Any) -> Any:
+        """lq
+        "Say:[X]"
+        return context.prompt
+        """
+
+    class Holder:
+        @lq.query(model=model, session=session)
+        def method(self, **named: Any) -> Any:
+            """lq
+            "Say:[X]"
+            return context.prompt
+            """
+
+        @lq.query(model=model, session=session)
+        @classmethod
+        def of_class(cls, **named: Any) -> Any:
+            """lq
+            "Say:[X]"
+            return context.prompt
+            """
+
+        @lq.query(model=model, session=session)
+        @staticmethod
+        def static(**named: Any) -> Any:
+            """lq
+            "Say:[X]"
+            return context.prompt
+            """
+
+    functions: dict[str, Callable[[], Any]] = {
+        "function": lambda: alone,
+        "method": lambda: Holder().method,
+        "class method": lambda: Holder.of_class,
+        "static method": lambda: Holder().static,
+        "with_options": lambda: alone.with_options(seed=7),
+        "async": lambda: later,
+    }
+    calls = 0
+    for number in range(3):
+        function = functions[kind]()
+        before = dict(function.options)
+        if kind == "async" and door in ("call", "plan"):
+            assert asyncio.run(function()) == text
+        else:
+            assert DOORS[door](function) == text
+        assert function.options == before and before["model"] is model and before["session"] is session
+        assert number == 0 or model.calls == calls  # the session's own tree answers
+        calls = model.calls
+
+
+def test_options_of_a_caller_are_not_changed_by_a_run() -> None:
+    options: lq.Options = {"model": lq.ScriptedModel("Say: hi"), "session": lq.Session(), "seed": 3, "n": 1}
+    before, query = dict(options), lq.compile('"Say:[X]"')
+    for _ in range(2):
+        assert last_of(query.stream(**options)) == "Say: hi"
+        assert text_of(query.run_sync(**options)) == "Say: hi"
+        query.plan(**options)
+        assert options == before
+
+
 def test_a_parameter_called_as_an_option_is_a_parameter() -> None:
     @lq.query(model=SILENT)
     def told(seed: int) -> Any:
@@ -169,6 +265,43 @@ def test_closures_are_live_where_python_makes_them_and_as_defined_where_only_the
 
     seen = unseen = "new"
     assert both() == ("new", "old") and unseen == "new"
+
+
+def test_a_local_query_calls_itself_and_a_helper_below_it_S27() -> None:
+    @lq.query(model=SILENT)
+    def total(n: int) -> int:
+        """lq
+        if n == 0:
+            return 0
+        return total(n - 1) + helper(n)
+        """
+
+    with pytest.raises(lq.InputError, match="the input 'helper' is missing"):
+        total(0)
+
+    def helper(n: int) -> int:
+        return n
+
+    assert total(3) == total(3) == 6
+
+    def isolated() -> list[Any]:
+        made = []
+        for turn in range(3):  # noqa: B007 - the query reads it
+
+            @lq.query(model=SILENT)
+            def read() -> Any:
+                """lq
+                return turn, later()
+                """
+
+            made.append(read)
+
+        def later() -> str:
+            return "later"
+
+        return made
+
+    assert [each() for each in isolated()] == [(turn, "later") for turn in range(3)]
 
 
 def test_a_method_of_a_local_class_sees_the_function_around_it_and_not_the_class_S27() -> None:
