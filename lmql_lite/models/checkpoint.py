@@ -27,14 +27,13 @@ from typing import TYPE_CHECKING, Any
 from lmql_lite.cache.kv.kv_layout import model_fingerprint
 from lmql_lite.errors import LmqlLiteError, ModelError
 from lmql_lite.models.chat import ChatFormat, read_chat
+from lmql_lite.models.context_length import context_length
 from lmql_lite.models.model_files import files_fingerprint, located
 from lmql_lite.models.tokenizer import HFTokenizer
 
 if TYPE_CHECKING:
     import torch
 
-_UNLIMITED = 1 << 20
-"""Context length of a model whose config names none: state-space models, for example, have no limit."""
 _MULTIMODAL_CLASSES = {
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": "AutoModelForImageTextToText",
     "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES": "AutoModelForMultimodalLM",
@@ -173,7 +172,7 @@ def _of(network: Any, tokenizer: Any, name: str) -> Checkpoint:
     fingerprint = model_fingerprint(network, extra=_spelling(tokenizer))
     if isinstance(tokenizer, HFTokenizer):
         return Checkpoint(
-            f"local:{name}", f"local:{fingerprint[:32]}", tokenizer, _context_length(config), network.eval()
+            f"local:{name}", f"local:{fingerprint[:32]}", tokenizer, context_length(config), network.eval()
         )
 
     def chat(backend: Any) -> ChatFormat | None:
@@ -201,7 +200,7 @@ def _checkpoint(
     )
     size = int(config.get_text_config().vocab_size)
     spelled = HFTokenizer(backend, bos=bos, eos=eos, size=size, chat=chat(backend))
-    return Checkpoint(name, fingerprint, spelled, _context_length(config), network)
+    return Checkpoint(name, fingerprint, spelled, context_length(config), network)
 
 
 def _device(name: str, wanted: str | None) -> torch.device:
@@ -365,15 +364,6 @@ def _ids(value: Any) -> set[int]:
     if value is None:
         return set()
     return {int(number) for number in value} if isinstance(value, list | tuple) else {int(value)}
-
-
-def _context_length(config: Any) -> int:
-    text = config.get_text_config()
-    for field in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        length = getattr(text, field, None)
-        if isinstance(length, int) and length > 0:
-            return length
-    return _UNLIMITED
 
 
 @contextmanager

@@ -116,10 +116,11 @@ class KVSequence:
 
 @dataclass(frozen=True, slots=True)
 class LiveSequence:
-    """Tokens, and their keys and values."""
+    """Tokens, and their keys and values. `band` is that of their rotation: keys of another one cannot be used."""
 
     ids: tuple[int, ...]
     kv: KVSequence
+    band: int = 0
 
 
 class LiveSequences:
@@ -132,10 +133,12 @@ class LiveSequences:
         self.max_bytes = max_bytes
         self.all: list[LiveSequence] = []
 
-    def longest(self, ids: tuple[int, ...], limit: int) -> tuple[LiveSequence | None, int]:
-        """The sequence that shares most of the first `limit` tokens, and how many it shares."""
+    def longest(self, ids: tuple[int, ...], limit: int, band: int = 0) -> tuple[LiveSequence | None, int]:
+        """The sequence of a band that shares most of the first `limit` tokens, and how many it shares."""
         best, most = None, 0
         for live in reversed(self.all):
+            if live.band != band:
+                continue
             count = len(live.ids)
             if count <= limit and count and live.ids[-1] == ids[count - 1] and live.ids == ids[:count]:
                 shared = count
@@ -156,14 +159,17 @@ class LiveSequences:
                 last.end = length
         return live.kv.cut(length)
 
-    def put(self, ids: tuple[int, ...], kv: KVSequence) -> None:
-        """Adds a sequence, in the place of those that are its beginnings. Evicts others where memory is full."""
+    def put(self, ids: tuple[int, ...], kv: KVSequence, band: int = 0) -> None:
+        """Adds a sequence, in the place of those that are its beginnings."""
         self.all = [
             live
             for live in self.all
-            if len(live.ids) > len(ids) or live.ids[-1] != ids[len(live.ids) - 1] or live.ids != ids[: len(live.ids)]
+            if live.band != band
+            or len(live.ids) > len(ids)
+            or live.ids[-1] != ids[len(live.ids) - 1]
+            or live.ids != ids[: len(live.ids)]
         ]
-        self.all.append(LiveSequence(ids, kv))
+        self.all.append(LiveSequence(ids, kv, band))
 
     def evict(self) -> None:
         """Evicts what is too much; the sequence that was used last stays in any case."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,14 @@ class Unfolded:
     positions: NDArray[np.int64]
     starts: NDArray[np.int64]
     chain: NDArray[np.int64]
+
+    def rotated(self, band: int) -> Unfolded:
+        """The same tokens, whose keys are those of a band of rotations: equal keys only within it."""
+        if not band:
+            return self
+        chain = self.chain.copy()
+        chain[:1] = span_chain(f"{band} {chain[0]}", 1)
+        return replace(self, chain=chain)
 
     def before(self, place: int) -> int:
         """Largest place up to `place` that is in no item: a prefix may end there."""

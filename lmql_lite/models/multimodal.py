@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from lmql_lite.cache.encoder import EncoderCache, EncoderEntry
 from lmql_lite.cache.kv.kv_config import KVCacheConfig
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import cache_keyword, cache_of, from_cache
+from lmql_lite.cache.kv.kv_layout import Unsupported, cache_keyword, cache_of, from_cache
+from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES, Media, article
 from lmql_lite.models.base import ModelObject, PassCounts, ScoreRequest
@@ -67,6 +68,11 @@ class MultimodalModel(ModelObject):
         if engine is not None:
             weakref.finalize(self, engine.close)  # also when the process ends
         self._network = checkpoint.network
+        try:
+            self._rotation = Rotation(checkpoint.network)
+        except Unsupported as error:
+            hint = "use a model whose rope_type is one of those of transformers"
+            raise ModelError(f"{self.name} cannot be scored: {error.message}", hint=hint) from error
         is_rotated = hasattr(getattr(self._network, "model", self._network), "get_rope_index")
         self._axes = 3 if is_rotated else 1
         """Dimensions in which the model counts positions."""
@@ -174,6 +180,8 @@ class MultimodalModel(ModelObject):
     def _logits(
         self, ids: tuple[int, ...], ends: list[int], items: dict[str, Media], counts: PassCounts | None
     ) -> torch.Tensor:
+        import torch
+
         if self.encoding.is_speech:
             self._require_one_clip(ids, ends[0], len(items))
         whole = self._unfolded(ids, self._entries(list(items.values())))
@@ -182,11 +190,22 @@ class MultimodalModel(ModelObject):
                 f"the text is {len(whole.tokens)} tokens long, but {self.name} reads at most {self.context_length}",
                 hint="show fewer or smaller items, or use a model with a longer context",
             )
+        bands: dict[int, list[int]] = {}
+        for end in ends:
+            place = int(whole.positions[:, : whole.starts[end]].max(initial=0))
+            bands.setdefault(self._rotation.band(place + 1), []).append(end)
+        if len(bands) > 1:
+            cuts = [(ids[: own[-1]], own) for own in bands.values()]
+            return torch.cat([self._logits(cut, own, self._items_in(cut), counts) for cut, own in cuts])
+        (band,) = bands
+        whole = whole.rotated(band)
         known = self._prefixes.longest(whole, ends[0] - 1)
         if self._in_one_piece and known.length <= max((begin for begin, _ in whole.items), default=-1):
             known = MediaPrefix()
+        self._rotation.reset()
         logits, past = self._forward(whole, known, [int(whole.starts[end]) - 1 - known.length for end in ends])
-        self._prefixes.remember(whole, past, known.length)
+        if not self._rotation.is_single(band):
+            self._prefixes.remember(whole, past, known.length)
         if counts is not None:
             counts.fed += len(whole.tokens) - known.length
             if known.length:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.cache.kv.kv_layout import cache_keyword
+from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.models.base import PassCounts
 from lmql_lite.models.kv_rows import PAGE, KVSequence, LiveSequences
 from lmql_lite.models.passes import PassRow, forward
@@ -38,6 +39,15 @@ class ScoreJob:
     """Logits by end."""
     last: PassRow | None = None
 
+    def by_band(self, rotation: Rotation) -> dict[int, ScoreJob]:
+        """The job in parts whose ends are in one band of a rotation each, with the same receivers."""
+        ends: dict[int, list[int]] = {}
+        for end in self.ends:
+            ends.setdefault(rotation.band(end), []).append(end)
+        if len(ends) == 1:
+            return dict.fromkeys(ends, self)
+        return {band: ScoreJob(self.ids[: max(own)], tuple(own), self.counts, self.rows) for band, own in ends.items()}
+
 
 class PackedRows:
     """One network and the keys and values of its live sequences. One call at a time."""
@@ -47,22 +57,33 @@ class PackedRows:
         self.step, self.engine = step, engine
         self.live = LiveSequences(max_bytes)
         self.passes = self.fed = 0
-        self._fresh: list[PassRow] = []
+        self._fresh: list[tuple[PassRow, int]] = []
+        """Rows of the last call, each with its band."""
         self._network, self._keyword = network, cache_keyword(network)
+        self._rotation = Rotation(network)
         self._picks_places = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     def run(self, jobs: Sequence[ScoreJob]) -> None:
         """Computes the logits of all jobs. After an error nothing is known."""
+        bands: dict[int, list[ScoreJob]] = {}
+        for job in jobs:
+            for band, part in job.by_band(self._rotation).items():
+                bands.setdefault(band, []).append(part)
         try:
-            rows = self._plan(jobs)
-            for wave in _waves(rows):
-                self._pass(wave, jobs)
-            for row in rows:
-                self.live.put(row.ids, row.kv)
-            self._fresh = rows
+            self._fresh = [(row, band) for band, parts in bands.items() for row in self._run(parts, band)]
         except BaseException:
             self.forget()
             raise
+
+    def _run(self, jobs: Sequence[ScoreJob], band: int) -> list[PassRow]:
+        """Computes the logits of jobs whose texts have one band. Returns the rows that were fed."""
+        rows = self._plan(jobs, band)
+        for wave in _waves(rows):
+            self._pass(wave, jobs, band)
+        if not self._rotation.is_single(band):
+            for row in rows:
+                self.live.put(row.ids, row.kv, band)
+        return rows
 
     def forget(self) -> None:
         """Gives up all live sequences."""
@@ -75,13 +96,14 @@ class PackedRows:
         self._store(rows)
         self.live.evict()
 
-    def _plan(self, jobs: Sequence[ScoreJob]) -> list[PassRow]:
+    def _plan(self, jobs: Sequence[ScoreJob], band: int) -> list[PassRow]:
         """Rows of all jobs, each after the row that it goes on from. Neighbours in the order of ids share most."""
         rows: list[PassRow] = []
         last: PassRow | None = None
+        engine = None if self._rotation.is_single(band) else self.engine
         for job in sorted(jobs, key=lambda job: job.ids):
             low = min(job.ends) - 1  # the first scored place is computed again: logits are not kept
-            live, known = self.live.longest(job.ids, low)
+            live, known = self.live.longest(job.ids, low, band)
             shared = 0
             if last is not None:
                 shared = common_length(last.ids, job.ids)
@@ -94,8 +116,8 @@ class PackedRows:
                 before = self.live.take(live, known, [kv for row in rows for kv in (row.known, row.kv)])
             else:
                 before = KVSequence()
-            if self.engine is not None and len(job.ids) - known >= _STORED_TOKENS:
-                found = _from_tiers(self.engine, job.ids, low)
+            if engine is not None and len(job.ids) - known >= _STORED_TOKENS:
+                found = _from_tiers(engine, _chain(job.ids, band), low)
                 if found[0].length > known:
                     before, parent, tier = found[0], None, found[1]
                     known = before.length
@@ -117,7 +139,7 @@ class PackedRows:
             if tier and known:
                 job.counts.reused[tier] = job.counts.reused.get(tier, 0) + known
 
-    def _pass(self, rows: Sequence[PassRow], jobs: Iterable[ScoreJob]) -> None:
+    def _pass(self, rows: Sequence[PassRow], jobs: Iterable[ScoreJob], band: int) -> None:
         """One forward pass, and the logits that it computes."""
         inside = set(map(id, rows))
         for number, row in enumerate(rows):
@@ -130,26 +152,42 @@ class PackedRows:
                     wanted.setdefault(row.offset + end - 1 - row.first, []).append((job, end))
         places = sorted(wanted) or [rows[-1].offset + rows[-1].count - 1]
         self.passes += 1
+        self._rotation.reset()
         logits = forward(
-            self._network, rows, places, step=self.step, keyword=self._keyword, picks_places=self._picks_places
+            self._network,
+            rows,
+            places,
+            step=self.step,
+            keyword=self._keyword,
+            picks_places=self._picks_places,
+            band=band,
         )
         for place, values in zip(places, logits, strict=True):
             for job, end in wanted.get(place, ()):
                 job.rows[end] = values
 
-    def _store(self, rows: Iterable[PassRow]) -> None:
+    def _store(self, rows: Iterable[tuple[PassRow, int]]) -> None:
         """Stores prompts on the tiers, if there are any."""
         if self.engine is None:
             return
-        pieces = {id(row.parent) for row in rows if row.parent is not None and row.first == len(row.parent.ids)}
-        for row in rows:
+        pieces = {id(row.parent) for row, _ in rows if row.parent is not None and row.first == len(row.parent.ids)}
+        for row, band in rows:
+            if self._rotation.is_single(band):
+                continue
+            chain = _chain(row.ids, band)
             if row.count >= _STORED_TOKENS and id(row) not in pieces:
                 size = self.engine.config.chunk_size
                 begin = row.start - row.start % size
                 mask = [False] * begin + [True] * (len(row.ids) - begin)
-                self.engine.store(row.ids, row.kv.kv(begin), mask if begin else None, blocking=False)
+                self.engine.store(chain, row.kv.kv(begin), mask if begin else None, blocking=False)
             elif self.engine.config.save_decode_cache and len(row.ids) % self.engine.config.chunk_size == 0:
-                self.engine.save_decoded(row.ids, row.kv.kv)
+                self.engine.save_decoded(chain, row.kv.kv)
+
+
+def _chain(ids: tuple[int, ...], band: int) -> tuple[int, ...]:
+    """Numbers that identify a text's keys on the tiers: its ids, but for the first one where the keys are rotated in
+    another way than those of short texts."""
+    return ids if not band else (-1 - (band << 32 | ids[0]), *ids[1:])
 
 
 def _row_of(job: ScoreJob, end: int) -> PassRow:

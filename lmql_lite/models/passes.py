@@ -54,11 +54,19 @@ class PassRow:
 
 
 def forward(
-    network: Any, rows: Sequence[PassRow], wanted: Sequence[int], *, step: int, keyword: str, picks_places: bool
+    network: Any,
+    rows: Sequence[PassRow],
+    wanted: Sequence[int],
+    *,
+    step: int,
+    keyword: str,
+    picks_places: bool,
+    band: int = 0,
 ) -> torch.Tensor:
     """One pass: the logits at the wanted indices of the pass. Fills the rows' keys and values.
 
-    `step` is that of exact passes (`exact_step`), or 0; `keyword` that of the network's cache.
+    `step` is that of exact passes (`exact_step`), or 0; `keyword` that of the network's cache. `band` is that of all
+    rows (`Rotation`): a token at its last place, which no row attends to, makes the network rotate by it.
     """
     import torch
 
@@ -68,9 +76,10 @@ def forward(
         tokens += row.ids[row.first :]
         places += range(row.first, len(row.ids))
         offset += row.count
-    padding = -offset % step if step else 0
+    least = offset + bool(band)
+    padding = least - offset + (-least % step if step else 0)
     tokens += [tokens[-1]] * padding
-    places += [0] * padding
+    places += [max(band - 1, 0)] * padding
     kept = list(wanted) + [wanted[-1]] * (-len(wanted) % step if step else 0)
     device = network.device
     kept_rows = torch.tensor(kept, device=device)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lmql_lite.cache.kv.kv_layout import cache_keyword, cache_of
+from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.models.packed_rows import ScoreJob
 from lmql_lite.tokens import common_length
 
@@ -34,6 +35,7 @@ _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 class _Live:
     ids: tuple[int, ...]
     past: Past
+    band: int
 
 
 class SingleRows:
@@ -42,8 +44,11 @@ class SingleRows:
     def __init__(self, network: Any, max_tokens: int, kind: Kind | None = None) -> None:
         """`max_tokens`: of all sequences together. `kind` is found by running the network."""
         self.passes = self.fed = 0
-        self.kind = kind or cache_kind(network)
         self._network, self._max_tokens = network, max_tokens
+        self._rotation = Rotation(network)
+        self.kind: Kind = kind or cache_kind(network)
+        if self.kind == "state" and self._rotation.changes:
+            self.kind = "none"
         self._live: list[_Live] = []
         parameters = inspect.signature(network.forward).parameters
         self._picks_places = "logits_to_keep" in parameters
@@ -54,8 +59,10 @@ class SingleRows:
         """Computes the logits of all jobs. After an error nothing is known."""
         try:
             for job in jobs:
-                rows = self._stepped(job) if self.kind == "state" else self._rows(job)
-                job.rows.update(rows)
+                for band, part in job.by_band(self._rotation).items():
+                    self._rotation.reset()
+                    rows = self._stepped(part) if self.kind == "state" else self._rows(part, band)
+                    job.rows.update(rows)
         except BaseException:
             self.forget()
             raise
@@ -67,14 +74,14 @@ class SingleRows:
     def settle(self) -> None:
         """Nothing is left to do after a call."""
 
-    def _rows(self, job: ScoreJob) -> dict[int, Any]:
+    def _rows(self, job: ScoreJob, band: int) -> dict[int, Any]:
         wanted = sorted(set(job.ends))
         # the last hidden state of a known prefix is not kept, so the first scored position is computed again
-        past, known = self._resumed(job.ids, wanted[0] - 1)
+        past, known = self._resumed(job.ids, wanted[0] - 1, band)
         self._count(job, known)
         logits, past = self._forward(job.ids[known:], past, [end - 1 - known for end in wanted])
-        if self.kind != "none" and _is_whole(past, len(job.ids)):
-            self._remember(job.ids, past)
+        if self.kind != "none" and _is_whole(past, len(job.ids)) and not self._rotation.is_single(band):
+            self._remember(job.ids, past, band)
         return dict(zip(wanted, logits, strict=True))
 
     def _stepped(self, job: ScoreJob) -> dict[int, Any]:
@@ -109,12 +116,13 @@ class SingleRows:
             if known:
                 job.counts.reused["memory"] = job.counts.reused.get("memory", 0) + known
 
-    def _resumed(self, ids: tuple[int, ...], limit: int) -> tuple[Past, int]:
-        """Keys and values of the longest cached prefix, at most `limit` tokens, and its length.
+    def _resumed(self, ids: tuple[int, ...], limit: int, band: int) -> tuple[Past, int]:
+        """Keys and values of the longest cached prefix of a band, at most `limit` tokens, and its length.
 
         The result belongs to the caller: a pass changes it in place.
         """
-        best = max(self._live, key=lambda live: common_length(live.ids, ids), default=None)
+        own = (live for live in self._live if live.band == band)
+        best = max(own, key=lambda live: common_length(live.ids, ids), default=None)
         known = 0 if best is None else min(common_length(best.ids, ids), limit)
         if best is None or known == 0:
             return _empty(self.kind), 0
@@ -125,9 +133,9 @@ class SingleRows:
             self._live.append(best)
         return _cut(best.past, known), known
 
-    def _remember(self, ids: tuple[int, ...], past: Past) -> None:
-        self._live = [live for live in self._live if live.ids != ids]
-        self._live.append(_Live(ids, past))
+    def _remember(self, ids: tuple[int, ...], past: Past, band: int = 0) -> None:
+        self._live = [live for live in self._live if live.ids != ids or live.band != band]
+        self._live.append(_Live(ids, past, band))
         while len(self._live) > 1 and (
             len(self._live) > _LIVE_SEQUENCES or sum(len(live.ids) for live in self._live) > self._max_tokens
         ):

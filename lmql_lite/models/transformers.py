@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from lmql_lite.cache.kv.block_policy import BlockPolicy
 from lmql_lite.cache.kv.kv_config import KVCacheConfig
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+from lmql_lite.cache.kv.kv_layout import Unsupported
+from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import ModelObject, Scorer, ScoreRequest
 from lmql_lite.models.block_model import BlockModel
@@ -68,6 +70,11 @@ class TransformersModel(ModelObject):
         self.tokenizer = checkpoint.tokenizer
         self.context_length = checkpoint.context_length
         self._network = checkpoint.network
+        try:
+            Rotation(checkpoint.network)
+        except Unsupported as error:
+            hint = "use a model whose rope_type is one of those of transformers"
+            raise ModelError(f"{self.name} cannot be scored: {error.message}", hint=hint) from error
         self._width, packs = can_pack(checkpoint.network)
         step, difference = self._found(packs, exact)
         self.epsilon = 2 * difference

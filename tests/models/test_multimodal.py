@@ -21,7 +21,8 @@ from lmql_lite.models.base import PassCounts
 from lmql_lite.models.media_decoding import thumbnail
 from lmql_lite.observe.lines import Lines, read
 from lmql_lite.observe.report import report as page_of
-from tests.models.tiny_multimodal import FOLDERS, Image, clip, movie, paligemma, picture, torch
+from tests.models.tiny_multimodal import FOLDERS, Image, clip, llava, movie, paligemma, picture, torch
+from tests.models.tiny_multimodal import TEXT as TEXT_CONFIG
 
 TEXT = "Look "
 LIMIT = "where len(TOKENS(X)) < 6"
@@ -223,6 +224,42 @@ def test_positions_are_those_of_the_models_own_index(models: dict[str, Any]) -> 
     expected, _ = model._network.model.get_rope_index(tokens, types, image_grid_thw=grid)
     assert np.array_equal(whole.positions, expected[:, 0].numpy())
     assert whole.positions.max() < len(whole.tokens) - 1  # positions run behind the number of tokens
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0},
+        {
+            "rope_type": "longrope",
+            "original_max_position_embeddings": 24,
+            "factor": 4.0,
+            "short_factor": [1.0] * 4,
+            "long_factor": [9.0, 7.0, 5.0, 3.0],
+            "rope_theta": 100.0,
+        },
+    ],
+    ids=lambda scaling: scaling["rope_type"],
+)
+def test_a_rotation_that_changes_with_the_length_of_a_text_with_pictures(
+    scaling: dict[str, Any], tmp_path: Path
+) -> None:
+    length = 24 if scaling["rope_type"] == "dynamic" else 96
+    config = {**TEXT_CONFIG, "max_position_embeddings": length, "rope_parameters": scaling}
+    folder = llava(tmp_path / "model", config)
+    model, items = lq.model(f"local:{folder}", kv=str(tmp_path / "kv")), media("llava")
+    assert model.context_length == 96
+    ids = (*shown(model, items), *range(40, 60))
+    ends = [len(ids) - back for back in (0, 9, 12, 19)]
+    sizes = [len(model._unfolded(ids[:end], model._entries(items)).tokens) for end in ends]
+    assert min(sizes) < 24 < max(sizes)
+    for end in ends:
+        fresh = lq.model(f"local:{folder}")
+        shown(fresh, items)
+        own = own_logits(fresh, ids[:end], items)
+        assert torch.allclose(model.logits(ids[:end], [end])[0], own, atol=1e-4)
+    apart = [model.logits(ids[:end], [end])[0] for end in sorted(ends)]
+    assert torch.allclose(model.logits(ids, sorted(ends)), torch.stack(apart), atol=1e-4)
 
 
 def test_an_entry_without_positions_is_refused_where_the_model_needs_them(models: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lmql_lite.cache.kv.kv_layout import KV, Unsupported, cache_keyword, from_cache
 from lmql_lite.cache.kv.kv_page import KVError
+from lmql_lite.cache.kv.rotation import Rotation, original_length, rope_parameters
 
 if TYPE_CHECKING:
     import torch
@@ -127,15 +128,14 @@ def rotated_kv(network: Any, kv: KV, by: int) -> KV:
 def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> bool:
     """True if rotated keys equal those of a prefill at the new place, in every layer, to 1e-4.
 
-    This is tested on the network itself by five small passes, also beyond its context. So learned positions, rotations
-    that depend on the length of the text, and layers with states are detected whatever their names.
+    This is tested on the network itself by five small passes, also beyond its context. So learned positions and layers
+    with states are detected whatever their names. A rotation that depends on the length of the text is none.
     """
     import torch
 
     config = network.config.get_text_config()
-    rotation = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    known = (rotation.get("original_max_position_embeddings"), getattr(config, "max_position_embeddings", None))
-    behind = {place + 1 for place in known if isinstance(place, int)}
+    known = [original_length(config, part) for part in rope_parameters(config)]
+    behind = {place + 1 for place in (*known, getattr(config, "max_position_embeddings", None)) if place is not None}
     keyword = cache_keyword(network)
 
     def prefilled(place: int) -> KV:
@@ -150,6 +150,8 @@ def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> b
         return from_cache(past, len(tokens))
 
     try:
+        if Rotation(network).changes:
+            return False
         here = prefilled(0)
         for place in (*_PROBE_PLACES, *behind):
             most = _TOLERANCE * max(1, place / 256)

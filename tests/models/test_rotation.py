@@ -1,0 +1,281 @@
+"""Networks whose rotation of keys is scaled, or changes with the length of a text, against their own full forward."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+import lmql_lite as lq  # noqa: E402
+from lmql_lite.errors import LmqlLiteError, ModelError  # noqa: E402
+from lmql_lite.models.base import ScoreRequest  # noqa: E402
+from lmql_lite.models.demo import DemoModel  # noqa: E402
+from lmql_lite.models.transformers import TransformersModel  # noqa: E402
+
+TOKENIZER = DemoModel.load().tokenizer
+SIZE = len(TOKENIZER.vocabulary)
+BORDER = 24
+_SHAPE = {
+    "vocab_size": SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": BORDER,
+    "initializer_range": 0.3,
+}
+_MANY = {**_SHAPE, "max_position_embeddings": 4 * BORDER}
+_FACTORS = {"short_factor": [1.0] * 8, "long_factor": [4.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
+_LONG = {"type": "longrope", **_FACTORS}
+_LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+_PHI = {"original_max_position_embeddings": BORDER, "pad_token_id": None}
+_DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
+
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "longrope": lambda: transformers.Phi3Config(**_MANY, **_PHI, rope_scaling=dict(_LONG)),
+    "longrope with a window": lambda: transformers.Phi3Config(
+        **_MANY, **_PHI, rope_scaling={**_LONG, "rope_type": "longrope"}, sliding_window=10
+    ),
+    "longrope under its old name": lambda: transformers.Phi3Config(
+        **_MANY, **_PHI, rope_scaling={**_LONG, "type": "su", "original_max_position_embeddings": BORDER}
+    ),
+    "longrope of a part of each head": lambda: transformers.Phi3Config(
+        **_MANY,
+        **_PHI,
+        partial_rotary_factor=0.5,
+        rope_scaling={"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 2.0, 3.0, 4.0]},
+    ),
+    "longrope, mixture of experts": lambda: transformers.PhimoeConfig(
+        **_MANY,
+        original_max_position_embeddings=BORDER,
+        num_local_experts=2,
+        rope_scaling={
+            **_LONG,
+            "short_mscale": 1.1,
+            "long_mscale": 1.3,
+            "original_max_position_embeddings": BORDER,
+        },
+    ),
+    "dynamic": lambda: transformers.Qwen2Config(**_SHAPE, rope_scaling=dict(_DYNAMIC)),
+    "dynamic under its old key": lambda: transformers.LlamaConfig(
+        **_SHAPE, rope_scaling={"type": "dynamic", "factor": 2.0}
+    ),
+    "dynamic of a part of each head": lambda: transformers.GPTNeoXConfig(
+        **{key: value for key, value in _SHAPE.items() if key != "num_key_value_heads"},
+        rotary_pct=0.5,
+        rope_scaling=dict(_DYNAMIC),
+    ),
+    "dynamic, one sequence after the other": lambda: transformers.FalconConfig(
+        vocab_size=SIZE,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=BORDER,
+        initializer_range=0.3,
+        alibi=False,
+        rope_scaling=dict(_DYNAMIC),
+    ),
+    "yarn": lambda: transformers.Qwen2Config(
+        **_SHAPE, rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": BORDER}
+    ),
+    "linear": lambda: transformers.Qwen2Config(**_SHAPE, rope_scaling={"type": "linear", "factor": 4.0}),
+    "llama3": lambda: transformers.LlamaConfig(**_MANY, rope_scaling={"rope_type": "llama3", **_LLAMA3}),
+    "a rotation for each kind of layer": lambda: transformers.Gemma3TextConfig(
+        **_MANY,
+        head_dim=16,
+        sliding_window=10,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1_000_000.0},
+        },
+    ),
+    "a rotation for each kind of layer, one of them dynamic": lambda: transformers.Gemma3TextConfig(
+        **_SHAPE,
+        head_dim=16,
+        sliding_window=10,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            "full_attention": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1_000_000.0},
+        },
+    ),
+}
+STATIC = {"yarn", "linear", "llama3", "a rotation for each kind of layer"}
+WHOLE = {name for name in CONFIGS if name.startswith(("longrope", "llama3", "a rotation"))}
+"""Configs whose `max_position_embeddings` is the length after scaling, or is not scaled in all layers."""
+
+
+def network(kind: str) -> Any:
+    torch.manual_seed(3)
+    return transformers.AutoModelForCausalLM.from_config(CONFIGS[kind](), dtype=torch.float32).eval()
+
+
+def model(kind: str, **options: Any) -> TransformersModel:
+    found = lq.model(network(kind), TOKENIZER, **options)
+    assert isinstance(found, TransformersModel)
+    return found
+
+
+def text(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(int(each) for each in np.random.default_rng(seed).integers(3, SIZE, count))
+
+
+class Own:
+    """Scores by one full forward of a network that has seen no text before."""
+
+    def __init__(self, kind: str) -> None:
+        self._network = network(kind)
+
+    @torch.inference_mode()
+    def __call__(self, ids: Sequence[int]) -> Any:
+        logits = copy.deepcopy(self._network)(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+        return torch.log_softmax(logits.float(), -1).numpy()
+
+
+def check(scorer: TransformersModel, own: Own, *asked: tuple[tuple[int, ...], int]) -> None:
+    """Asks for the scores at the last places of some texts, all in one call."""
+    requests = [
+        ScoreRequest(ids[: len(ids) - back], ids[len(ids) - back :], tuple(range(back + 1))) for ids, back in asked
+    ]
+    for request, rows in zip(requests, asyncio.run(scorer.score(requests)), strict=True):
+        for position, row in zip(request.positions, rows, strict=True):
+            expected = own((*request.prefix, *request.new_ids[:position]))
+            assert np.abs(row - expected[:SIZE]).max() < 1e-5 * max(1.0, np.abs(expected).max()), len(request.prefix)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_scores_are_the_networks_own_on_both_sides_of_the_border(kind: str) -> None:
+    scorer, own = model(kind), Own(kind)
+    most = min(scorer.context_length, 2 * BORDER)
+    long, other = text(1, most), text(2, most)
+    check(scorer, own, (long[:4], 0), (long, 0))
+    check(scorer, own, (long[:17], 0))
+    check(scorer, own, (long, 0), (other[: BORDER - 2], 0), (other, 1))
+    for count in range(BORDER - 2, min(BORDER + 4, most + 1)):
+        check(scorer, own, (long[:count], 0))
+    check(scorer, own, ((*long[: BORDER - 4], *other[:3]), 2), (long[: BORDER + 2], 0))
+    check(scorer, own, (long[: BORDER + 3], 6))
+    check(scorer, own, (long[:5], 0))
+    assert scorer.epsilon < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic", "yarn"])
+def test_keys_from_disk_are_those_of_the_right_rotation(kind: str, tmp_path: Path) -> None:
+    own, long = Own(kind), text(4, 2 * BORDER)
+    for count in (BORDER, 2 * BORDER, BORDER - 3, 2 * BORDER - 5):
+        scorer = model(kind, kv=str(tmp_path))
+        check(scorer, own, (long[:count], 0))
+        assert scorer.kv is not None
+        scorer.kv.close()
+        again = model(kind, kv=str(tmp_path))
+        check(again, own, (long[:count], 0))
+        if count <= BORDER or kind != "dynamic":
+            assert again.kv is not None
+            assert again.kv.requests[-1].by_tier, "the second process reads the tier"
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_prompts_in_several_passes_are_rotated_by_their_whole_length(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lmql_lite.models import packed_rows
+
+    scorer, own = model(kind), Own(kind)
+    monkeypatch.setattr(packed_rows, "PASS_TOKENS", 10)
+    check(scorer, own, (text(5, 2 * BORDER), 0), (text(6, BORDER), 0))
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_exact_passes_stay_exact_across_the_border(kind: str) -> None:
+    scorer, own = model(kind, exact=True), Own(kind)
+    assert scorer.epsilon == 0
+    long = text(7, BORDER + 6)
+    for count in (4, len(long), BORDER, len(long) - 1):
+        check(scorer, own, (long[:count], 0))
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+@pytest.mark.parametrize("decoder", ["argmax", "sample", "beam"])
+def test_an_answer_that_passes_the_border_is_that_of_an_uncached_run(kind: str, decoder: str) -> None:
+    query = '"The weather today is:[A]\\nand tomorrow it is:[B]" where len(TOKENS(A)) < 12 and len(TOKENS(B)) < 16'
+    options: dict[str, Any] = {"decoder": decoder, "seed": 5, **({"n": 2} if decoder == "beam" else {})}
+
+    def texts(scorer: TransformersModel, **more: Any) -> list[str]:
+        found = lq.run_sync(query, model=scorer, **options, **more)
+        return [each.prompt for each in (found if isinstance(found, list) else [found])]
+
+    warm = model(kind)
+    assert texts(warm) == texts(warm) == texts(model(kind), cache=False, speculate=False)
+
+
+def test_greedy_text_is_that_of_full_forwards() -> None:
+    own, scorer = Own("longrope"), model("longrope")
+    result = lq.run_sync('"Rain and shine[X]" where len(TOKENS(X)) < 30', model=scorer)
+    tokens = [token for token in result.tokens if token.fate == "kept"]
+    ids = [*TOKENIZER.bos, *(token.id for token in tokens)]
+    chosen = [at for at, token in enumerate(tokens, len(TOKENIZER.bos)) if token.hole and token.logprob is not None]
+    assert chosen[0] < BORDER < chosen[-1]
+    for at in chosen:
+        assert own(ids[:at])[ids[at]] == pytest.approx(tokens[at - len(TOKENIZER.bos)].logprob, abs=1e-4)
+
+
+def test_scores_of_options_on_both_sides_of_the_border() -> None:
+    own, prompt = Own("longrope"), "It is going to be a day of "
+    option = " rain and wind and rain and sun and wind and rain"
+    found = lq.score_sync(prompt, [option, " sun"], model=model("longrope"), cache=False)
+    (tokens, _) = found.tokens
+    ids = [*TOKENIZER.bos, *TOKENIZER.encode((prompt + option).encode())]
+    own_sum = sum(float(own(ids[:at])[ids[at]]) for at in range(len(ids) - len(tokens), len(ids)))
+    assert len(ids) > BORDER
+    assert found.logprobs[0] == pytest.approx(own_sum, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_context_is_as_long_as_the_scaled_rotation_reads(kind: str) -> None:
+    config = CONFIGS[kind]()
+    factor = 1 if kind in WHOLE else 2 if kind == "dynamic under its old key" else 4
+    assert model(kind).context_length == factor * config.max_position_embeddings
+
+
+@pytest.mark.parametrize(
+    ("stated", "scaling", "length"),
+    [
+        (131072, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        (40960, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        (32768, {"type": "yarn", "factor": 4.0}, 131072),
+        (4096, {"type": "linear", "factor": 2.5}, 10240),
+        (4096, {"type": "dynamic", "factor": 8.0}, 32768),
+        (131072, {"rope_type": "llama3", **_LLAMA3, "original_max_position_embeddings": 8192}, 131072),
+        (4096, {"rope_type": "default"}, 4096),
+        (4096, None, 4096),
+    ],
+)
+def test_context_lengths_as_configs_of_known_models_give_them(stated: int, scaling: Any, length: int) -> None:
+    from lmql_lite.models.context_length import context_length
+
+    config = transformers.Qwen2Config(**{**_SHAPE, "max_position_embeddings": stated}, rope_scaling=scaling)
+    assert context_length(config) == length
+
+
+@pytest.mark.parametrize("kind", sorted(set(CONFIGS) - STATIC))
+def test_blocks_of_a_rotation_that_changes_are_refused(kind: str) -> None:
+    with pytest.raises(LmqlLiteError, match="cannot move blocks"):
+        lq.run_sync('"{block(t)}[X]"', {"t": "rain " * 9}, model=model(kind), blocks="rotate")
+
+
+def test_a_rotation_that_the_config_does_not_name_is_refused() -> None:
+    hidden = network("dynamic")
+    hidden.config.rope_parameters = {"rope_type": "default", "rope_theta": 10_000.0}
+    hidden.model.rotary_emb.config = copy.deepcopy(network("dynamic").config)
+    with pytest.raises(ModelError, match="its rotation depends on the length of the text"):
+        lq.model(hidden, TOKENIZER)
