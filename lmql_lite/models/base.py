@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.kv.block_policy import BlockPolicy
 from lmql_lite.constraints.language import Language
-from lmql_lite.errors import ModelError
+from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.tokens import Role, Tokenizer
@@ -319,6 +319,20 @@ class Completer(Protocol):
     async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
         """Log-probability of each option as the next text (S25). Raises ModelError if the server cannot score."""
         ...
+
+
+MAX_BROKEN = 3
+"""Number of answers to one request that may break off: after the last of them it is given up."""
+
+
+class RanOutEarly(BrokenOff):
+    """An answer ended for want of tokens although fewer were generated than requested. Another try ends there again."""
+
+
+def broken_again(error: BrokenOff) -> ModelError:
+    """Error for a request whose answers all broke off, for the last of them."""
+    hint = "see the server's own log; what arrived is in the cache: run it again"
+    return ModelError(f"{error.message}, {MAX_BROKEN} times in a row", hint=hint)
 
 
 Model = Scorer | Completer

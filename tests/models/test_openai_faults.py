@@ -179,7 +179,6 @@ END = choice(text="", finish_reason="stop")
         (sse({"choices": {"a": 1}}), "an event that cannot be read", False),
         (sse({"choices": []}, "[DONE]"), "returned no answer", False),
         (sse(choice(text="a"), {"choices": []}), "broke off in the middle", True),
-        (sse(choice(text="a"), "[DONE]"), "broke off in the middle", True),
         (
             sse(choice(text="a", finish_reason="length") | {"usage": {"completion_tokens": 1}}),
             "ended its answer before 60 tokens",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,11 @@ _AZURE = (".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azu
 _USER = re.compile(r"^(\w+://)?.*@")
 _LONG_SEGMENT = re.compile(r"(?<=/)(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{24,}(?=/|$)")
 """Segment of a path that may be a key: 24 letters and digits, as gateways have them."""
+_CREDENTIAL = re.compile(
+    r"(?:^|[-_.])(?:key|token|sig|signature|cookie|jwt|secret|o?auth(?:entication)?)(?:$|[-_.\d])", re.I
+)
+_PAYERS = {"openai-organization", "openai-project"}
+"""Headers that say who pays, and do not change the answer."""
 _HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+")
 
 
@@ -32,13 +38,14 @@ _HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+")
 class Address:
     """Address of a server. `url` has no trailing slash and no query; `shown` has neither user nor key.
 
-    `query` and `headers` go with every request. `secrets` are texts that must not appear in an error or a file.
+    `query` and `headers` go with every request; a name may occur more than once in the query. `secrets` are texts that
+    must not appear in an error or a file.
     """
 
     url: str = field(repr=False)
     shown: str
     key: str = field(repr=False)
-    query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    query: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
@@ -67,8 +74,8 @@ class Address:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             hint = f"did you mean http://{url}?" if not re.match(r"\w+:(?!\d)", url) and "@" not in url else _SUCH_AS
             raise ModelError(f"base_url {public!r} does not begin with http:// or https://", hint=hint)
-        own = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if parts.fragment or any(name == "key" or is_secret(name) for name in own):
+        own = parse_qsl(parts.query, keep_blank_values=True)
+        if parts.fragment or any(name == "key" or is_secret(name) for name, _ in own):
             raise ModelError(
                 "base_url must contain neither '#' nor a key after '?': "
                 f"use {parts.scheme}://{parts.hostname}{port}{parts.path}",
@@ -89,19 +96,34 @@ class Address:
         key = (api_key or named or "").strip()
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ModelError("the API key contains a blank or a character that no key has", hint="copy it again")
-        sent = _from_environment() | dict(headers or {})
-        for name, value in sent.items():
-            if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
-                hint = "for example headers={'X-Title': 'mine'}"
-                raise ModelError(f"{name!r} is not the name of a header with a printable value", hint=hint)
-        hidden = [value for name, value in sent.items() if is_secret(name) or "auth" in name.lower()]
+        asked = {name: _query_value(name, value) for name, value in (query or {}).items()}
+        pairs = (*((name, value) for name, value in own if name not in asked), *asked.items())
+        sent = _headers(headers or {})
+        hidden = [value for name, value in (*sent.items(), *pairs) if is_credential(name) or "auth" in name.lower()]
         hidden += [key, *(unquote(each) for each in (parts.password, parts.username if parts.password else "") if each)]
         hidden += _LONG_SEGMENT.findall(path)
         secrets = tuple(secret for secret in dict.fromkeys(hidden) if secret)
         netloc = parts.netloc
-        return cls(
-            f"{parts.scheme.lower()}://{netloc}{path}", shown, key or NO_KEY, {**own, **(query or {})}, sent, secrets
-        )
+        return cls(f"{parts.scheme.lower()}://{netloc}{path}", shown, key or NO_KEY, pairs, sent, secrets)
+
+    @property
+    def variant(self) -> Mapping[str, object]:
+        """Headers and query that may change the answers of a server; empty if there are none (S4).
+
+        Credentials are not among them, nor headers that say who pays.
+        """
+        headers = {name.lower(): value.strip() for name, value in self.headers.items()}
+        told = {name: headers[name] for name in sorted(headers) if not is_credential(name) and name not in _PAYERS}
+        query = sorted((pair for pair in self.query if not is_credential(pair[0])), key=lambda pair: pair[0])
+        return ({"headers": told} if told else {}) | ({"query": query} if query else {})
+
+    @property
+    def place(self) -> str:
+        """Address, and a digest of the `variant` if there is one: another text for each server that may differ."""
+        if not self.variant:
+            return self.shown
+        digest = hashlib.blake2b(json.dumps(self.variant).encode(), digest_size=4).hexdigest()
+        return f"{self.shown} ({' and '.join(self.variant)} {digest})"
 
     @property
     def root(self) -> str:
@@ -171,6 +193,34 @@ def is_azure(host: str) -> bool:
 def _digest(segment: re.Match[str]) -> str:
     """Another text for each key, so that two addresses stay apart."""
     return f"[key-{hashlib.blake2b(segment[0].encode(), digest_size=4).hexdigest()}]"
+
+
+def is_credential(name: str) -> bool:
+    """True for a header or a parameter of a query whose value gives access. It may change, the answers do not."""
+    return is_secret(name) or _CREDENTIAL.search(name) is not None
+
+
+def _headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Headers of the environment and those given, of which the last one with a name counts, in any case of its letters.
+
+    Raises ModelError.
+    """
+    sent: dict[str, tuple[str, str]] = {}
+    for name, value in (*_from_environment().items(), *given.items()):
+        is_text = isinstance(name, str) and isinstance(value, str)
+        if not is_text or not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            hint = "for example headers={'X-Title': 'mine'}"
+            raise ModelError(f"{name!r} is not the name of a header with a printable value", hint=hint)
+        sent[name.lower()] = name, value
+    return dict(sent.values())
+
+
+def _query_value(name: object, value: object) -> str:
+    """Value of a query as it is sent. Raises ModelError."""
+    if not isinstance(name, str) or not isinstance(value, str | int | float):
+        hint = "for example default_query={'api-version': '2024-10-21'}"
+        raise ModelError(f"default_query has {name!r}, which is not a name with a text", hint=hint)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _from_environment() -> dict[str, str]:

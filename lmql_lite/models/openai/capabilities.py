@@ -1,8 +1,7 @@
-"""Capabilities of a server. Free routes reveal most of them, a request for one token the rest; fields that it refuses
-are left out from then on.
+"""Capabilities of a server. Free routes reveal most of them, a request for one token the rest.
 
 Nothing is taken from a model's name. Servers refuse fields that they do not know, and the models of one server differ
-in what they accept. A refusal costs nothing.
+in what they accept (`negotiation.py`).
 """
 
 from __future__ import annotations
@@ -11,29 +10,26 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from lmql_lite.errors import BrokenOff, ModelError, did_you_mean
-from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema, Prompt, PromptTurn, ServerUsage
-from lmql_lite.models.openai.client import Connection
-from lmql_lite.models.openai.dialects import (
-    LEAST_OUTPUT,
-    LIMITS,
-    PUSHED,
-    WIDTHS,
-    Body,
-    Dialect,
-    Kind,
-    is_about_length,
-    refused_field,
-    shorter,
-    without,
+from lmql_lite.models.base import (
+    MAX_BROKEN,
+    Capabilities,
+    CompletionRequest,
+    JsonSchema,
+    Prompt,
+    PromptTurn,
+    ServerUsage,
+    broken_again,
 )
-from lmql_lite.models.openai.refusals import ServerRefusal, is_passing
-from lmql_lite.models.openai.stream_decoder import Delta, Vocabulary, read
+from lmql_lite.models.openai.client import Connection
+from lmql_lite.models.openai.dialects import LEAST_OUTPUT, PUSHED, Body, Dialect, Kind
+from lmql_lite.models.openai.negotiation import Sender
+from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.options import Sampling
 
 _TEXT_PROBE: Prompt = (PromptTurn(None, "1 2 3"),)
@@ -58,123 +54,6 @@ _SGLANG_FIELDS = (
 _LLAMA_FIELDS = ("build_info", "model_path", "model_alias", "chat_template", "bos_token", "eos_token", "modalities")
 
 
-# Negotiation ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Accepted request, as finally sent, and the events of its response. `requests` is the number sent for it."""
-
-    body: Body
-    requests: int
-    events: AsyncGenerator[dict[str, Any], None]
-    is_shortened: bool
-    """The request asks for fewer tokens than its caller, because the server's context has no room for more."""
-
-    @property
-    def width(self) -> int:
-        """Number of alternatives that the request asks for."""
-        found = (self.body.get(name) for name in WIDTHS)
-        return next((width for width in found if isinstance(width, int) and not isinstance(width, bool)), 0)
-
-
-class Sender:
-    """Sends requests in a form that the server accepts. It remembers refused fields, separately for plain text and for
-    turns, which are different routes.
-    """
-
-    def __init__(self, connection: Connection, name: str, vocabulary: Vocabulary) -> None:
-        self.connection = connection
-        self._name = name
-        self._vocabulary = vocabulary
-        self._refused: dict[bool, set[str]] = {False: set(), True: set()}
-        self._widths: dict[bool, int] = {}
-        """Maximum number of alternatives per route, where the server refused more."""
-
-    def narrowed(self, capabilities: Capabilities) -> Capabilities:
-        """Capabilities without those that the server refused."""
-        refused, chat = self._refused[capabilities.chat_only], capabilities.chat_only
-        width = 0 if refused.intersection((*WIDTHS, "include")) else self._widths.get(chat, capabilities.alternatives)
-        return replace(
-            capabilities,
-            alternatives=min(width, capabilities.alternatives),
-            takes_seeds=capabilities.takes_seeds and "seed" not in refused,
-        )
-
-    @asynccontextmanager
-    async def send(self, dialect: Dialect, chat: bool, body: Body) -> AsyncIterator[Exchange]:
-        """Posts the request; leaving the block closes it. Raises ServerRefusal if the server accepts no form of it."""
-        url = dialect.route(chat, self.connection.address.root)
-        body = self._as_learned(chat, body)
-        sent, is_shortened = 0, False
-        while True:
-            async with AsyncExitStack() as stack:
-                try:
-                    response = await stack.enter_async_context(self.connection.ask(url, body))
-                except ServerRefusal as refusal:
-                    sent = refusal.requests = sent + refusal.requests
-                    less = shorter(body, refusal.status, refusal.reason)
-                    is_shortened |= less is not None
-                    body = less or self._otherwise(chat, body, refusal)
-                else:
-                    yield Exchange(body, sent + response.requests, response.events, is_shortened)
-                    return
-
-    def read(self, event: dict[str, Any]) -> Delta:
-        """Content of an event. Raises ModelError, or BrokenOff where asking again may help, for an error in it."""
-        error = event.get("error") or (event if "error" in (event.get("object"), event.get("type")) else None)
-        if event.get("type") == "response.failed":
-            error = event.get("response", {}).get("error")
-        if error:
-            reason = error.get("message", error) if isinstance(error, dict) else error
-            code = error.get("code") if isinstance(error, dict) else None
-            message = f"the server of {self._name} failed in the middle: {self.connection.address.clean(str(reason))}"
-            if not isinstance(code, int):
-                raise BrokenOff(message)
-            if not is_passing(code):
-                raise ModelError(message)
-            self.connection.slow_down(code)
-            raise BrokenOff(message)
-        delta = read(event, self._vocabulary)
-        if delta.refused is not None:
-            raise ModelError(f"{self._name} {self.connection.address.clean(delta.refused)}")
-        return delta
-
-    def narrow(self, width: int) -> None:
-        """Asks for at most so many alternatives of plain text from now on."""
-        self._widths[False] = width
-
-    def _as_learned(self, chat: bool, body: Body) -> Body:
-        for name in [name for name in body if name in self._refused[chat]]:
-            body = without(body, name)
-        width = self._widths.get(chat)
-        for name in WIDTHS:
-            value = body.get(name)
-            if width is not None and isinstance(value, int) and not isinstance(value, bool) and value > width:
-                body = body | {name: width}
-        return body
-
-    def _otherwise(self, chat: bool, body: Body, refusal: ServerRefusal) -> Body:
-        """Request to send instead, as far as the refusal names a field. Raises the refusal if it names none."""
-        name = refused_field(body, refusal.reason, refusal.param) if refusal.status in (400, 422, 501) else None
-        refused = self._refused[chat]
-        is_limit = name in LIMITS and (is_about_length(refusal.reason) or not chat or refused.intersection(LIMITS))
-        if name is None or is_limit:
-            raise refusal
-        is_unknown = re.search(r"unsupported|not supported|unrecognized|unknown", refusal.reason, re.I) is not None
-        changed = without(body, name, narrows=not is_unknown)
-        if name in WIDTHS and name in changed:
-            self._widths[chat] = int(changed[name])
-        elif name in WIDTHS:
-            refused.update(WIDTHS)
-        elif name not in PUSHED:  # the server may refuse one grammar and accept the next
-            refused.add(name)
-        return changed
-
-
-# Probe ---------------------------------------------------------------------------------------------------------------
-
-
 async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool) -> tuple[Dialect, Capabilities]:
     """Dialect and capabilities of a server, by free requests and, if these do not tell, by one token.
 
@@ -192,7 +71,8 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
         connection.narrow(1)
 
     def fingerprint(served: str | None) -> str:
-        address = {"address": connection.address.shown, "kind": dialect.kind, "served": served, **reported}
+        where = connection.address
+        address = {"address": where.shown, "kind": dialect.kind, "served": served, **reported, **_named(where.variant)}
         facts = {"name": name} | (address if revision is None else {"revision": revision})
         facts |= {"prompts": "ids"} if by_ids and dialect.takes_ids else {}
         text = json.dumps(facts, sort_keys=True, default=str)
@@ -232,6 +112,11 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     return dialect, replace(can, fingerprint=fingerprint(served), spent=refused.plus(can.spent))
 
 
+def _named(variant: Mapping[str, object]) -> dict[str, object]:
+    """The variant under names that no server uses for what it reports."""
+    return {f"sent {name}": value for name, value in variant.items()}
+
+
 async def _ask_for_a_token(
     sender: Sender, name: str, dialect: Dialect, can: Capabilities, prompt: Prompt, tokens: int = 1
 ) -> tuple[str, Capabilities]:
@@ -241,13 +126,28 @@ async def _ask_for_a_token(
     if not can.chat_only:
         sender.narrow(_TEXT_WIDTH)
     body = dialect.body(name, prompt, request, tokenizer=None)
-    served, spent, alternatives, has_text = None, None, 0, False
-    async with sender.send(dialect, can.chat_only, body) as exchange:
-        async for event in exchange.events:
-            delta = sender.read(event)
+    for tries in range(1, MAX_BROKEN + 1):
+        try:
+            return await _first_answer(sender, dialect, can, body, before=tries - 1)
+        except BrokenOff as error:
+            if tries == MAX_BROKEN:
+                raise broken_again(error) from None
+    raise AssertionError("the last try returns or raises")
+
+
+async def _first_answer(
+    sender: Sender, dialect: Dialect, can: Capabilities, body: Body, before: int
+) -> tuple[str, Capabilities]:
+    """Served model and capabilities by the answer to this request, which was sent some times before."""
+    served, spent, alternatives, has_text, is_over = None, None, 0, False, False
+    async with sender.send(dialect, can.chat_only, body) as exchange, aclosing(sender.deltas(exchange)) as deltas:
+        async for delta in deltas:
             spent, served = delta.spent or spent, delta.served or served
             has_text |= bool(delta.text)
+            is_over |= delta.done or delta.finish is not None
             alternatives = max([alternatives, *(len(token.alternatives) for token in delta.tokens)])
+    if served is None and not is_over:
+        raise BrokenOff(f"{sender.connection.address.shown} ended an answer before it began")
     return str(served), replace(
         can,
         probe_costs=True,
@@ -255,7 +155,7 @@ async def _ask_for_a_token(
         takes_seeds="seed" in exchange.body,
         # an answer that ended at once had no alternatives to report
         alternatives=exchange.width if alternatives or not has_text else 0,
-        spent=replace(spent or ServerUsage(), requests=exchange.requests),
+        spent=replace(spent or ServerUsage(), requests=before + exchange.requests),
     )
 
 

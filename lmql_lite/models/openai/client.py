@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from lmql_lite.errors import BrokenOff, LmqlLiteError
+from lmql_lite.errors import BrokenOff, LmqlLiteError, ModelError
 from lmql_lite.models.base import BEFORE_REQUEST
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.event_stream import EventDecoder
+from lmql_lite.models.openai.network_environment import EnvironmentProxy, trusted_certificates
 from lmql_lite.models.openai.pacing import Pace, pause_before
 from lmql_lite.models.openai.refusals import ErrorResponse, in_band, is_reset, refusal, unreachable
 
@@ -157,7 +157,7 @@ class Connection:
             url if "://" in url else self.address.url + url,
             json=body,
             headers=self._headers,
-            params=self.address.query or None,
+            params=list(self.address.query) or None,
             timeout=_timeout(timeout),
         )
         response = await client.send(request, stream=True)
@@ -230,7 +230,10 @@ class Connection:
                     last = time.monotonic()
                     yield event
                 if time.monotonic() - last > self.timeout:  # signs of life, and nothing else
-                    raise BrokenOff(f"{self.address.shown} sent no event for {self.timeout:g} s in an answer")
+                    raise ModelError(
+                        f"{self.address.shown} sent no event for {self.timeout:g} s in an answer",
+                        hint="see its own log, or raise lmql_lite.model(..., timeout=...)",
+                    )
                 if chunk is None:
                     return
             await to_the_end(lambda: _drained(chunks))
@@ -247,9 +250,12 @@ class Connection:
     async def _client(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[httpx2.AsyncClient, None]:
         import httpx2
 
+        trusted, proxy = trusted_certificates(self.address.url), EnvironmentProxy.of(self.address.url)
         client = httpx2.AsyncClient(
             headers={**self.address.authorization, **self.address.headers, "Accept": "application/json"},
-            verify=_trusted(),
+            verify=trusted,
+            proxy=proxy.settings(trusted) if proxy else None,
+            trust_env=False,
             follow_redirects=True,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
             event_hooks={"request": [self._keep_the_key]},
@@ -303,14 +309,6 @@ async def to_the_end(
             await undo(found[0])
         raise
     return found[0]
-
-
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    """Certificates that the client trusts by default, read once; it would read them again for every event loop."""
-    import httpx2
-
-    return httpx2.create_ssl_context()
 
 
 @functools.cache

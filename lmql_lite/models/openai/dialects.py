@@ -1,7 +1,7 @@
 """Dialects of the OpenAI protocol: capabilities and request formats of each kind of server.
 
 Everything here is about kinds of servers, from their sources and documentation, never about a model. A field that a
-server refuses anyway is left out from then on (`capabilities.py`).
+server refuses anyway is left out from then on (`negotiation.py`).
 """
 
 from __future__ import annotations

@@ -73,11 +73,15 @@ class EventDecoder:
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Objects that the end of the body completes. An incomplete line at the end is dropped."""
+        rest = b"".join(self._rest)
         if self._is_whole:
-            yield self._object(b"".join(self._rest))
+            yield self._whole(rest)
+            yield DONE
         elif self._data and not self._rest and (payload := self._line(b"")) is not None:
             yield DONE if payload.strip() == b"[DONE]" else self._object(payload)
-        elif not self._found and (line := self._strange or b"".join(self._rest)):
+        elif not self._found and (self._data or (rest and b"data:".startswith(rest[:5]))):
+            raise self._cut()
+        elif not self._found and (line := self._strange or rest):
             raise self._address.no_api(f"sends {self._quoted(line)}, which is not part of an event stream")
 
     def _line(self, line: bytes) -> bytes | None:
@@ -94,6 +98,15 @@ class EventDecoder:
         elif self._strange is None and line.partition(b":")[0] not in (b"", b"event", b"id", b"retry", b"data"):
             self._strange = line
         return None
+
+    def _whole(self, body: bytes) -> dict[str, Any]:
+        """Object of a body that is one. Raises BrokenOff for the beginning of one."""
+        if body.lstrip().startswith(b"{") and not body.rstrip().endswith(b"}"):
+            raise self._cut()
+        return self._object(body)
+
+    def _cut(self) -> BrokenOff:
+        return BrokenOff(f"{self._address.shown} closed the connection in the middle of an answer")
 
     def _object(self, payload: bytes) -> dict[str, Any]:
         try:

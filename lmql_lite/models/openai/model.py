@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -12,20 +12,24 @@ from typing import Any
 from lmql_lite.constraints.language import Language
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import (
+    MAX_BROKEN,
     Capabilities,
     CompletionRequest,
     ModelObject,
     Prompt,
     PromptTurn,
+    RanOutEarly,
     Scored,
     ServerUsage,
     StreamPiece,
+    broken_again,
 )
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.assembler import Assembler, ThoughtFilter
-from lmql_lite.models.openai.capabilities import Exchange, Sender, entries, probe
+from lmql_lite.models.openai.capabilities import entries, probe
 from lmql_lite.models.openai.client import CONCURRENCY, Connection
 from lmql_lite.models.openai.dialects import Body, Dialect, is_about_length
+from lmql_lite.models.openai.negotiation import Exchange, Sender
 from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.models.openai.stream_decoder import usage_of
 from lmql_lite.tokens import Tokenizer
@@ -104,7 +108,7 @@ class OpenAIModel(ModelObject):
     def place(self) -> str:
         """See `Completer.place`."""
         version = "" if self._revision is None else f", {self._revision}"
-        return f"{self.name} at {self._connection.address.shown}{version}"
+        return f"{self.name} at {self._connection.address.place}{version}"
 
     async def probe(self, known: Capabilities | None = None) -> Capabilities:
         """See `Completer.probe`. The cost of the probe is reported once, to the caller that waited for it."""
@@ -198,9 +202,19 @@ class OpenAIModel(ModelObject):
         return [list(zip(one["tokens"], one["token_logprobs"], strict=True))[:-1] for one in found]
 
     async def _whole(self, chat: bool, body: Body) -> Whole:
-        async with self._sender.send(self._dialect, chat, body) as exchange, aclosing(exchange.events) as events:
-            answer: dict[str, Any] = await anext(events, {})
-            return answer, replace(usage_of(answer.get("usage")) or ServerUsage(), requests=exchange.requests)
+        requests = 0
+        while True:
+            try:
+                async with (
+                    self._sender.send(self._dialect, chat, body) as exchange,
+                    aclosing(exchange.events) as events,
+                ):
+                    requests += exchange.requests
+                    answer: dict[str, Any] = await anext(events, {})
+                    return answer, replace(usage_of(answer.get("usage")) or ServerUsage(), requests=requests)
+            except BrokenOff as error:
+                if requests >= MAX_BROKEN:
+                    raise broken_again(error) from None
 
     async def _pieces(
         self, prompt: Prompt, request: CompletionRequest, *, before: bytes = b""
@@ -212,13 +226,14 @@ class OpenAIModel(ModelObject):
         body = self._dialect.body(self._model, prompt, request, tokenizer=self.tokenizer)
         most = request.max_tokens if "max_output_tokens" in body else None  # it may be less than a server takes
         try:
-            async with self._sender.send(self._dialect, chat, body) as exchange:
+            async with AsyncExitStack() as stack:
+                exchange = await stack.enter_async_context(self._sender.send(self._dialect, chat, body))
+                deltas = await stack.enter_async_context(aclosing(self._sender.deltas(exchange)))
                 watches = bool(request.stops) and "stop" not in exchange.body
                 # usage so far is reported with each piece, in case the caller leaves the answer
                 sent = ServerUsage(requests=exchange.requests) if exchange.requests > 1 else None
                 count, is_over = 0, False
-                async for event in exchange.events:
-                    whole = self._sender.read(event)
+                async for whole in deltas:
                     if whole.served:
                         self._check_served(whole.served)
                     for delta in (whole,) if thoughts is None else thoughts.split(whole):
@@ -245,7 +260,7 @@ class OpenAIModel(ModelObject):
             raise self._explained(refusal, greedy=request.sampling.temperature == 0) from None
         for piece in assembler.rest():
             yield piece
-        yield self._last(assembler, request, exchange)
+        yield self._last(assembler, request, exchange, count)
 
     def _check_served(self, served: str) -> None:
         """Raises ModelError if another model answers than before. Snapshots of one model may take turns."""
@@ -259,23 +274,28 @@ class OpenAIModel(ModelObject):
             hint="run it again: what was answered before is in the cache; revision= vouches that they are the same",
         )
 
-    def _last(self, end: Assembler, request: CompletionRequest, exchange: Exchange) -> StreamPiece:
-        """Final piece, with the reason for the end. Raises if the answer has no proper end."""
+    def _last(self, end: Assembler, request: CompletionRequest, exchange: Exchange, count: int) -> StreamPiece:
+        """Final piece after `count` pieces, with the reason for the end. Raises if the answer has no proper end.
+
+        `[DONE]` is an end, with or without a word for it; but llama-cpp-python also sends it where another request
+        interrupts an answer.
+        """
         spent = replace(end.spent or ServerUsage(), requests=exchange.requests)
         if end.is_stopped:
             return end.last("stop", spent)
         if not end.finish and end.is_done and not end.size:
             raise ModelError(f"the server of {self.name} returned no answer", hint="see its own log")
-        if end.finish is None or (
-            not end.finish and not end.is_done
-        ):  # llama-cpp-python ends an answer like this when another request arrives
+        is_interrupted = end.finish is None and self._dialect.is_serial
+        if not end.finish and (is_interrupted or not end.is_done):
             raise BrokenOff(f"the answer of {self.name} broke off in the middle", hint="see the server's own log")
         if end.finish in ("abort", "error"):
             raise BrokenOff(f"the server of {self.name} aborted the answer", hint="see its own log")
-        used = spent.completion_tokens
+        used = count if spent.completion_tokens is None and not end.finish else spent.completion_tokens
         is_early = exchange.is_shortened or (used is not None and used < request.max_tokens - 1)
         if end.finish == "length" and is_early and end.size:
-            raise BrokenOff(f"{self.name} ended its answer before {request.max_tokens} tokens: its context may be full")
+            raise RanOutEarly(
+                f"{self.name} ended its answer before {request.max_tokens} tokens: its context may be full"
+            )
         if end.finish == "length" and end.has_thoughts and not end.size:
             raise ModelError(
                 f"{self.name} spent all {request.max_tokens} tokens on reasoning before its answer",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from lmql_lite.errors import AuthenticationError, ModelError, RateLimitError
 from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, Address
+from lmql_lite.models.openai.network_environment import CERTIFICATES, EnvironmentProxy
 from lmql_lite.models.openai.pacing import wanted_pause
-from lmql_lite.redaction import redacted
 
 _RETRIED = {408, 409, 425, 429}
 """Statuses that may pass, as the official client has them; of 5xx all but those for what a server does not have."""
@@ -160,15 +159,18 @@ def unreachable(address: Address, error: Exception, timeout: float, tries: int) 
     """Error for a request that has no response, the last of this many."""
     where, kind, text = address.shown, type(error).__name__, str(error)
     if "CERTIFICATE" in text:
+        named = [f"{name}={os.environ[name]}" for name in CERTIFICATES if os.environ.get(name)]
+        now = f"; now {named[0]} names them" if named else ""
         return ModelError(
-            f"the certificate of {where} is not trusted", hint="set SSL_CERT_FILE to a file of trusted certificates"
+            f"the certificate of {where} is not trusted",
+            hint=f"set SSL_CERT_FILE to a file of trusted certificates{now}",
         )
     if "SSL" in text or "SSL" in kind:
         return ModelError(f"{where} does not speak https", hint=f"did you mean {where.replace('https', 'http', 1)}?")
-    if (proxy := _proxy(address.url)) and kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
+    if (proxy := EnvironmentProxy.of(address.url)) and kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
         return ModelError(
-            f"the proxy {proxy} does not lead to {where}",
-            hint="NO_PROXY=HOST leaves the proxy out for a host; HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name it",
+            f"the proxy {proxy.shown} does not lead to {where}",
+            hint=f"{proxy.variable} names it; NO_PROXY={proxy.host} leaves the proxy out for this server",
         )
     if kind in ("ConnectError", "ConnectTimeout"):
         return ModelError(f"no server answers at {where}", hint="is it running, and is this its address and port?")
@@ -192,18 +194,12 @@ def in_band(event: Mapping[str, Any] | None, headers: Mapping[str, str], path: s
     return ErrorResponse(code, headers, event, path)
 
 
-def _proxy(url: str) -> str | None:
-    """Proxy that the environment names for an address."""
-    parts, proxies = urlsplit(url), getproxies()
-    found = proxies.get(parts.scheme) or proxies.get("all")
-    return redacted(found) if found and not proxy_bypass(parts.hostname or "") else None
-
-
 def is_reset(error: Exception) -> bool:
-    """True if the connection closed before the first byte of an answer, as happens after a long idle time."""
-    kind = type(error).__name__
+    """True if the connection closed before an answer was complete: before its first byte, as happens after a long idle
+    time, or in its middle."""
+    kind, text = type(error).__name__, str(error)
     return kind in ("ReadError", "WriteError", "EndOfStream") or (
-        kind == "RemoteProtocolError" and "disconnected" in str(error)
+        kind == "RemoteProtocolError" and ("disconnected" in text or "closed connection" in text)
     )
 
 

@@ -1,0 +1,173 @@
+"""Proxies and certificates that the environment names: a sentence each, and none for a server on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.models.openai.network_environment import EnvironmentProxy, is_on_this_machine
+from tests.models.api import choice
+from tests.servers.answering import NOT_FOUND, Reply, Request, answering
+
+SOURCE = '"Hi[X]" where len(X) < 5'
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+WRONG_PROXIES = [
+    ("ALL_PROXY", "socks5://127.0.0.1:9", "needs the package socksio, which is not installed"),
+    ("all_proxy", "socks5h://127.0.0.1:9", "needs the package socksio, which is not installed"),
+    ("ALL_PROXY", "socks://127.0.0.1:9/", "needs the package socksio, which is not installed"),
+    ("ALL_PROXY", "socks4://127.0.0.1:9", "is of a kind that is not supported, socks4://"),
+    ("HTTP_PROXY", "http://[::1", "is not an address"),
+    ("http_proxy", "http://host:port", "is not an address"),
+    ("HTTP_PROXY", "http://host:99999", "is not an address"),
+    ("HTTP_PROXY", "http://", "is not an address"),
+    ("HTTP_PROXY", "ftp://host:21", "is of a kind that is not supported, ftp://"),
+    ("HTTP_PROXY", "http://127.0.0.1:9", "does not lead to http://example.invalid/v1"),
+    ("HTTP_PROXY", "127.0.0.1:9", "does not lead to http://example.invalid/v1"),
+]
+pytestmark = pytest.mark.usefixtures("plain_environment")
+
+
+@pytest.fixture
+def plain_environment(quick_and_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*PROXIES, *map(str.lower, PROXIES), *CERTIFICATES):
+        monkeypatch.delenv(name, raising=False)
+
+
+def asked(url: str) -> lq.ModelError:
+    with pytest.raises(lq.ModelError) as caught:
+        lq.run_sync(SOURCE, model=lq.model("openai/m", base_url=url), session=lq.Session())
+    assert "\n" not in caught.value.message and caught.value.hint
+    return caught.value
+
+
+def speaking(request: Request) -> Reply:
+    if request.method == "GET":
+        return NOT_FOUND
+    return Reply(200, [choice(text="!", finish_reason="stop"), "[DONE]"])
+
+
+@pytest.mark.parametrize(("name", "value", "sentence"), WRONG_PROXIES)
+def test_a_wrong_proxy_is_one_sentence_and_a_server_on_this_machine_does_not_need_it(
+    name: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    error = asked("http://example.invalid/v1")
+    assert sentence in error.message and value in error.message
+    assert name in (error.hint or "") and "NO_PROXY=example.invalid" in (error.hint or "")
+    with answering(speaking) as server:
+        for host in ("127.0.0.1", "localhost"):
+            model = lq.model("openai/m", base_url=server.base_url.replace("127.0.0.1", host))
+            assert lq.run_sync(SOURCE, model=model, session=lq.Session())["X"] == "!"
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+def test_a_wrong_proxy_of_https_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "http://user:a/secret@host:none")
+    error = asked("https://example.invalid/v1")
+    assert "is not an address" in error.message and "secret" not in error.report()
+
+
+def test_a_proxy_that_is_for_other_addresses_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://[::1")
+    assert "no server answers" in asked("http://example.invalid/v1").message
+    monkeypatch.setenv("HTTP_PROXY", "socks4://x")
+    monkeypatch.setenv("NO_PROXY", "other, example.invalid")
+    assert "no server answers" in asked("http://example.invalid/v1").message
+
+
+@pytest.mark.parametrize("key", ["sk-0123456789", ""])
+def test_a_proxy_gets_the_requests_of_other_machines(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(speaking) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.root)
+        model = lq.model("openai/m", base_url="http://example.invalid/v1", api_key=key or None)
+        assert lq.run_sync(SOURCE, model=model, session=lq.Session())["X"] == "!"
+        assert proxy.posts
+
+
+@pytest.mark.parametrize(
+    ("exceptions", "url", "is_direct"),
+    [
+        ("*", "http://a.example/v1", True),
+        ("a.example", "http://a.example/v1", True),
+        ("A.Example", "http://a.example/v1", True),
+        (".example", "http://a.example/v1", True),
+        ("*.example", "http://a.example/v1", True),
+        ("example", "http://a.example/v1", True),
+        ("xample", "http://a.example/v1", False),
+        ("b.example,c.example", "http://a.example/v1", False),
+        ("a.example:80", "http://a.example:80/v1", True),
+        ("a.example:81", "http://a.example:80/v1", False),
+        ("http://a.example", "http://a.example/v1", True),
+        ("10.0.0.0/8", "http://10.1.2.3:8000/v1", True),
+        ("10.0.0.0/16", "http://10.1.2.3:8000/v1", False),
+        ("10.1.2.3", "http://10.1.2.3:8000/v1", True),
+        ("fd00::/8", "http://[fd00::1]:8000/v1", True),
+        ("[fd00::1]", "http://[fd00::1]:8000/v1", True),
+        ("rubbish//, ,", "http://a.example/v1", False),
+    ],
+)
+def test_exceptions_from_a_proxy(exceptions: str, url: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", exceptions)
+    assert (EnvironmentProxy.of(url) is None) is is_direct
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST", "localhost.", "a.localhost", "127.0.0.1", "127.1.2.3", "::1", "[::1]", "0.0.0.0"]
+)
+def test_names_of_this_machine(host: str) -> None:
+    assert is_on_this_machine(host)
+
+
+@pytest.mark.parametrize("host", ["localhost.example", "notlocalhost", "128.0.0.1", "10.0.0.1", "::2", "127", ""])
+def test_names_of_other_machines(host: str) -> None:
+    assert not is_on_this_machine(host)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "rubbish", "empty", "a folder"])
+def test_a_file_of_certificates_that_cannot_be_read_is_one_sentence(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "certificates.pem"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind != "nothing":
+        path.write_text("rubbish" if kind == "rubbish" else "")
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    error = asked("https://example.invalid/v1")
+    assert f"SSL_CERT_FILE names '{path}', from which no certificates can be read" in error.message
+    assert "unset SSL_CERT_FILE" in (error.hint or "")
+    assert "no server answers" in asked("http://example.invalid/v1").message
+    for url in ("http://127.0.0.1:9/v1", "https://localhost:9/v1", "https://[::1]:9/v1"):
+        assert "no server answers" in asked(url).message
+    with answering(speaking) as server:
+        assert lq.run_sync(SOURCE, model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())["X"]
+
+
+def test_a_folder_of_certificates_that_is_not_there_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nothing"))
+    assert "SSL_CERT_DIR names" in asked("https://example.invalid/v1").message
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    assert "no server answers" in asked("https://example.invalid/v1").message
+
+
+def test_a_variable_of_another_client_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nothing")
+    assert "no server answers" in asked("https://example.invalid/v1").message
+
+
+def test_a_wrong_proxy_is_an_error_of_the_user_on_the_command_line() -> None:
+    command = [sys.executable, "-m", "lmql_lite", "run", "-e", SOURCE, "--model", "openai/m"]
+    env = {name: value for name, value in os.environ.items() if name.upper() not in (*PROXIES, *CERTIFICATES)}
+    env |= {"ALL_PROXY": "socks5://127.0.0.1:9", "OPENAI_BASE_URL": "http://example.invalid/v1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 5 and "socksio" in done.stderr
+    assert "bug" not in done.stderr and "Traceback" not in done.stderr
