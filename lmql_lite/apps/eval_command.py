@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from lmql_lite.data.eval_job import EvalJob
     from lmql_lite.data.evaluation import Engine, Tally
     from lmql_lite.data.harness_task import HarnessTask
+    from lmql_lite.data.metrics import Metric
+    from lmql_lite.data.outcomes import Scoring
 
 SOME_FAILED = 8
 
@@ -89,7 +91,7 @@ def run_eval(
     """
     from lmql_lite.data.eval_report import compare, report_of
     from lmql_lite.data.repeats import check_tries, is_of_tries
-    from lmql_lite.data.run_folder import REPORT, identity_of
+    from lmql_lite.data.run_folder import FINISHED, REPORT, identity_of
     from lmql_lite.data.run_identity import default_folder
     from lmql_lite.store.atomic_file import replace_file
 
@@ -118,8 +120,11 @@ def run_eval(
             path.rename(path.with_name(f"{path.name}-{int(time.time())}"))
         shown = events or Progress(not quiet and form == "table")
         with nullcontext() if form == "table" else redirect_stdout(sys.stderr):
-            job, tally, problem = _evaluated(job, path, reuse, shown, engine)
-        report = report_of(job, tally, skip_errors=errors == "skip", of_tries=of_tries)
+            scoring = replace(
+                job.scoring, of_tries=tuple(of_tries), skip_errors=errors == "skip", attempts=job.attempts
+            )
+            job, tally, problem = _evaluated(job, scoring, path, reuse, shown, engine)
+        report = report_of(job.identity, scoring, tally, FINISHED)
         if baseline is not None:
             report["comparison"] = compare(baseline, path)
         if not problem:
@@ -140,19 +145,24 @@ def run_eval(
 
 
 def _evaluated(
-    job: EvalJob, path: Path, reuse: tuple[Path, ...], shown: Progress | RowEvents, engine: Engine | None
+    job: EvalJob,
+    scoring: Scoring,
+    path: Path,
+    reuse: tuple[Path, ...],
+    shown: Progress | RowEvents,
+    engine: Engine | None,
 ) -> tuple[EvalJob, Tally, str]:
     """The run: the job with the folder's identity, the tally, and a sentence about lines that were not written."""
     from lmql_lite.data.evaluation import evaluate
-    from lmql_lite.data.run_folder import RunFolder
+    from lmql_lite.data.run_folder import FINISHED, RunFolder
 
-    folder = RunFolder(path, job.identity, [f"lq {__version__}", *sys.argv[1:]])
+    folder = RunFolder(path, job.identity, [f"lq {__version__}", *sys.argv[1:]], scoring)
     job = replace(job, identity=folder.identity)
     status = "stopped"
     try:
         shown.begin(path, job)
         tally = asyncio.run(evaluate(job, folder, reuse, shown.see, engine))
-        status = "finished"
+        status = FINISHED
     finally:
         shown.end()
         folder.close(status)
@@ -171,7 +181,6 @@ def _job(
     task: HarnessTask | None,
 ) -> EvalJob:  # fmt: skip
     from lmql_lite.data.eval_job import EvalJob, eval_cache
-    from lmql_lite.data.metrics import metric_named
     from lmql_lite.data.run_identity import run_identity
     from lmql_lite.engine.session import Session
 
@@ -194,7 +203,7 @@ def _job(
     identity = run_identity(found, source, found_model, session, data, settings)
     job = EvalJob(
         query=found, data=data, options=options, identity=identity,  # type: ignore[arg-type]
-        metrics=tuple(metric_named(each, lambda path: _judge(path, options)) for each in metrics),
+        metrics=_metrics(metrics, options),
         variables=variables, columns=dict(pair("--map", each) for each in flags["mapped"]),
         id_column=flags["id_column"], target=flags["target"], cluster=flags["cluster"],
         selection=selection(flags), seed=flags["seed"], repeat=flags["repeat"], concurrency=flags["concurrency"],
@@ -202,6 +211,17 @@ def _job(
         rescore=flags["rescore"], budget=budget,
     )  # fmt: skip
     return job if task is None else replace(job, prepare=task.prepare)
+
+
+def _metrics(specs: list[str], options: Mapping[str, Any]) -> tuple[Metric, ...]:
+    """The metrics of `-m`. Those that would have one name, such as two of `regex:`, are named as they were given."""
+    from lmql_lite.data.metrics import metric_named
+
+    found = {spec: metric_named(spec, lambda path: _judge(path, options)) for spec in specs}
+    names = [metric.name for metric in found.values()]
+    return tuple(
+        metric if names.count(metric.name) == 1 else replace(metric, name=spec) for spec, metric in found.items()
+    )
 
 
 def _task(path: str) -> HarnessTask:

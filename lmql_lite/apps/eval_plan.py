@@ -76,7 +76,7 @@ def eval_plan(job: EvalJob, folder: Path, reuse: Sequence[Path], *, is_new: bool
     if first is not None and total is not None:
         limits: dict[str, Any] = {f"max_{name}": number for name, number in job.budget.items()}
         first = replace(first, spending=total, budget=replace(first.budget, **limits))
-    return EvalPlan(str(folder), job.count(), to_run, len(problems), next(iter(problems), ""), first)
+    return EvalPlan(str(folder), job.attempts, to_run, len(problems), next(iter(problems), ""), first)
 
 
 def _planned(job: EvalJob, inputs: Mapping[str, Any]) -> Plan:

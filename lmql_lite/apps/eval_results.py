@@ -27,9 +27,8 @@ RUN = click.argument("run", metavar="RUN", type=RUN_PATH)
 @FORM
 def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: bool, form: str) -> None:
     """Show the report of RUN, or some of its rows."""
-    from lmql_lite.data.eval_report import is_wrong, last_attempts
+    from lmql_lite.data.eval_report import is_wrong, last_attempts, report_in
     from lmql_lite.data.metrics import answer_of
-    from lmql_lite.data.run_folder import REPORT
 
     with reporting(form == "json"):
         records = last_attempts(run)
@@ -39,10 +38,7 @@ def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: 
             write(str(write_page(run, list(records.values()))))
             return
         if not (wrong or only_errors or ids):
-            try:
-                report = json.loads((run / REPORT).read_text("utf-8"))
-            except (OSError, ValueError):
-                raise InputError(f"{run} has no report yet", hint="run the command that made it again") from None
+            report = report_in(run)
             write_object({"folder": str(run), **report}) if form == "json" else write(
                 "\n".join(report_lines(report, str(run)))
             )

@@ -25,6 +25,7 @@ NOT_REACHED = 4
 RUN_PATH = click.Path(path_type=Path)
 FORM = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 MOST_NAMED = 10
+FEW_CLUSTERS = 20
 EVERY_S = 0.1
 
 
@@ -41,7 +42,7 @@ class Progress:
 
     def begin(self, folder: Path, job: EvalJob) -> None:
         if self._live:
-            self._total = job.count()
+            self._total = job.attempts
 
     def see(self, record: Mapping[str, Any]) -> None:
         self._done += 1
@@ -77,7 +78,7 @@ class RowEvents:
         self._out = sys.stdout
 
     def begin(self, folder: Path, job: EvalJob) -> None:
-        self._write("started", {"folder": str(folder), "attempts": job.count(), "identity": dict(job.identity)})
+        self._write("started", {"folder": str(folder), "attempts": job.attempts, "identity": dict(job.identity)})
 
     def see(self, record: Mapping[str, Any]) -> None:
         self._write("row", record)
@@ -115,6 +116,13 @@ def row_events(wanted: bool) -> Iterator[RowEvents | None]:
 
 
 COUNTED_AS = {"left out": "left out", "wrong": "counted as wrong"}
+_GO_ON = "run the same command to continue"
+ENDINGS = {
+    "running": "the run is going on",
+    "died": f"the run did not end; {_GO_ON}",
+    "stopped": f"the run was stopped; {_GO_ON}",
+    "merged": "joined from other runs; the command of the runs with -o FOLDER runs what is missing",
+}
 SPENT = {
     "requests": "request",
     "forward_passes": "forward pass",
@@ -128,12 +136,16 @@ def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
     failed = sum(report["errors"].values())
     counted_as = "" if not failed else f", {counted(failed, 'error')}, {COUNTED_AS[report['errors_count_as']]}"
     yield f"{folder}: {counted(report['attempts'], 'attempt')} of {counted(report['ids'], 'row')}{counted_as}"
+    if ending := ENDINGS.get(report["status"]):
+        asked = "" if report["asked"] is None else f" of {report['asked']:,}"
+        yield f"  {report['attempts']:,}{asked} attempts so far: {ending}"
     is_partly_known = report["kept"] or report["reused"]
-    if is_partly_known:
+    if is_partly_known and report["status"] not in ENDINGS:
         new = report["attempts"] - report["kept"] - report["reused"]
         yield f"  finished before {report['kept']:,}, of other runs {report['reused']:,}, new {new:,}"
     for each in report["metrics"]:
-        yield f"  {each['name']:<16} {each['mean']:.4f}  {_interval(each)}  n {each['n']:,}"
+        yield f"  {each['name']:<16} {each['mean']:.4f}  {_interval(each, report['cluster'])}  n {each['n']:,}"
+    yield from _few_clusters(report)
     if tries := report.get("tries"):
         spread = ", ".join(
             f"{each['name']} {variance:.4f}"
@@ -143,7 +155,9 @@ def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
         if tries["rows"] and not tries["differ"]:
             yield "  all tries of each row have the same answer: more of them say nothing unless the query samples"
     for name, number in report["metric_errors"].items():
-        yield f"  {name}: no score for {counted(number, 'row')}, counted as 0: {report['first_metric_error']}"
+        first, *others = [f"{row}: {problem}" for problem, row in report["metric_problems"][name].items()]
+        yield f"  {name}: no score for {counted(number, 'row')}, counted as 0: {first}"
+        yield from (f"    {each}" for each in others)
     for kind, number in report["errors"].items():
         yield f"  {kind}: {counted(number, 'row')} (lq eval show {folder} --errors)"
     usage = report["usage"]
@@ -154,10 +168,22 @@ def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
         yield f"  cost {money(report['cost'])}"
 
 
-def _interval(found: Mapping[str, Any]) -> str:
-    if found["low"] is None:
-        return "(no interval: fewer than two ids)"
-    return f"[{found['low']:.4f}, {found['high']:.4f}]"
+def _interval(found: Mapping[str, Any], cluster: str | None) -> str:
+    if found["low"] is not None:
+        return f"[{found['low']:.4f}, {found['high']:.4f}]"
+    if found["groups"] > 1:
+        return "(no interval: all rows are equal)"
+    return f"(no interval: fewer than two {'ids' if cluster is None else 'clusters'})"
+
+
+def _few_clusters(report: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence about an interval over clusters that are few."""
+    numbers = [(each.get("delta") or each)["groups"] for each in report["metrics"]]
+    if report["cluster"] is not None and 1 < (fewest := min(numbers, default=FEW_CLUSTERS)) < FEW_CLUSTERS:
+        yield (
+            f"  {fewest} clusters of {report['cluster']}: too few for a reliable interval, which needs at least "
+            f"{FEW_CLUSTERS}"
+        )
 
 
 def comparison_lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -165,7 +191,8 @@ def comparison_lines(found: Mapping[str, Any]) -> Iterator[str]:
     for each in found["metrics"]:
         delta = each["delta"]
         yield (
-            f"  {each['name']:<16} {each['first']:.4f} -> {each['second']:.4f}  {delta['mean']:+.4f} {_interval(delta)}"
+            f"  {each['name']:<16} {each['first']:.4f} -> {each['second']:.4f}  {delta['mean']:+.4f} "
+            f"{_interval(delta, found['cluster'])}"
         )
         tests = f"sign flips p {each['p_sign_flips']:.4g}"
         if each["p_mcnemar"] is not None:
@@ -173,6 +200,7 @@ def comparison_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {each['wins']} better, {each['ties']} equal, {each['losses']} worse; {tests}"
         if each["changed"]:
             yield f"    changed: {_named(each['changed'])}"
+    yield from _few_clusters(found)
     for name, what in (
         ("only_first", "only in the first"),
         ("only_second", "only in the second"),

@@ -11,7 +11,7 @@ from lmql_lite.api import RunOptions
 from lmql_lite.data.data_file import FileRow
 from lmql_lite.data.eval_job import EvalJob
 from lmql_lite.engine.plain import plain
-from lmql_lite.engine.result import Result
+from lmql_lite.engine.result import OptionScores, Result
 from lmql_lite.engine.rows import DataRow
 from lmql_lite.errors import InputError, LmqlLiteError, ModelError
 from lmql_lite.observe.lines import failed
@@ -28,7 +28,7 @@ async def attempt(job: EvalJob, row: DataRow) -> dict[str, Any]:
     while not is_over:
         tries += 1
         try:
-            record = _row_fields(job, row) | _result_fields(await _result(job, row), job.keeps_prompts)
+            record = _row_fields(job, row) | _result_fields(await _result(job, row), job)
             is_over = True
         except Exception as error:
             record = failed_record(job, row, error)
@@ -75,17 +75,18 @@ def _row_fields(job: EvalJob, row: DataRow) -> dict[str, Any]:
     }
 
 
-def _result_fields(result: Result, keeps_prompts: bool) -> dict[str, Any]:
+def _result_fields(result: Result, job: EvalJob) -> dict[str, Any]:
     value = plain(result.value)
-    if isinstance(value, dict) and {"options", "logprobs", "tokens"} <= value.keys():  # of `context.score`
+    if isinstance(result.value, OptionScores):
         tokens = [[each.text for each in one] for one in result.value.tokens]
         value = {"options": value["options"], "logprobs": value["logprobs"], "tokens": tokens}
     usage = {name: number for name, number in result.usage.as_dict().items() if number is not None}
     return {
         "value": value,
+        **({"returns": True} if job.returns else {}),
         "variables": plain(result.variables),
         "endings": dict(result.endings),
-        "tokens": _tokens(result, keeps_prompts),
+        "tokens": _tokens(result, job.keeps_prompts),
         "usage": usage,
         "cost": None if result.usage.cost is None else result.usage.cost.amount,
         "cached": not usage.get("forward_passes") and not usage.get("requests"),

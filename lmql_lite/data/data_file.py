@@ -1,15 +1,19 @@
-"""Data files as rows: jsonl, json, csv and tsv by the standard library; parquet, arrow and a saved `datasets` folder by
-pyarrow. Files are streamed, except JSON."""
+"""Data files as rows: jsonl, json, csv and tsv by the standard library, also with .gz; parquet, arrow and a saved
+`datasets` folder by pyarrow. Files are streamed, except JSON."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import re
 import sys
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lmql_lite.engine.plain import plain
 from lmql_lite.engine.rows import id_of
@@ -17,6 +21,7 @@ from lmql_lite.errors import InputError
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
 ROWS_PER_BATCH = 256
+DELIMITERS = ",;\t|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +62,48 @@ def read_rows(path: Path, id_column: str = "id", *, is_checked: bool = False) ->
         yield FileRow(line, name, values, problem)
 
 
+def is_table(path: Path) -> bool:
+    """True for a file whose cells are all texts: csv and tsv."""
+    return _format(path) in (".csv", ".tsv")
+
+
+def _format(path: Path) -> str:
+    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+
+
+def _opened(path: Path, newline: str | None = None) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
+    return path.open(encoding="utf-8-sig", newline=newline)
+
+
 Values = tuple[int, dict[str, Any], str]
 
 
 def _values(path: Path) -> Iterator[Values]:
+    form = _format(path)
     try:
         if path.is_dir():
             yield from _arrow_rows(path)
-        elif path.suffix in (".jsonl", ".ndjson"):
+        elif form in (".jsonl", ".ndjson"):
             yield from _json_lines(path)
-        elif path.suffix == ".json":
+        elif form == ".json":
             yield from _json(path)
-        elif path.suffix in (".csv", ".tsv"):
-            yield from _table(path, "\t" if path.suffix == ".tsv" else ",")
+        elif form in (".csv", ".tsv"):
+            yield from _table(path)
         elif path.suffix in (".parquet", ".arrow", ".feather"):
             yield from _arrow_rows(path)
         else:
             known = ", ".join(FORMATS)
-            raise InputError(f"{path} has an unknown format", hint=f"data files end in {known}")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+            raise InputError(f"{path} has an unknown format", hint=f"data files end in {known}; text files also in .gz")
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text") from None
+        raise InputError(f"{path} is not UTF-8 text", hint="save it as UTF-8; Excel calls it CSV UTF-8") from None
 
 
 def _json_lines(path: Path) -> Iterator[Values]:
-    with path.open(encoding="utf-8-sig") as file:
+    with _opened(path) as file:
         for number, text in enumerate(file, start=1):
             if not text.strip():
                 continue
@@ -99,7 +120,10 @@ def _json_lines(path: Path) -> Iterator[Values]:
 
 def _json(path: Path) -> Iterator[Values]:
     try:
-        found = json.loads(path.read_text("utf-8-sig"))
+        with _opened(path) as file:
+            found = json.load(file)
+    except UnicodeDecodeError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error})", hint="one object a line is a .jsonl file") from None
     if isinstance(found, dict) and isinstance(found.get("data"), list):
@@ -113,25 +137,61 @@ def _json(path: Path) -> Iterator[Values]:
             yield number, {"value": values}, f"row {number} is not an object with columns"
 
 
-def _table(path: Path, delimiter: str) -> Iterator[Values]:
+def _table(path: Path) -> Iterator[Values]:
     csv.field_size_limit(sys.maxsize)  # the module's own limit of 128 KiB ends long fields with an error
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter)
-        header = next(reader, None)
-        if header is None:
-            return
+    with _opened(path, newline="") as file:
+        first = file.readline()
+        delimiter, skipped = _delimiter(first, "\t" if _format(path) == ".tsv" else ","), 0
+        if named := re.fullmatch(r"sep=(.)\s*", first):  # Excel's own line before the header
+            delimiter, skipped, first = named[1], 1, file.readline()
+        rows = _cells(path, chain([first] if first else [], file), delimiter)
+        header = next(rows, (0, list[str]()))[1]
         if twice := [name for name in header if header.count(name) > 1]:
             raise InputError(f"{path} has two columns called {twice[0]!r}")
-        last = reader.line_num
-        for cells in reader:
-            line, last = last + 1, reader.line_num  # a row may span lines
+        for line, cells in rows:
             if not cells:
                 continue
             values = dict(zip(header, cells, strict=False))
             problem = ""
             if len(cells) != len(header):
-                problem = f"line {line} has {len(cells)} cells, and the header has {len(header)}"
-            yield line, values, problem
+                problem = f"line {line + skipped} has {len(cells)} cells, and the header has {len(header)}"
+            yield line + skipped, values, problem
+
+
+def _delimiter(header: str, usual: str) -> str:
+    """The delimiter that a header has most of, outside quotes; the usual one where no other has more."""
+    unquoted = re.sub(r'"[^"]*"', "", header)
+    return max(usual + DELIMITERS, key=unquoted.count)
+
+
+def _cells(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Cells of each row, with the number of its first line."""
+    row, number = list[str](), 1
+
+    def remembered() -> Iterator[str]:
+        for text in lines:
+            row.append(text)
+            yield text
+
+    for cells in csv.reader(remembered(), delimiter=delimiter):
+        if len(row) > 1 or row[0].count('"') % 2:
+            _check_quotes(path, number, row, delimiter)
+        yield number, cells
+        number += len(row)
+        row.clear()
+
+
+def _check_quotes(path: Path, number: int, row: list[str], delimiter: str) -> None:
+    """Raises InputError for a row that goes on over other lines because a quote is not closed."""
+    try:
+        list(csv.reader(row, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        if len(row) > 1 or "end of data" in str(error):
+            raise InputError(
+                f"{path}: a quote in line {number} is not closed, and takes in the text up to line "
+                f"{number + len(row) - 1}",
+                hint='close it; a quote inside a quoted cell is written ""',
+            ) from None
 
 
 def _arrow_rows(path: Path) -> Iterator[Values]:

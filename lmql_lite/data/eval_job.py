@@ -14,8 +14,10 @@ from typing import Any
 
 from lmql_lite.api import Query, RunOptions
 from lmql_lite.cache.token_cache import TokenCache
-from lmql_lite.data.data_file import FileRow, read_rows
+from lmql_lite.data.data_file import FileRow, is_table, read_rows
+from lmql_lite.data.equality import is_blank
 from lmql_lite.data.metrics import Metric
+from lmql_lite.data.outcomes import Scoring
 from lmql_lite.decorators import QueryFunction
 from lmql_lite.errors import InputError, did_you_mean
 
@@ -88,6 +90,17 @@ class EvalJob:
     prepare: Callable[[FileRow], FileRow] = lambda row: row
     """Adds columns to a row."""
 
+    @property
+    def scoring(self) -> Scoring:
+        names = tuple(metric.name for metric in self.metrics)
+        logs = tuple(metric.name for metric in self.metrics if metric.is_log)
+        return Scoring(names, logs, self.cluster, self.repeat)
+
+    @property
+    def returns(self) -> bool:
+        """True if the query has a `return` with a value."""
+        return self.query.returns if isinstance(self.query, Query) else self.query.program.returns
+
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         return self.query.inputs if isinstance(self.query, Query) else tuple(self.query.__signature__.parameters)
@@ -105,6 +118,12 @@ class EvalJob:
                 found[name] = row.values[column]
         return found
 
+    def target_of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The target of a row by its name; nothing for a row without one. A blank cell of a CSV file is none."""
+        if self.target not in columns or (is_table(self.data) and is_blank(columns[self.target])):
+            return {}
+        return {"target": columns[self.target]}
+
     def key(self, name: str, repeat: int, inputs: Mapping[str, Any]) -> str:
         """Key of an attempt: all that its answer depends on."""
         own = json.dumps([name, repeat, inputs], sort_keys=True, default=str)
@@ -114,8 +133,10 @@ class EvalJob:
     def _identity_text(self) -> str:
         return json.dumps([KEY_VERSION, {**self.identity, "data": None}], sort_keys=True, default=str)
 
-    def count(self) -> int:
-        """Number of attempts that are asked for."""
+    @cached_property
+    def attempts(self) -> int:
+        """Number of attempts that are asked for. Raises InputError for data that cannot be run over."""
+        self.check()
         chosen = self.selection.rows(self.rows())
         rows = sum(1 for _ in self.rows()) if chosen is None else len(chosen)
         return rows * self.repeat

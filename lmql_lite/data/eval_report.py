@@ -2,62 +2,103 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.data.eval_job import EvalJob
 from lmql_lite.data.evaluation import Tally
 from lmql_lite.data.intervals import Interval, mean_interval, paired
+from lmql_lite.data.outcomes import Scoring
 from lmql_lite.data.repeats import about_tries, over_tries
-from lmql_lite.data.run_folder import attempts_in, identity_of
+from lmql_lite.data.run_folder import FINISHED, REPORT, attempts_in, identity_of, status_of
 from lmql_lite.errors import InputError
 
-SCHEMA = 1
+SCHEMA = 2
+MAX_EXPONENT = 709.0
 
 
-def report_of(job: EvalJob, tally: Tally, *, skip_errors: bool = False, of_tries: Sequence[str] = ()) -> dict[str, Any]:
-    """The report of a run as JSON data. A row that failed counts 0, in log-likelihoods it is left out.
-
-    `of_tries` are metrics over the repeats of each row: `pass@K` and `majority`.
-    """
+def report_of(identity: Mapping[str, Any], scoring: Scoring, tally: Tally, status: str) -> dict[str, Any]:
+    """The report of a run as JSON data. A row that failed counts 0, in log-likelihoods it is left out."""
     outcomes = tally.outcomes
-    counts = [place for place, is_error in enumerate(outcomes.errors) if not (skip_errors and is_error)]
+    counts = [place for place, is_error in enumerate(outcomes.errors) if not (scoring.skip_errors and is_error)]
     metrics = []
-    for number, metric in enumerate(job.metrics):
+    for number, name in enumerate(scoring.metrics):
         scores, weights = outcomes.scores[number], outcomes.weights[number]
         known = [place for place in counts if not math.isnan(scores[place])]
-        used = known if metric.is_log else counts
-        found = {"name": metric.name, "n": len(used), "failed": len(counts) - len(known)}
+        is_log = name in scoring.logs
+        used = known if is_log else counts
+        found = {"name": name, "n": len(used), "failed": len(counts) - len(known)}
         if used:
             values = [0.0 if math.isnan(scores[place]) else scores[place] for place in used]
             groups = outcomes.groups
-            interval = mean_interval(values, [weights[place] for place in used], [groups[place] for place in used])
-            metrics.append(found | asdict(_exponential(interval) if metric.is_log else interval))
-    metrics += [over_tries(name, outcomes, counts) for name in of_tries]
+            interval = mean_interval(
+                values,
+                [weights[place] for place in used],
+                [groups[place] for place in used],
+                is_share=not is_log,
+            )
+            metrics.append(found | asdict(_exponential(interval) if is_log else interval))
+    metrics += [over_tries(name, outcomes, counts) for name in scoring.of_tries]
     return {
         "schema": SCHEMA,
-        "identity": dict(job.identity),
+        "status": status,
+        "identity": dict(identity),
         "ids": len(set(outcomes.ids)),
         "attempts": len(outcomes),
+        "asked": scoring.attempts,
         "kept": tally.kept,
         "reused": tally.reused,
         "errors": dict(sorted(tally.errors.items())),
-        "errors_count_as": "left out" if skip_errors else "wrong",
+        "errors_count_as": "left out" if scoring.skip_errors else "wrong",
+        "cluster": scoring.cluster,
         "metrics": metrics,
         "metric_errors": tally.metric_errors,
         "first_metric_error": tally.first_metric_error,
-        **({"tries": about_tries(outcomes, counts)} if job.repeat > 1 else {}),
+        "metric_problems": tally.metric_problems,
+        **({"tries": about_tries(outcomes, counts)} if scoring.repeat > 1 else {}),
         "usage": tally.usage,
         "cost": tally.cost,
     }
 
 
+def report_in(run: Path) -> dict[str, Any]:
+    """The report of the run in a folder: the one that it wrote when it ended, or else that of the rows so far.
+
+    Raises InputError for a folder that is not a run.
+    """
+    status, kept = status_of(run)
+    if status == FINISHED and (found := _written(run)) is not None:
+        return found
+    records = last_attempts(run)
+    names = dict.fromkeys(name for record in records.values() for name in record.get("scores", {}))
+    repeat = 1 + max((number for _, number in records), default=0)
+    lists = {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
+    scoring = Scoring(**{"metrics": tuple(names), "repeat": repeat, **kept, **lists})
+    tally = Tally(scoring)
+    for record in records.values():
+        tally.add(record)
+    tally.kept = len(records)
+    return report_of(identity_of(run), scoring, tally, status)
+
+
+def _written(run: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((run / REPORT).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+
+
 def _exponential(interval: Interval) -> Interval:
-    low, high = (None if each is None else math.exp(each) for each in (interval.low, interval.high))
-    return Interval(math.exp(interval.mean), low, high)
+    low, high = (None if each is None else _exp(each) for each in (interval.low, interval.high))
+    return Interval(_exp(interval.mean), low, high, interval.groups)
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, MAX_EXPONENT))
 
 
 def last_attempts(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
@@ -104,6 +145,7 @@ def compare(first: Path, second: Path, by: str | None = None) -> dict[str, Any]:
         "schema": SCHEMA,
         "first": str(first),
         "second": str(second),
+        "cluster": by,
         "metrics": metrics,
         "only_first": [name for name in left if name not in right],
         "only_second": [name for name in right if name not in left],

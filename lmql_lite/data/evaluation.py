@@ -12,7 +12,7 @@ from typing import Any
 from lmql_lite.data.attempts import attempt
 from lmql_lite.data.data_file import FileRow
 from lmql_lite.data.eval_job import EvalJob
-from lmql_lite.data.outcomes import Outcomes
+from lmql_lite.data.outcomes import Outcomes, Scoring
 from lmql_lite.data.pending import PendingAttempts
 from lmql_lite.data.run_folder import RunFolder, attempts_in
 from lmql_lite.engine.plain import plain
@@ -21,12 +21,14 @@ from lmql_lite.engine.rows import DataRow, finished_rows, rows_at_once
 from lmql_lite.engine.session import default_session
 from lmql_lite.errors import BudgetError
 
+MAX_PROBLEMS = 5
+
 
 class Tally:
     """Outcomes of a run, and their total cost."""
 
-    def __init__(self, job: EvalJob) -> None:
-        self.outcomes = Outcomes(job)
+    def __init__(self, scoring: Scoring) -> None:
+        self.outcomes = Outcomes(scoring)
         self.kept = self.reused = 0
         """Attempts that were read and not run: of this run, and of others."""
         self.usage: dict[str, int] = {}
@@ -34,6 +36,8 @@ class Tally:
         self.errors: dict[str, int] = {}
         self.metric_errors: dict[str, int] = {}
         self.first_metric_error = ""
+        self.metric_problems: dict[str, dict[str, str]] = {}
+        """First row of each sentence about a missing score, by metric; the first `MAX_PROBLEMS` sentences of each."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         if error := record.get("error"):
@@ -46,6 +50,9 @@ class Tally:
             if isinstance(found, dict):
                 self.metric_errors[name] = self.metric_errors.get(name, 0) + 1
                 self.first_metric_error = self.first_metric_error or f"{record['id']}: {found['error']}"
+                problems = self.metric_problems.setdefault(name, {})
+                if len(problems) < MAX_PROBLEMS:
+                    problems.setdefault(found["error"], record["id"])
         self.outcomes.add(record)
 
 
@@ -72,7 +79,7 @@ async def evaluate(
     """
     job.check()
     chosen = job.selection.rows(job.rows())
-    tally = Tally(job)
+    tally = Tally(job.scoring)
     scored = [f"{metric.name}@{metric.version}" for metric in job.metrics]
     left: PendingAttempts | None = None
     if any(True for source in (folder.path, *reuse) for _ in attempts_in(source)):
@@ -190,8 +197,8 @@ async def _missing(
 
 async def _score(record: dict[str, Any], job: EvalJob, scored: list[str]) -> None:
     """Adds the scores of a record. A metric that raises has its error in the place of its score."""
-    target = record.get("columns", {}).get(job.target)
-    record["target"], record["scored"], record["target_name"] = target, scored, job.target
+    record.pop("target", None)
+    record |= {**job.target_of(record.get("columns", {})), "scored": scored, "target_name": job.target}
     record["scores"] = scores = dict[str, Any]()
     if record.get("error"):
         return

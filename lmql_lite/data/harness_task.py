@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from lmql_lite.data.data_file import FileRow, read_rows
+from lmql_lite.data.data_file import FileRow, is_table, read_rows
 from lmql_lite.errors import InputError, did_you_mean
 
 FEWSHOT_DELIMITER = "\n\n"
@@ -83,7 +83,9 @@ class HarnessTask:
             return {"task_prompt": prompt, "task_target": target}
         choices = _choices(self.fields["doc_to_choice"], row)
         if isinstance(target, str):
-            target = int(target) if target.strip().isdigit() else choices.index(target)
+            # the harness reads a number as an index, unless a column of its own has it as a text
+            is_text = self.fields["doc_to_target"] in row and not is_table(self.data) and target in choices
+            target = choices.index(target) if is_text or not target.strip().isdigit() else int(target)
         delimiter = self.fields.get("target_delimiter", " ")
         return {
             "task_prompt": prompt,

@@ -20,14 +20,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its 95 % interval; `low` and `high` are None for fewer than two ids."""
+    """A mean with its 95 % interval, which is never a point. `low` and `high` are None for fewer than two groups, and
+    where equal scores without known bounds do not tell how far others would be apart."""
 
     mean: float
     low: float | None
     high: float | None
+    groups: int
+    """Number of groups that are drawn: ids, or clusters."""
 
 
-def wilson(successes: float, n: int) -> tuple[float, float]:
+def wilson(successes: float, n: float) -> tuple[float, float]:
     """95 % score interval of a share (Wilson 1927).
 
     Centre (p + z^2/2n) / (1 + z^2/n), half width z sqrt(p(1-p)/n + z^2/4n^2) / (1 + z^2/n).
@@ -38,21 +41,51 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def mean_interval(scores: Sequence[float], weights: Sequence[float], groups: Sequence[str]) -> Interval:
+def mean_interval(
+    scores: Sequence[float], weights: Sequence[float], groups: Sequence[str], *, is_share: bool = True
+) -> Interval:
     """Weighted mean of scores and its interval. Scores of one group (an id with its repeats, a cluster) are drawn
     together.
 
-    Wilson where all scores are 0 or 1 and each group has one; else a percentile bootstrap over groups.
+    Wilson where all scores are 0 or 1, with the effective number of scores where groups have several; else a percentile
+    bootstrap over groups. `is_share`: scores in [0, 1] have no others outside of it.
     """
     total = math.fsum(weights)
     mean = math.fsum(score * weight for score, weight in zip(scores, weights, strict=True)) / total
-    names = set(groups)
-    if len(names) < 2:
-        return Interval(mean, None, None)
-    if len(names) == len(scores) and set(scores) <= {0.0, 1.0} and set(weights) == {1.0}:
-        return Interval(mean, *wilson(sum(scores), len(scores)))
+    count = len(set(groups))
+    if count < 2:
+        return Interval(mean, None, None, count)
     sums, sizes = _by_group([s * w for s, w in zip(scores, weights, strict=True)], weights, groups)
-    return Interval(mean, *_percentiles(sums, sizes))
+    if _are_equal(sums / sizes):
+        if not is_share or min(scores) < 0 or max(scores) > 1:
+            return Interval(mean, None, None, count)
+        ends = _of_equal(mean, count, 0.0, 1.0)
+    elif set(scores) <= {0.0, 1.0} and set(weights) == {1.0}:
+        number = len(scores) if count == len(scores) else _effective(sums, sizes)
+        ends = wilson(mean * number, number)
+    else:
+        ends = _percentiles(sums, sizes)
+    return Interval(mean, *ends, count)
+
+
+def _are_equal(means: Floats) -> bool:
+    return bool(np.ptp(means) <= 1e-12 * max(1.0, float(np.abs(means).max())))
+
+
+def _of_equal(value: float, count: int, lowest: float, highest: float) -> tuple[float, float]:
+    """Interval of a mean of which `count` groups have the same value: of all groups, at most the share that Wilson
+    allows for none of `count` has others, between the bounds. For values 0 and 1 it is Wilson's interval."""
+    share = wilson(0, count)[1]
+    return (1 - share) * value + share * lowest, (1 - share) * value + share * highest
+
+
+def _effective(sums: Floats, sizes: Floats) -> float:
+    """Number of independent scores of 0 or 1 whose mean varies like that of the groups, at most the number of scores:
+    their design effect (Korn and Graubard 1998, without the factor of t)."""
+    total, count = float(sizes.sum()), len(sums)
+    mean = float(sums.sum()) / total
+    variance = count / (count - 1) * float(np.square(sums - mean * sizes).sum()) / total**2
+    return min(total, mean * (1 - mean) / variance)
 
 
 def _by_group(scores: Sequence[float], weights: Sequence[float], groups: Sequence[str]) -> tuple[Floats, Floats]:
@@ -96,7 +129,12 @@ def paired(first: Sequence[float], second: Sequence[float], groups: Sequence[str
     deltas = [b - a for a, b in zip(first, second, strict=True)]
     sums, sizes = _by_group(deltas, [1.0] * count, groups)
     mean = math.fsum(deltas) / count
-    delta = Interval(mean, *(_percentiles(sums, sizes) if len(sums) > 1 else (None, None)))
+    ends: tuple[float | None, float | None] = (None, None)
+    if len(sums) > 1 and not _are_equal(sums / sizes):
+        ends = _percentiles(sums, sizes)
+    elif len(sums) > 1 and min(*first, *second) >= 0 and max(*first, *second) <= 1:
+        ends = _of_equal(mean, len(sums), -1.0, 1.0)
+    delta = Interval(mean, *ends, len(sums))
     wins, losses = sum(each > 0 for each in deltas), sum(each < 0 for each in deltas)
     is_binary = {*first, *second} <= {0.0, 1.0}
     return PairedDifference(

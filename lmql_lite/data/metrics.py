@@ -4,10 +4,8 @@ target and the answer, so scoring asks no model."""
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
-import string
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +14,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from lmql_lite.data.equality import bare, holds, index, is_blank, json_value, same, text, words
 from lmql_lite.errors import InputError, did_you_mean
 
 Record = Mapping[str, Any]
+NO_TARGET = "the row has no target"
 Score = tuple[float, float]
 """A score and its weight: 1, or the units over which a perplexity is a mean."""
 
@@ -28,7 +28,7 @@ class Metric:
     """A metric by the name that the user gave it. `version` changes when its definition does.
 
     `is_log`: scores are mean negative log-likelihoods, and reports show their exponential. `needs_target`: a row
-    without target has no score.
+    without target has no score. The target null is right for the answer None; any other answer has no score.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Metric:
 
     async def score(self, record: Record) -> Score:
         """Score of a record. Raises ValueError with a sentence where there is none."""
-        if self.needs_target and record.get("target") is None:
-            raise ValueError("the row has no target")
+        if self.needs_target and record.get("target") is None and ("target" not in record or has_answer(record)):
+            raise ValueError(NO_TARGET)
         found = self.measure(record)
         if inspect.isawaitable(found):
             found = await found
@@ -54,37 +54,26 @@ class Metric:
 
 
 def answer_of(record: Record) -> Any:
-    """The answer of an attempt: what the query returned, else its last hole."""
-    if record.get("value") is not None:
-        return record["value"]
+    """The answer of an attempt: what its query returned; of a query without `return`, its last hole."""
+    if record.get("value") is not None or record.get("returns"):
+        return record.get("value")
     holes = [value for name, value in record.get("variables", {}).items() if not name.startswith("P(")]
     return holes[-1] if holes else None
 
 
-def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+def has_answer(record: Record) -> bool:
+    return answer_of(record) is not None
 
 
-def _targets(record: Record) -> list[Any]:
+def _targets(record: Record, *, takes_blank: bool = True) -> list[Any]:
+    """The target, or the several of a list. Raises ValueError where there is none."""
     target = record["target"]
-    return target if isinstance(target, list) else [target]
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def same(value: Any, target: Any) -> bool:
-    """Equality of an answer and a target: as text without the white space around it, as numbers where the answer is
-    one."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return _number(target) == value
-    return _text(value) == _text(target)
+    found = target if isinstance(target, list) else [target]
+    if not takes_blank:
+        found = [each for each in found if not is_blank(each)]
+    if not found:
+        raise ValueError(NO_TARGET)
+    return found
 
 
 def exact(record: Record) -> bool:
@@ -93,58 +82,43 @@ def exact(record: Record) -> bool:
 
 
 def contains(record: Record) -> bool:
-    answer = _text(answer_of(record))
-    return any(_text(each) in answer for each in _targets(record))
-
-
-def _words(text: str) -> list[str]:
-    plain = "".join(" " if one in string.punctuation else one for one in text.casefold())
-    return [word for word in plain.split() if word not in ("a", "an", "the")]
+    answer = answer_of(record)
+    targets = _targets(record, takes_blank=False)
+    return any(same(answer, each) or (answer is not None and holds(answer, each)) for each in targets)
 
 
 def f1(record: Record) -> float:
-    """Overlap of words, as SQuAD counts it; of several targets the best."""
-    found = _words(_text(answer_of(record)))
+    """Overlap of words, nearly as SQuAD counts it; of several targets the best."""
+    answer = answer_of(record)
+    found = words(answer)
 
     def overlap(target: Any) -> float:
-        wanted = _words(_text(target))
-        if not found or not wanted:
-            return float(found == wanted)
+        if same(answer, target):
+            return 1.0
+        wanted = words(target)
         common = sum((Counter(found) & Counter(wanted)).values())
-        return 2 * common / (len(found) + len(wanted))
+        return 2 * common / (len(found) + len(wanted)) if common else 0.0
 
     return max(map(overlap, _targets(record)))
 
 
 def choice(record: Record) -> bool:
-    """Equality without case and punctuation; a number as target is an index into the row's `choices`."""
+    """Equality without case and without the punctuation around; a whole number as target is an index into the row's
+    `choices`."""
+    answer, choices = answer_of(record), record.get("columns", {}).get("choices")
+    options = choices if isinstance(choices, list) else []
+    targets = [options[place] if (place := _index(each, options)) is not None else each for each in _targets(record)]
+    return any(same(answer, each) or bare(answer) == bare(each) for each in targets)
 
-    def bare(value: Any) -> str:
-        return _text(value).casefold().strip(string.punctuation + string.whitespace)
 
-    target, choices = record["target"], record.get("columns", {}).get("choices")
-    if isinstance(target, int) and isinstance(choices, list) and 0 <= target < len(choices):
-        target = choices[target]
-    return any(bare(answer_of(record)) == bare(each) for each in (target if isinstance(target, list) else [target]))
+def _index(target: Any, options: Sequence[Any]) -> int | None:
+    """A target that is a number as an index of options. A text is no index, also if it is spelled like one."""
+    return index(target, len(options)) if isinstance(target, int | float) else None
 
 
 def json_equal(record: Record) -> bool:
-    """Equality as JSON: keys in any order, 1 equals 1.0, true is not a number."""
-
-    def read(value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
-
-    def typed(value: Any) -> Any:
-        if isinstance(value, bool):
-            return ("bool", value)
-        if isinstance(value, dict):
-            return {key: typed(each) for key, each in value.items()}
-        return [typed(each) for each in value] if isinstance(value, list) else value
-
-    try:
-        return bool(typed(read(answer_of(record))) == typed(read(record["target"])))
-    except ValueError:
-        return False
+    """Equality as JSON: keys in any order, 1 equals 1.0, true is not a number. A text that is not JSON is itself."""
+    return bool(json_value(answer_of(record)) == json_value(record["target"]))
 
 
 def _likelihoods(record: Record) -> tuple[list[Any], list[float]]:
@@ -159,12 +133,20 @@ def _likelihoods(record: Record) -> tuple[list[Any], list[float]]:
     raise ValueError("the query has no log-likelihoods: give it a distribution, or return await context.score(options)")
 
 
+def _is_target(best: int, options: Sequence[Any], target: Any) -> bool:
+    """Equality of the best option and a target: a number is an index, a text is an option. A text that is none of the
+    options may be an index too, since a CSV file has texts only."""
+    place = _index(target, options)
+    if place is None and isinstance(target, str) and not any(same(option, target) for option in options):
+        place = index(target, len(options))
+    return same(options[best], target) if place is None else bool(options[best] == options[place])
+
+
 def _best_of(length: Callable[[str], int] | None) -> Callable[[Record], bool]:
     """Metric: the option with the highest log-likelihood, divided by its length where one is given, is the target."""
 
     def measure(record: Record) -> bool:
         options, logprobs = _likelihoods(record)
-        texts = [_text(option) for option in options]
         columns = record.get("columns", {})
         named = columns.get("task_choices", columns.get("choices"))  # options without the space before them
         counted = named if isinstance(named, list) and len(named) == len(options) else options
@@ -172,11 +154,10 @@ def _best_of(length: Callable[[str], int] | None) -> Callable[[Record], bool]:
         if length is not None and not isinstance(record.get("value"), dict):
             raise ValueError("a distribution has no absolute log-likelihoods: return await context.score(options)")
         means = [logprob / size for logprob, size in zip(logprobs, sizes, strict=True)]
+        if not means or any(math.isnan(mean) for mean in means):
+            raise ValueError("the options have no log-likelihoods")
         best = means.index(max(means))
-        target = record["target"]
-        if (index := _number(target)) is not None and index == int(index) and _text(target) not in texts:
-            return best == int(index)
-        return same(options[best], target)
+        return any(_is_target(best, options, target) for target in _targets(record))
 
     return measure
 
@@ -186,23 +167,29 @@ def _perplexity(unit: str) -> Callable[[Record], Score]:
         options, logprobs = _likelihoods(record)
         if len(options) != 1 or not isinstance(record.get("value"), dict):
             raise ValueError("a perplexity is of one text: return await context.score([text])")
-        text = str(options[0])
-        sizes = {"word": len(text.split()), "byte": len(text.encode())}
+        whole = str(options[0])
+        sizes = {"word": len(whole.split()), "byte": len(whole.encode())}
         size = sizes[unit] if unit in sizes else len(record["value"]["tokens"][0])
         return -logprobs[0] / max(size, 1), max(size, 1)
 
     return measure
 
 
+_VERSION = "2"
 _BUILT_IN: dict[str, Metric] = {
-    "exact": Metric("exact", exact),
-    "contains": Metric("contains", contains),
-    "f1": Metric("f1", f1),
-    "choice": Metric("choice", choice),
-    "json": Metric("json", json_equal),
-    "acc": Metric("acc", _best_of(None)),
-    "acc_norm": Metric("acc_norm", _best_of(len)),
-    "acc_bytes": Metric("acc_bytes", _best_of(lambda text: len(text.encode()))),
+    **{
+        name: Metric(name, measure, _VERSION)
+        for name, measure in {
+            "exact": exact,
+            "contains": contains,
+            "f1": f1,
+            "choice": choice,
+            "json": json_equal,
+            "acc": _best_of(None),
+            "acc_norm": _best_of(len),
+            "acc_bytes": _best_of(lambda option: len(option.encode())),
+        }.items()
+    },
     **{
         name: Metric(name, _perplexity(unit), is_log=True, needs_target=False)
         for name, unit in (("perplexity", "token"), ("word_perplexity", "word"), ("byte_perplexity", "byte"))
@@ -243,9 +230,19 @@ def _regex(spec: str) -> Metric:
         raise InputError(f"{own!r} is not a regular expression: {error}") from None
 
     def measure(record: Record) -> bool:
-        return re.search(own or str(record["target"]), _text(answer_of(record))) is not None
+        answer = answer_of(record)
+        patterns = [own] if own else [text(each) for each in _targets(record, takes_blank=False)]
+        shown = [text(answer), *([answer.strip()] if isinstance(answer, str) else [])]  # folded, and as it is
+        return answer is not None and any(_found(pattern, each) for pattern in patterns for each in shown)
 
-    return Metric("regex", measure, own, needs_target=not own)
+    return Metric("regex", measure, f"{_VERSION}:{own}", needs_target=not own)
+
+
+def _found(pattern: str, shown: str) -> bool:
+    try:
+        return re.search(pattern, shown) is not None
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
 def _digest(path: Path) -> str:

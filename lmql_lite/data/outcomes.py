@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import math
 from array import array
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from lmql_lite.data.eval_job import EvalJob
+from lmql_lite.data.equality import text
 from lmql_lite.data.metrics import answer_of
 
 NO_SCORE = math.nan
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Everything but the records that a report is made from. The folder of a run keeps it, so that a run can be looked
+    at while it is going on and after it has died.
+
+    `logs` are the metrics whose scores are log-likelihoods; `of_tries` those over the repeats of a row. `attempts` is
+    the number that is asked for, None if it is not known.
+    """
+
+    metrics: tuple[str, ...]
+    logs: tuple[str, ...] = ()
+    cluster: str | None = None
+    repeat: int = 1
+    of_tries: tuple[str, ...] = ()
+    skip_errors: bool = False
+    attempts: int | None = None
+
+
 class Outcomes:
     """Columns of attempts. A score is NaN if the row or the metric failed."""
 
-    def __init__(self, job: EvalJob) -> None:
+    def __init__(self, scoring: Scoring) -> None:
         self.ids: list[str] = []
         self.repeats = array("i")
         self.errors = bytearray()
-        self.scores = [array("d") for _ in job.metrics]
-        self.weights = [array("d") for _ in job.metrics]
+        self.scores = [array("d") for _ in scoring.metrics]
+        self.weights = [array("d") for _ in scoring.metrics]
         self.answers = array("q")
         """Digests of answers, where rows have several tries."""
         self._clusters: list[str] = []
-        self._names = [metric.name for metric in job.metrics]
-        self._cluster, self._has_tries = job.cluster, job.repeat > 1
+        self._names = scoring.metrics
+        self._cluster, self._has_tries = scoring.cluster, scoring.repeat > 1
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -50,7 +68,7 @@ class Outcomes:
         if self._cluster is not None:
             self._clusters.append(str(record.get("columns", {}).get(self._cluster)))
         if self._has_tries:
-            self.answers.append(hash(json.dumps(answer_of(record), sort_keys=True)))
+            self.answers.append(hash(text(answer_of(record))))
 
     def of_ids(self) -> Iterator[list[int]]:
         """Places of the attempts of each id."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lmql_lite.data.intervals import mean_interval, pass_at
+from lmql_lite.data.intervals import Interval, mean_interval, pass_at
 from lmql_lite.data.outcomes import Outcomes
 from lmql_lite.errors import InputError
 
@@ -48,8 +48,8 @@ def over_tries(name: str, outcomes: Outcomes, counts: Sequence[int]) -> dict[str
             continue
         found.append(score)
         names.append(groups[places[0]] if places else "")
-    interval = asdict(mean_interval(found, [1.0] * len(found), names)) if found else {}
-    return {"name": name, "n": len(found), "failed": missing, "mean": 0.0, "low": None, "high": None, **interval}
+    interval = mean_interval(found, [1.0] * len(found), names) if found else Interval(0.0, None, None, 0)
+    return {"name": name, "n": len(found), "failed": missing, **asdict(interval)}
 
 
 def _majority(places: Sequence[int], outcomes: Outcomes) -> float:

@@ -6,35 +6,64 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
+from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from lmql_lite.data.metrics import answer_of
 from lmql_lite.errors import InputError
+from lmql_lite.store.atomic_file import replace_file
 
 Kind = Literal["csv", "parquet", "lm-eval"]
 Records = Sequence[Mapping[str, Any]]
+COLUMNS = ("id", "repeat", "target", "answer", "error")
+PART = 1 << 20
 PREPARED = ("task_prompt", "task_options", "task_choices", "task_target")
 """Columns that `lq eval --from lm-eval` adds to a row."""
 
 
 def export_rows(records: Records, kind: Kind, output: Path) -> None:
-    """Writes a new file. Raises InputError where it is there, cannot be written, or needs pyarrow."""
+    """Writes a new file, whole or not at all. Raises InputError where it is there, cannot be written, or needs pyarrow.
+
+    Half a character, which no UTF-8 file can hold, is replaced by U+FFFD in a table, and escaped in samples.
+    """
     ordered = sorted(records, key=lambda each: (each["line"], each["repeat"]))
+    if output.exists():
+        raise InputError(f"{output} is there already", hint="name a new file")
     try:
         if kind == "parquet":
             _write_parquet(list(_table(ordered)), output)
-            return
-        with output.open("x", encoding="utf-8", newline="") as file:
-            if kind == "lm-eval":
-                file.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in _samples(ordered))
-            else:
-                rows = list(_table(ordered))
-                table = csv.DictWriter(file, rows[0] if rows else [])
-                table.writeheader()
-                table.writerows(rows)
+        elif kind == "lm-eval":
+            replace_file(output, (f"{_json(each)}\n".encode() for each in _samples(ordered)))
+        else:
+            replace_file(output, _csv(_table(ordered)))
     except OSError as error:
         raise InputError(f"{output} cannot be written: {error.strerror}", hint="name a new file") from None
+
+
+def _csv(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+    text, first = StringIO(newline=""), next(rows, None)
+    table = csv.DictWriter(text, COLUMNS if first is None else first)
+    table.writeheader()
+    for row in rows if first is None else chain([first], rows):
+        table.writerow(row)
+        if text.tell() > PART:
+            yield text.getvalue().encode()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue().encode()
+
+
+def _json(value: Any) -> str:
+    """JSON as the harness writes it; in ASCII where UTF-8 cannot encode it."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if _encodable(text) == text else json.dumps(value)
+
+
+def _encodable(text: str) -> str:
+    """A text with U+FFFD for each half of a character that stands alone."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _table(records: Records) -> Iterator[dict[str, Any]]:
@@ -43,17 +72,19 @@ def _table(records: Records) -> Iterator[dict[str, Any]]:
     for record in records:
         scores = [record.get("scores", {}).get(name) for name in names]
         yield {
-            "id": record["id"],
+            "id": _cell(record["id"]),
             "repeat": record["repeat"],
             "target": _cell(record.get("target")),
             "answer": _cell(answer_of(record)),
-            "error": record.get("error", {}).get("message"),
+            "error": _cell(record.get("error", {}).get("message")),
             **{name: each[0] if isinstance(each, list) else None for name, each in zip(names, scores, strict=True)},
         }
 
 
 def _cell(value: Any) -> str | None:
-    return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return None
+    return _encodable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _write_parquet(rows: list[dict[str, Any]], output: Path) -> None:
@@ -62,9 +93,9 @@ def _write_parquet(rows: list[dict[str, Any]], output: Path) -> None:
         import pyarrow.parquet as parquet
     except ImportError:
         raise InputError("a parquet file needs pyarrow", hint="pip install 'lmql-lite[data]'") from None
-    if output.exists():
-        raise InputError(f"{output} cannot be written: File exists", hint="name a new file")
-    parquet.write_table(arrow.Table.from_pylist(rows), output)
+    sink = arrow.BufferOutputStream()
+    parquet.write_table(arrow.Table.from_pylist(rows or [dict.fromkeys(COLUMNS)])[: len(rows)], sink)
+    replace_file(output, [sink.getvalue()])
 
 
 def _samples(records: Records) -> Iterator[dict[str, Any]]:

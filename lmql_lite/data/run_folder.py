@@ -12,17 +12,21 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lmql_lite.cache.responses.group_commit import GroupCommit
 from lmql_lite.cache.responses.record_log import ATTEMPT, SCHEMA, RecordLog, line_of, opening, read_lines
+from lmql_lite.data.outcomes import Scoring
 from lmql_lite.data.run_identity import continued
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.redaction import redacted
 from lmql_lite.store.atomic_file import replace_file
+from lmql_lite.store.file_lock import try_lock
 
 ROWS, RUN, REPORT = "rows.jsonl", "run.json", "report.json"
+RUNNING, FINISHED = "running", "finished"
 
 
 def attempts_in(path: Path) -> Iterator[dict[str, Any]]:
@@ -54,12 +58,36 @@ def identity_of(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder / RUN} cannot be read ({error})") from None
 
 
+def status_of(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Status of a run, and how it is scored: `finished`, `running`, `stopped` (by its user or an error), `merged`, or
+    `died` where its process is gone. Raises InputError for a folder that is not a run."""
+    identity_of(folder)
+    found = json.loads((folder / RUN).read_text("utf-8"))
+    status = str(found.get("status"))
+    if status == RUNNING and not _is_written(folder / ROWS):
+        status = "died"
+    return status, found.get("scoring") or {}
+
+
+def _is_written(log: Path) -> bool:
+    """True if a process holds the lock of a log. Where that cannot be found out, it does."""
+    try:
+        with open(log, "rb") as file:
+            return not try_lock(file)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
 class RunFolder:
     """Writer of a run. Raises InputError for a folder of another run, CacheError if another process writes it. Lines
     are written and synced in groups; if the disk is full, they wait for the next group.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], command: list[str]) -> None:
+    def __init__(
+        self, path: Path, identity: Mapping[str, Any], command: list[str], scoring: Scoring | None = None
+    ) -> None:
         self.path = path
         self.problem = ""
         """A sentence about lines that could not be written, empty if all are."""
@@ -75,9 +103,10 @@ class RunFolder:
         except OSError as error:
             raise CacheError(f"{path} cannot be written ({error.strerror or error})") from None
         self.identity, self._command = dict(identity), command
+        self._scoring = {} if scoring is None else asdict(scoring)
         self._waiting: list[bytes] = []
         self._group = GroupCommit[bytes](self._write)
-        self.note("running")
+        self.note(RUNNING)
 
     def note(self, status: str) -> None:
         """Writes `run.json`."""
@@ -86,6 +115,7 @@ class RunFolder:
             "identity": self.identity,
             "command": [redacted(part) for part in self._command],
             "status": status,
+            "scoring": self._scoring,
             "holder": {"pid": os.getpid(), "host": socket.gethostname()},
             "time": time.time(),
         }

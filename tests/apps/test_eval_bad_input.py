@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import resource
@@ -56,6 +57,66 @@ def test_a_field_of_a_megabyte_and_a_byte_order_mark_are_read() -> None:
     data(f"\ufeffid,word,target\na,{'x' * 2**20},a\n")
     assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact").exit_code == 0
     assert report()["metrics"][0]["mean"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("d.csv", "id;word;target\r\na;x, y;a\r\nb;z;a\r\n"),
+        ("d.csv", "id\tword\ttarget\na\tx, y\ta\nb\tz\ta\n"),
+        ("d.csv", "id|word|target\na|x, y|a\nb|z|a\n"),
+        ("d.csv", "\ufeffsep=;\nid;word;target\na;x, y;a\nb;z;a\n"),
+        ("d.csv", '"id";"word";"target"\na;"x, y";a\nb;z;a\n'),
+        ("d.csv", 'id,word,target\na,"x, y",a\nb,z,a\n'),
+        ("d.csv", 'id,"word","target"\na,"x, y",a\nb,z,a\n'),
+        ("d.csv.gz", 'id,word,target\na,"x, y",a\nb,z,a\n'),
+        ("d.tsv.gz", "id\tword\ttarget\na\tx, y\ta\nb\tz\ta\n"),
+        ("d.jsonl.gz", '{"id": "a", "word": "x, y", "target": "a"}\n{"id": "b", "word": "z", "target": "a"}\n'),
+        ("d.json.gz", '[{"id": "a", "word": "x, y", "target": "a"}, {"id": "b", "word": "z", "target": "a"}]'),
+    ],
+)
+def test_a_table_of_another_country_and_a_packed_file_have_the_same_rows(name: str, text: str) -> None:
+    data = text.encode()
+    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert lq("q.lq", name, "-o", "r", "-m", "exact").exit_code == 0
+    found = [(record["id"], record["columns"]["word"]) for record in attempts_in(Path("r"))]
+    assert sorted(found) == [("a", "x, y"), ("b", "z")] and report()["metrics"][0]["mean"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("d.csv", b'id,word,target\na,"x,a\nb,y,a\nc,z,a\n', "a quote in line 2 is not closed, and takes in"),
+        ("d.csv", b'id,word,target\na,x,a\nb,"y,a', "a quote in line 3 is not closed"),
+        ("d.csv", b'id,word,target\na,"x,a\nb,y,a\nc,"z",a\n', "a quote in line 2 is not closed"),
+        ("d.csv", b'"id,word,target\na,x,a\n', "a quote in line 1 is not closed"),
+        ("d.csv", b"id,word,target\na,caf\xe9,a\n", "is not UTF-8 text"),
+        ("d.jsonl.gz", b"no gzip", "cannot be read: Not a gzipped file"),
+        ("d.jsonl.gz", gzip.compress(b'{"word": "x", "target": "a"}\n')[:-9], "cannot be read: Compressed file ended"),
+        ("d.csv", b"", "has no rows"),
+        ("d.jsonl", None, "cannot be read: No such file"),
+        ("d.csv", b"id,word,target\na,x,a\na,y,a\n", "lines 2 and 3 have the same id"),
+        ("d.csv", b"id,other,target\na,x,a\n", "has no column 'word'"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_refused_before_anything_runs_and_leaves_no_folder(
+    name: str, data: bytes | None, sentence: str
+) -> None:
+    Path("d.csv").unlink()
+    if data is not None:
+        Path(name).write_bytes(data)
+    done = lq("q.lq", name, "-o", "r", "-m", "exact")
+    assert done.exit_code == 2 and sentence in done.output and "bug" not in done.output
+    assert calls() == 0 and not Path("r").exists()
+    Path("e.csv").write_text("id,word,target\na,x,a\n")
+    assert lq("q.lq", "e.csv", "-o", "r", "-m", "exact").exit_code == 0
+
+
+def test_quotes_within_cells_are_read_as_before() -> None:
+    data('id,word,target\na,5" disk,a\nb,"two\nlines",a\nc,"say ""hi""",a\nd,"ab"c,a\n')
+    assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact").exit_code == 0
+    words = {record["id"]: record["columns"]["word"] for record in attempts_in(Path("r"))}
+    assert words == {"a": '5" disk', "b": "two\nlines", "c": 'say "hi"', "d": "abc"}
 
 
 def test_two_rows_of_one_id_are_refused_with_both_lines_before_anything_runs() -> None:

@@ -1,0 +1,228 @@
+"""Equality of answers and targets: as values, as options of a choice, and as words.
+
+Every comparison folds what cannot be seen: invisible characters, decomposed letters, the many hyphens and minus signs
+of Unicode, line ends of Windows, and white space at both ends. `same` folds nothing else. A sign or a symbol is always
+part of an answer: -1 is not 1, and C++ is not C.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from unicodedata import category, normalize
+
+_INVISIBLE = (
+    *(0xAD, 0x61C, 0x200B, 0x200E, 0x200F, 0xFE0E, 0xFE0F, 0xFEFF),
+    *range(0x202A, 0x202F),
+    *range(0x2060, 0x2070),
+)
+_DASHES = "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
+_FOLDED = {**dict.fromkeys(_INVISIBLE), **dict.fromkeys(map(ord, _DASHES), "-")}
+_QUOTES = {**dict.fromkeys(map(ord, "“”„‟«»″"), '"'), **dict.fromkeys(map(ord, "‘’‚‛‹›′ʼ"), "'")}
+_WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+_SPELLED = {"true": True, "false": False}
+_NUMERAL = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_EXACT_INTEGERS = 2**53
+_MAX_DIGITS = 400
+_PAIRS = {"(": ")", "[": "]", '"': '"', "'": "'", "`": "`", "「": "」", "『": "』", "【": "】"}
+_EMPHASIS = re.compile(r"(\*{1,3})(?=\S)([^*]+)(?<=\S)\1")
+_ENDS = re.compile(r"(?<=[^\s.,;:?!…。、])(?:[.,;:?…。、]|(?<=[^\W\d_])!|(?<=[?!])!)+$")
+_BEGINS = re.compile(r"^(?:(?:[,;:…¿¡。、]|\.(?!\w))+\s*(?=[\w\"'`]|[(\[]\w)|[-*•]\s+(?=[^\W\d_]))")
+_UNCLOSED = re.compile(r"[\"`'(\[](?=\w)|(?<=[^\W\d_])[\"`]|(?<=[\w.])[)\]]")
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
+"""Characters of scripts without blanks between words."""
+_JOINED = re.compile(r"(?<=[^\W\d_])[.'](?=[^\W\d_])|(?<=\b[^\W\d_])/(?=[^\W\d_]\b)")
+"""Marks inside a word: `U.S`, `don't`, `N/A`."""
+_ARTICLES = ("a", "an", "the")
+
+
+def text(value: Any) -> str:
+    """A value as a text to compare: JSON for what is not a text."""
+    if isinstance(value, str):
+        return _visible(value).strip()
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_INTEGERS:
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def is_blank(value: Any) -> bool:
+    return isinstance(value, str) and not text(value)
+
+
+def same(value: Any, target: Any) -> bool:
+    """Equality of an answer and a target. If one is a number, a bool, an object or a list, the text of the other one is
+    read as such; an answer of None equals null, and the texts None and null. Two texts are compared as texts."""
+    if value is None:
+        return target is None or (isinstance(target, str) and text(target).casefold() in ("none", "null"))
+    if target is None:
+        return False
+    if isinstance(value, bool) or isinstance(target, bool):
+        left, right = _bool(value), _bool(target)
+        return left is not None and left is right
+    if isinstance(value, int | float) or isinstance(target, int | float):
+        number = numeral(value)
+        return number is not None and number == numeral(target)
+    if isinstance(value, dict | list) or isinstance(target, dict | list):
+        return bool(json_value(value) == json_value(target))
+    return text(value) == text(target)
+
+
+def _bool(value: Any) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return _SPELLED.get(text(value).casefold()) if isinstance(value, str) else None
+
+
+def numeral(value: Any) -> Decimal | None:
+    """The number of a value or of its text, exactly; None for what is no decimal number. `1,000` is a thousand."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    spelled = text(value)
+    if _NUMERAL.fullmatch(spelled) is None:
+        return None
+    try:
+        return Decimal(spelled.replace(",", ""))
+    except InvalidOperation:  # an exponent beyond all bounds
+        return None
+
+
+def index(value: Any, count: int) -> int | None:
+    """A value, or its text, as an index of one of `count` things."""
+    number = numeral(value)
+    if number is None or not 0 <= number < count or number != number.to_integral_value():
+        return None
+    return int(number)
+
+
+def json_value(value: Any) -> Any:
+    """A value to compare as JSON, where 1 equals 1.0 and true is no number. A text is read as JSON if it is, and as a
+    bool if it is one of any case."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
+        except (ValueError, RecursionError, InvalidOperation):
+            value = text(value) if (spelled := _bool(value)) is None else spelled
+    return _typed(value)
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, int | float | Decimal):
+        number = value if isinstance(value, Decimal) else numeral(value)
+        return None if number is None else _written(number)
+    if isinstance(value, dict):
+        return {_visible(key): _typed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_typed(each) for each in value]
+    return _visible(value) if isinstance(value, str) else value
+
+
+def _written(number: Decimal) -> Decimal | str:
+    """A number, or the digits of a large whole one, as which `plain` writes it."""
+    is_large = number.copy_abs() >= _EXACT_INTEGERS and number.adjusted() < _MAX_DIGITS
+    return f"{number:f}" if is_large and number == number.to_integral_value() else number
+
+
+def holds(answer: Any, target: Any) -> bool:
+    """True if a target is in an answer. A number or a bool is only found whole: 5 is not in 15, -5 or 5.2."""
+    around, wanted = text(answer), text(target)
+    if isinstance(target, bool):
+        return re.search(rf"\b{wanted}\b", around.casefold()) is not None
+    if _NUMERAL.fullmatch(wanted) is None:
+        return wanted in around
+    before = r"(?<![\w.])(?<!\d,)" if wanted[0] in "+-" else r"(?<![\d.])(?<!\d,)(?<!(?<!\w)-)"
+    return re.search(rf"{before}{re.escape(wanted)}(?!\d)(?![.,]\d)", around) is not None
+
+
+def bare(value: Any) -> str:
+    """The text of an option without case and without the punctuation around it: `(A)`, `A.`, `"A"` and `**A**` are A.
+
+    Signs and symbols are kept, brackets around several things too, and a text of nothing else stays as it is.
+    """
+    return _ungrouped(_peeled(" ".join(_plain_text(value).split())))
+
+
+def words(value: Any) -> list[str]:
+    """Words of a text without case, articles and punctuation. In scripts without blanks each character is a word."""
+    found = [word for chunk in _plain_text(value).split() for word in _words_of(_ungrouped(_peeled(chunk)))]
+    kept = [word for word in found if any(category(each)[0] != "P" for each in word)] or [*filter(None, found)]
+    return [word for place, word in enumerate(kept) if word not in _ARTICLES or place == len(kept) - 1]
+
+
+def _words_of(chunk: str) -> Iterator[str]:
+    word = ""
+    joined = _JOINED.sub("", chunk)
+    for place, one in enumerate(joined):
+        is_mark = category(one)[0] == "M"
+        if not is_mark and (_UNSPACED.match(one) or _UNSPACED.match(word)):
+            yield word
+            word = one
+        elif category(one)[0] == "P" and _parts(joined, place):
+            yield word
+            word = ""
+        else:
+            word += one
+    yield word
+
+
+def _parts(chunk: str, place: int) -> bool:
+    """True if the punctuation at a place parts two words: not at an end, and not between digits."""
+    if chunk[place] in "#%&@*\\" or not 0 < place < len(chunk) - 1:
+        return False
+    before, after = chunk[place - 1], chunk[place + 1]
+    is_bracket = category(chunk[place]) in ("Ps", "Pe")
+    return before.isalnum() and after.isalnum() and not is_bracket and not (before.isdigit() and after.isdigit())
+
+
+def _visible(value: str) -> str:
+    return normalize("NFC", value.translate(_FOLDED)).replace("\r\n", "\n")
+
+
+def _plain_text(value: Any) -> str:
+    """Text without case, with straight quotes and letters of one width."""
+    return text(value).translate(_WIDE).translate(_QUOTES).casefold().strip()
+
+
+def _ungrouped(found: str) -> str:
+    return found.replace(",", "") if "," in found and _NUMERAL.fullmatch(found) else found
+
+
+def _peeled(found: str) -> str:
+    while (shorter := _peeled_once(found)) != found:
+        found = shorter
+    return found
+
+
+def _peeled_once(found: str) -> str:
+    inside = found[1:-1].strip()
+    if found[:1] in _PAIRS and inside and found[-1] == _PAIRS[found[0]]:
+        marks = {found[0], found[-1]} if found[0] in "\"'`" else {*_PAIRS, *_PAIRS.values(), ",", ";"}
+        if not marks & {*inside}:
+            return inside
+    if emphasis := _EMPHASIS.fullmatch(found):
+        return emphasis[2]
+    shorter = _BEGINS.sub("", _ENDS.sub("", found)).strip()
+    if shorter != found:
+        return shorter
+    return _without_unclosed(found)
+
+
+def _without_unclosed(found: str) -> str:
+    """A text without the quote or bracket at one end that has no partner."""
+    for place, rest in ((0, found[1:]), (len(found) - 1, found[:-1])):
+        mark = found[place : place + 1]
+        if mark not in "\"`'()[]{}" or any(each in rest for each in ("\"`'" if mark in "\"`'" else "()[]{},;")):
+            continue
+        if (unclosed := _UNCLOSED.match(found, place)) and unclosed[0] == mark:
+            return rest
+    return found

@@ -1,0 +1,134 @@
+"""`lq eval show` and `export` of runs that are going on, that died, that are empty, and that hold odd characters."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lmql_lite.apps.cli import lq as command
+
+SLOW = """
+import asyncio
+if int(word) >= 5:
+    await asyncio.sleep(600)
+"{word}"
+return "a"
+"""
+"""Five rows end at once, the others never."""
+
+
+def lq(*arguments: object) -> Result:
+    return CliRunner().invoke(command, ["eval", *map(str, arguments)])
+
+
+@pytest.fixture
+def running() -> Iterator[subprocess.Popen[bytes]]:
+    Path("q.lq").write_text(SLOW)
+    Path("d.csv").write_text("id,word,g,target\n" + "".join(f"r{n},{n},{n % 2},a\n" for n in range(8)))
+    arguments = ["eval", "q.lq", "d.csv", "-o", "r", "-m", "exact", "--cluster", "g", "-q"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lmql_lite", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        log, until = Path("r/rows.jsonl"), time.monotonic() + 120
+        while not log.exists() or len(log.read_bytes().splitlines()) < 6:
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def table(name: str) -> list[dict[str, str]]:
+    with Path(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_is_looked_at_while_it_runs_and_after_it_was_killed(running: subprocess.Popen[bytes]) -> None:
+    shown = lq("show", "r")
+    assert shown.exit_code == 0, shown.output
+    assert "5 of 8 attempts so far: the run is going on" in shown.output
+    assert "exact            1.0000" in shown.output and "n 5" in shown.output and "2 clusters of g" in shown.output
+    found = json.loads(lq("show", "r", "--format", "json").output)
+    assert (found["status"], found["attempts"], found["asked"]) == ("running", 5, 8)
+    assert lq("export", "r", "-o", "running.csv").exit_code == 0 and len(table("running.csv")) == 5
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    with Path("r/rows.jsonl").open("ab") as file:
+        file.write(b'{"kind":"attempt","schema":1,"id":"r')
+    for form in ((), ("--html",), ("--wrong",), ("--format", "json")):
+        assert lq("show", "r", *form).exit_code == 0
+    assert "5 of 8 attempts so far: the run did not end; run the same command to continue" in lq("show", "r").output
+    assert lq("export", "r", "-o", "killed.csv").exit_code == 0 and len(table("killed.csv")) == 5
+    assert lq("compare", "r", "r").exit_code == 0
+
+
+def test_a_report_of_an_earlier_command_does_not_hide_the_rows_of_a_run_that_died() -> None:
+    Path("q.lq").write_text('"{word}"\nreturn "a"\n')
+    Path("d.csv").write_text("id,word,target\n" + "".join(f"r{n},{n},a\n" for n in range(8)))
+    assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact").exit_code == 0
+    run = json.loads(Path("r/run.json").read_text())
+    Path("r/run.json").write_text(json.dumps({**run, "status": "running"}))
+    assert lq("q.lq", "d.csv", "-o", "part", "-m", "exact", "--limit", "3").exit_code == 0
+    Path("r/report.json").write_bytes(Path("part/report.json").read_bytes())
+    shown = lq("show", "r").output
+    assert "8 attempts of 8 rows" in shown and "the run did not end" in shown
+
+
+def test_a_run_without_rows_is_shown_and_exported() -> None:
+    Path("q.lq").write_text('"{word}"\nreturn "a"\n')
+    Path("d.csv").write_text("id,word,target\na,x,a\n")
+    lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "-m", "f1")
+    Path("r/rows.jsonl").unlink()
+    run = json.loads(Path("r/run.json").read_text())
+    Path("r/run.json").write_text(json.dumps({**run, "status": "running"}))
+    shown = lq("show", "r")
+    assert shown.exit_code == 0 and "0 of 1 attempts so far: the run did not end" in shown.output
+    assert lq("show", "r", "--html").exit_code == 0
+    for kind in ("csv", "lm-eval"):
+        assert lq("export", "r", "--as", kind, "-o", f"x.{kind}").exit_code == 0
+    assert Path("x.csv").read_text() == "id,repeat,target,answer,error\n"
+
+
+ODD = ["x\ud83dy", "\udc00", "a\x00b", "two\nlines", "a\rb", '"quoted", with commas', "=1+1", "\u2028", "\U0001f600"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "lm-eval", "parquet"])
+def test_a_run_with_odd_characters_is_exported_whole(kind: str) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    Path("q.lq").write_text('"x"\nreturn ans\n')
+    rows = [{"id": f"r{n}{odd}", "ans": odd, "target": odd} for n, odd in enumerate(ODD)]
+    Path("d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert lq("q.lq", "d.jsonl", "-o", "r", "-m", "exact").exit_code == 0
+    done = lq("export", "r", "--as", kind, "-o", "x")
+    assert done.exit_code == 0, done.output
+    if kind == "csv":
+        answers = [each["answer"] for each in table("x")]
+        assert answers == [odd.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for odd in ODD]
+        assert all(each["exact"] == "1.0" for each in table("x"))
+    if kind == "lm-eval":
+        assert [json.loads(line)["resps"][0][0] for line in Path("x").read_text("utf-8").split("\n")[:-1]] == ODD
+    before = Path("x").read_bytes()
+    assert lq("export", "r", "--as", kind, "-o", "x").exit_code == 2 and Path("x").read_bytes() == before
+
+
+def test_an_export_that_cannot_be_written_leaves_no_file_and_can_be_tried_again() -> None:
+    Path("q.lq").write_text('"{word}"\nreturn "a"\n')
+    Path("d.csv").write_text("id,word,target\na,x,a\n")
+    lq("q.lq", "d.csv", "-o", "r", "-m", "exact")
+    done = lq("export", "r", "-o", "nowhere/x.csv")
+    assert done.exit_code == 2 and "cannot be written" in done.output
+    Path("nowhere").mkdir()
+    assert lq("export", "r", "-o", "nowhere/x.csv").exit_code == 0
+    assert [each.name for each in Path("nowhere").iterdir()] == ["x.csv"]
