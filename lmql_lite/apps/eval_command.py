@@ -8,8 +8,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,9 @@ from lmql_lite.apps.eval_views import (
 )
 from lmql_lite.apps.junit import write_junit
 from lmql_lite.apps.terminal import (
+    INTERRUPTED,
     counted,
+    find_modules_beside,
     load,
     model_named,
     note,
@@ -96,7 +98,7 @@ def run_eval(
     from lmql_lite.store.atomic_file import replace_file
 
     as_json = form == "json"
-    with reporting(as_json), row_events(form == "events") as events:
+    with _interruptible(), reporting(as_json), row_events(form == "events") as events:
         if dry_run and events is not None:
             raise InputError("--format events cannot be combined with --dry-run", hint="--format json")
         if resume is not None:
@@ -144,6 +146,16 @@ def run_eval(
         sys.exit(_exit_code(report, gates, no_worse, max_errors) or (6 if problem else 0))
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Context in which Ctrl-C ends the command with the sentence that the run has given it."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        write_error(str(interrupt) or "interrupted")
+        sys.exit(INTERRUPTED)
+
+
 def _evaluated(
     job: EvalJob,
     scoring: Scoring,
@@ -154,15 +166,19 @@ def _evaluated(
 ) -> tuple[EvalJob, Tally, str]:
     """The run: the job with the folder's identity, the tally, and a sentence about lines that were not written."""
     from lmql_lite.data.evaluation import evaluate
-    from lmql_lite.data.run_folder import FINISHED, RunFolder
+    from lmql_lite.data.run_folder import FINISHED, RunFolder, attempts_in
 
     folder = RunFolder(path, job.identity, [f"lq {__version__}", *sys.argv[1:]], scoring)
     job = replace(job, identity=folder.identity)
     status = "stopped"
     try:
         shown.begin(path, job)
-        tally = asyncio.run(evaluate(job, folder, reuse, shown.see, engine))
+        tally = asyncio.run(evaluate(job, folder, reuse, shown.see, engine, shown.go_on))
         status = FINISHED
+    except KeyboardInterrupt:
+        answered = {(each["id"], each["repeat"]) for each in attempts_in(path) if not each.get("error")}
+        sentence = f"{len(answered):,} of {scoring.attempts:,} answers are kept in {path}"
+        raise KeyboardInterrupt(f"interrupted; {sentence}; run the same command to continue") from None
     finally:
         shown.end()
         folder.close(status)
@@ -238,7 +254,7 @@ def _query(name: str, text: str | None) -> tuple[Any, str]:
         return found, found.program.span.text
     from lmql_lite.decorators import QueryFunction
 
-    sys.path.insert(0, str(Path.cwd()))
+    find_modules_beside(Path())
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
@@ -253,6 +269,7 @@ def _judge(path: Path, options: Mapping[str, Any]) -> Any:
     """Metric from a query: it reads answer, target and columns, and returns a number or a bool."""
     from lmql_lite.data.metrics import answer_of
 
+    find_modules_beside(path.parent, is_first=False)
     query = load(str(path))
 
     async def judge(record: Mapping[str, Any]) -> Any:
@@ -306,6 +323,9 @@ def _exit_code(
     failed = sum(report["errors"].values())
     if not code and max_errors is not None and failed > max_errors:
         write_error(f"{counted(failed, 'row')} failed, and at most {max_errors} may")
+        code = SOME_FAILED
+    if not code and max_errors is None and failed and failed == report["attempts"]:
+        write_error("every row failed; with --max-errors N, N rows may")
         code = SOME_FAILED
     return code
 

@@ -140,7 +140,10 @@ OPTIONS = (
         help="Count failed rows as wrong, or leave them out.",
     ),
     click.option(
-        "--max-errors", type=click.IntRange(min=0), metavar="N", help="Exit code 8 if more than N rows failed."
+        "--max-errors",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Exit code 8 if more than N rows failed (default: all).",
     ),
     click.option("--min", "minimum", multiple=True, metavar="METRIC>=X", help="Exit code 4 if the mean is below X."),
     click.option("--baseline", type=RUN_PATH, metavar="RUN", help="Compare with another run."),

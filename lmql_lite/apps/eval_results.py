@@ -11,7 +11,16 @@ from typing import Literal
 import click
 
 from lmql_lite import __version__
-from lmql_lite.apps.eval_views import FORM, NOT_REACHED, RUN_PATH, comparison_lines, is_worse, report_lines
+from lmql_lite.apps.eval_views import (
+    FORM,
+    NOT_REACHED,
+    RUN_PATH,
+    comparison_lines,
+    is_worse,
+    report_lines,
+    report_notes,
+    report_progress,
+)
 from lmql_lite.apps.terminal import counted, reporting, write, write_object
 from lmql_lite.errors import InputError
 
@@ -35,7 +44,9 @@ def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: 
         if html:
             from lmql_lite.data.report_page import write_page
 
-            write(str(write_page(run, list(records.values()))))
+            report = report_in(run)
+            notes = [report_progress(report), *report_notes(report, str(run))]
+            write(str(write_page(run, report, notes, list(records.values()))))
             return
         if not (wrong or only_errors or ids):
             report = report_in(run)

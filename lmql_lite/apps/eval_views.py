@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -30,19 +31,23 @@ EVERY_S = 0.1
 
 
 class Progress:
-    """Progress line on a terminal: finished rows, their rate, the time left, hits, errors and cost."""
+    """Progress line on a terminal: finished rows, errors, the time left, their rate, hits and cost."""
 
     def __init__(self, wanted: bool) -> None:
         self._live = wanted and sys.stderr.isatty()
         self._line = StatusLine(is_shared=False)
         self._began = self._drawn = time.monotonic()
-        self._done = self._hits = self._errors = 0
+        self._known = self._done = self._hits = self._errors = 0
         self._cost = 0.0
         self._total: int | None = None
 
     def begin(self, folder: Path, job: EvalJob) -> None:
         if self._live:
             self._total = job.attempts
+
+    def go_on(self, known: int) -> None:
+        """Rows begin to run; `known` have ended before."""
+        self._known, self._done, self._began = known, 0, time.monotonic()
 
     def see(self, record: Mapping[str, Any]) -> None:
         self._done += 1
@@ -52,16 +57,21 @@ class Progress:
         now = time.monotonic()
         if self._live and now - self._drawn > EVERY_S:
             self._drawn = now
-            self._line.draw(self.line(now))
+            self._line.draw(self.line(now, shutil.get_terminal_size().columns - 1))
 
-    def line(self, now: float) -> str:
-        rate = self._done / max(now - self._began, 1e-6)
-        parts = [f"{self._done:,}/{self._total:,} rows" if self._total else f"{self._done:,} rows", f"{rate:.1f}/s"]
+    def line(self, now: float, width: int) -> str:
+        """The line, without the last of its parts where it is too long."""
+        rate, ended = self._done / max(now - self._began, 1e-6), self._known + self._done
+        parts = [f"{ended:,}/{self._total:,} rows" if self._total else f"{ended:,} rows"]
+        parts.append(counted(self._errors, "error"))
         if self._total:
-            left = int(max(self._total - self._done, 0) / max(rate, 1e-6))
+            left = int(max(self._total - ended, 0) / max(rate, 1e-6))
             parts.append(f"{left // 60}:{left % 60:02} left")
-        parts += [f"{self._hits:,} from the cache", counted(self._errors, "error")]
-        return " · ".join([*parts, *([f"cost {money(self._cost)}"] if self._cost else [])])
+        parts += [f"{rate:.1f}/s", f"{self._hits:,} from the cache"]
+        parts += [f"cost {money(self._cost)}"] if self._cost else []
+        while len(shown := " · ".join(parts)) > width and len(parts) > 1:
+            parts.pop()
+        return shown
 
     def end(self) -> None:
         if self._live:
@@ -79,6 +89,9 @@ class RowEvents:
 
     def begin(self, folder: Path, job: EvalJob) -> None:
         self._write("started", {"folder": str(folder), "attempts": job.attempts, "identity": dict(job.identity)})
+
+    def go_on(self, known: int) -> None:
+        """Nothing: each line is of one row."""
 
     def see(self, record: Mapping[str, Any]) -> None:
         self._write("row", record)
@@ -136,15 +149,27 @@ def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
     failed = sum(report["errors"].values())
     counted_as = "" if not failed else f", {counted(failed, 'error')}, {COUNTED_AS[report['errors_count_as']]}"
     yield f"{folder}: {counted(report['attempts'], 'attempt')} of {counted(report['ids'], 'row')}{counted_as}"
-    if ending := ENDINGS.get(report["status"]):
-        asked = "" if report["asked"] is None else f" of {report['asked']:,}"
-        yield f"  {report['attempts']:,}{asked} attempts so far: {ending}"
+    if progress := report_progress(report):
+        yield f"  {progress}"
     is_partly_known = report["kept"] or report["reused"]
     if is_partly_known and report["status"] not in ENDINGS:
         new = report["attempts"] - report["kept"] - report["reused"]
         yield f"  finished before {report['kept']:,}, of other runs {report['reused']:,}, new {new:,}"
     for each in report["metrics"]:
         yield f"  {each['name']:<16} {each['mean']:.4f}  {_interval(each, report['cluster'])}  n {each['n']:,}"
+    yield from report_notes(report, folder)
+
+
+def report_progress(report: Mapping[str, Any]) -> str:
+    """Progress of a run that has not ended; empty for one that has."""
+    if (ending := ENDINGS.get(report["status"])) is None:
+        return ""
+    asked = "" if report["asked"] is None else f" of {report['asked']:,}"
+    return f"{report['attempts']:,}{asked} attempts so far: {ending}"
+
+
+def report_notes(report: Mapping[str, Any], folder: str) -> Iterator[str]:
+    """What a report says below its means."""
     yield from _few_clusters(report)
     if tries := report.get("tries"):
         spread = ", ".join(
@@ -163,7 +188,7 @@ def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
     usage = report["usage"]
     spent = [counted(usage[name], what) for name, what in SPENT.items() if usage.get(name)]
     if spent:
-        yield f"  {'together ' if is_partly_known else ''}{', '.join(spent)}"
+        yield f"  {'together ' if report['kept'] or report['reused'] else ''}{', '.join(spent)}"
     if report["cost"]:
         yield f"  cost {money(report['cost'])}"
 

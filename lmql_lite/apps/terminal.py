@@ -150,10 +150,19 @@ def tree_of(file: str, text: str | None = None) -> Any:
 
 
 def load(file: str, text: str | None = None) -> Query:
+    """The compiled query of a file, of stdin or of a text. Its Python finds the modules beside the file."""
     from lmql_lite.api import Query
     from lmql_lite.program.compiler import compile as compile_program
 
+    find_modules_beside(Path() if text is not None or file == "-" else Path(file).parent)
     return Query(compile_program(tree_of(file, text)))
+
+
+def find_modules_beside(folder: Path, *, is_first: bool = True) -> None:
+    """Lets Python import the modules of a folder: before all others, as those beside a script, or after them."""
+    name = str(folder.resolve())
+    if name not in sys.path:
+        sys.path.insert(0 if is_first else len(sys.path), name)
 
 
 def read_inputs(texts: tuple[str, ...], values: tuple[str, ...], file: str | None = None) -> dict[str, Any]:

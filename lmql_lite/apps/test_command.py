@@ -16,6 +16,7 @@ from lmql_lite.apps.terminal import (
     BASE_URL,
     RUN_MODEL,
     counted,
+    find_modules_beside,
     model_named,
     printable,
     put,
@@ -89,6 +90,7 @@ async def _results(file: CaseFile, model: str | Model | None, record: Any) -> tu
     from lmql_lite.engine.recording import Recording, RecordMode
 
     assert record in get_args(RecordMode), "click takes no other"
+    find_modules_beside(file.query.parent)
     remedy = f"lq test {file.path} asks the model for what is missing"
     recording = Recording(file.recording, record, name=str(file.recording), remedy=remedy)
     results: list[CaseResult] = []

@@ -113,11 +113,11 @@ def last_attempts(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def is_wrong(record: Mapping[str, Any], *, only_errors: bool = False) -> bool:
-    """True for a row that failed, and unless `only_errors` for one whose first score is below 1."""
+    """True for a row that failed, and unless `only_errors` for one whose first score is below 1 or missing."""
     if record.get("error") or only_errors:
         return bool(record.get("error"))
     first = next(iter(record.get("scores", {}).values()), None)
-    return isinstance(first, list) and first[0] < 1
+    return first is not None and (not isinstance(first, list) or first[0] < 1)
 
 
 def compare(first: Path, second: Path, by: str | None = None) -> dict[str, Any]:

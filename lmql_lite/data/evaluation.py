@@ -72,10 +72,12 @@ async def evaluate(
     reuse: Sequence[Path] = (),
     seen: OnRecord | None = None,
     engine: Engine | None = None,
+    go_on: Callable[[int], object] | None = None,
 ) -> Tally:
     """Runs the attempts that the folder has no answer of, in the order of the data; gives the outcomes of all.
 
-    Rows that failed are run again. `reuse` are other runs whose records count where their keys are equal.
+    Rows that failed are run again. `reuse` are other runs whose records count where their keys are equal. `seen` is
+    called with each record that is new or scored anew, `go_on` with the number of known ones before rows run.
     """
     job.check()
     chosen = job.selection.rows(job.rows())
@@ -128,6 +130,8 @@ async def evaluate(
         await finish(await attempt(job, row))
         return []
 
+    if go_on is not None:
+        go_on(tally.kept + tally.reused)
     rows = _missing(job, chosen, left, tally)
     if engine is not None:
         await engine(job, rows, finish)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.util import module_from_spec, spec_from_file_location
@@ -252,12 +254,36 @@ def _digest(path: Path) -> str:
         raise InputError(f"the metric {str(path)!r} cannot be read: {error.strerror}") from None
 
 
+@contextmanager
+def _modules_beside(path: Path) -> Iterator[None]:
+    """Context in which a file can import its neighbours. They are not those of other files in other folders: a query
+    with a neighbour of the same name imports its own."""
+    folder = path.resolve().parent
+    if str(folder) in sys.path:  # beside the query
+        yield
+        return
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        sys.path.append(str(folder))  # for imports inside its functions
+        for name in set(sys.modules) - before:
+            place = getattr(sys.modules[name], "__file__", None)
+            if place is not None and folder in Path(place).parents:
+                del sys.modules[name]
+
+
 def _function(path: Path, name: str) -> Callable[[Record], Any]:
-    spec = spec_from_file_location(f"lq_metric_{path.stem}", path)
+    own = f"lq_metric_{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    spec = spec_from_file_location(own, path)
     assert spec is not None and spec.loader is not None, "the name ends in .py"
     module = module_from_spec(spec)
+    sys.modules[own] = module  # where a dataclass looks its module up
     try:
-        spec.loader.exec_module(module)
+        with _modules_beside(path):
+            spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"the metric {str(path)!r} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)

@@ -100,13 +100,18 @@ class RayEngine:
             except ray.exceptions.RayTaskError as error:
                 raise _own_error(error) from None
 
+    def _folders(self, job: EvalJob) -> list[str]:
+        """Folders whose modules the query may import; the last one comes first."""
+        beside = [] if self.is_module else [str(Path(job.query.program.span.name).resolve().parent)]
+        return [os.getcwd(), *beside]
+
     def _message(self, job: EvalJob) -> bytes:
         options = {name: job.options.get(name) for name in ("max_tokens", "cache_mode") if name in job.options}
         fields = ("columns", "id_column", "target", "variables", "seed", "concurrency", "timeout", "retries",
                   "keeps_prompts")  # fmt: skip
         return json.dumps({
             "source": self.source, "is_module": self.is_module, "model": self.model, "base_url": self.base_url,
-            "options": options, "identity": dict(job.identity), "folder": os.getcwd(),
+            "options": options, "identity": dict(job.identity), "folders": self._folders(job),
             "cache_folder": self.cache_folder, "environment": dict(self.environment),
             "job": {name: getattr(job, name) for name in fields},
         }).encode()  # fmt: skip
@@ -158,8 +163,9 @@ class RayWorker:
     def __init__(self, message: bytes) -> None:
         told = json.loads(message)
         os.environ.update(told["environment"])
-        if told["folder"] not in sys.path and Path(told["folder"]).is_dir():
-            sys.path.insert(0, told["folder"])
+        for folder in told["folders"]:
+            if folder not in sys.path and Path(folder).is_dir():
+                sys.path.insert(0, folder)
         if told["is_module"]:
             module, _, function = told["source"].partition(":")
             query = getattr(importlib.import_module(module), function)

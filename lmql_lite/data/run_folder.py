@@ -58,11 +58,16 @@ def identity_of(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder / RUN} cannot be read ({error})") from None
 
 
+def facts_of(folder: Path) -> dict[str, Any]:
+    """All that `run.json` says. Raises InputError for a folder that is not a run."""
+    identity_of(folder)
+    return dict(json.loads((folder / RUN).read_text("utf-8")))
+
+
 def status_of(folder: Path) -> tuple[str, dict[str, Any]]:
     """Status of a run, and how it is scored: `finished`, `running`, `stopped` (by its user or an error), `merged`, or
     `died` where its process is gone. Raises InputError for a folder that is not a run."""
-    identity_of(folder)
-    found = json.loads((folder / RUN).read_text("utf-8"))
+    found = facts_of(folder)
     status = str(found.get("status"))
     if status == RUNNING and not _is_written(folder / ROWS):
         status = "died"

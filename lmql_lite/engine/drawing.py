@@ -105,10 +105,12 @@ STYLE_OF_PAGE = (
 )
 
 
-def page(title: str, body: Iterable[str]) -> Iterator[str]:
-    """A self-contained HTML page. Its only script draws every `run_view` of the body."""
-    script = bundle()
-    digest = base64.b64encode(hashlib.sha256((script or "").encode()).digest()).decode()
+def page(title: str, body: Iterable[str], own: str = "") -> Iterator[str]:
+    """A self-contained HTML page. Its only script is the page's `own` one, and then draws every `run_view` of the
+    body."""
+    drawing = bundle()
+    script = own if drawing is None else f"{own}{drawing}"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     yield (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -118,7 +120,8 @@ def page(title: str, body: Iterable[str]) -> Iterator[str]:
         f'<body class="lq"><main><h1>{shown(title)}</h1>'
     )
     yield from body
-    yield f'<p class="hint">{WITHOUT_BUNDLE}</p></main>' if script is None else f"</main><script>{script}</script>"
+    yield f'<p class="hint">{WITHOUT_BUNDLE}</p></main>' if drawing is None else "</main>"
+    yield f"<script>{script}</script>" if script else ""
     yield "</body></html>\n"
 
 

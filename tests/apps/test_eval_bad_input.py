@@ -217,6 +217,21 @@ def test_only_the_rows_that_failed_are_run_again() -> None:
     assert not report()["errors"] and report()["attempts"] == 4 and calls() == 6
 
 
+def test_a_run_of_which_every_row_failed_is_no_success() -> None:
+    Path("q.lq").write_text('"{word}"\nraise ValueError("no")\n')
+    done = lq("q.lq", "d.csv", "-o", "r", "-m", "exact")
+    assert done.exit_code == 8 and "every row failed" in done.output
+    assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "--max-errors", "4").exit_code == 0
+    Path("q.lq").write_text('if word == "w1":\n    raise ValueError("no")\n"{word}"\nreturn "a"\n')
+    assert lq("q.lq", "d.csv", "-o", "s", "-m", "exact").exit_code == 0
+
+
+def test_a_row_without_a_score_is_one_of_the_wrong_ones() -> None:
+    data("id,word,target\nr0,w0,a\nr1,w1,\nr2,w2,b\n")
+    lq("q.lq", "d.csv", "-o", "r", "-m", "exact")
+    assert [line.split()[0] for line in lq("show", "r", "--wrong").output.splitlines()] == ["r1", "r2"]
+
+
 def test_a_full_disk_costs_no_answer_that_was_written_and_the_report_is_whole() -> None:
     data("id,word,target\n" + "".join(f"r{n},w{n},a\n" for n in range(60)))
 

@@ -100,6 +100,38 @@ def test_a_run_without_rows_is_shown_and_exported() -> None:
     assert Path("x.csv").read_text() == "id,repeat,target,answer,error\n"
 
 
+def test_the_page_begins_with_the_result_and_shows_the_input_of_each_row_in_the_order_of_the_data() -> None:
+    Path("q.lq").write_text('if word == "w3":\n    raise ValueError("no <b>")\n"{word}"\nreturn "a"\n')
+    rows = [(f"r{n}", f"w{n}", "kind <i>", "b" if n % 4 else "a") for n in range(40)]
+    Path("d.csv").write_text("id,word,more,target\n" + "".join(f"{','.join(row)}\n" for row in rows))
+    lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "-m", "f1")
+    page = Path(lq("show", "r", "--html").output.strip()).read_text("utf-8")
+    report = json.loads(Path("r/report.json").read_text())
+    first = page[page.index("<h1>") : page.index("r0</td>")]
+    for metric in report["metrics"]:
+        assert f"<td>{metric['name']}</td><td>0.2500</td>" in first
+        assert f"[{metric['low']:.4f}, {metric['high']:.4f}]" in first
+    for fact in ("40 attempts of 40 rows", "1, wrong", "demo", "d.csv", "seed 0", "eval", "UTC"):
+        assert fact in first, fact
+    assert first.index("0.2500") < first.index("demo")
+    body = page[page.index("<tbody>") :]
+    places = [body.index(f"<td>r{n}</td>") for n in range(40)]
+    assert places == sorted(places)
+    assert "word: w0\nmore: kind &lt;i&gt;" in body and "<i>" not in page and "no &lt;b&gt;" in body
+    assert body.count('class="wrong"') == 29 and body.count('class="wrong error"') == 1
+    assert all(control in page for control in ('id="kind"', 'id="find"', "<th><button>target</button></th>"))
+
+
+def test_a_page_of_five_hundred_short_rows_is_small() -> None:
+    Path("q.lq").write_text('"{word}[X]" where X in [" a"]\nreturn X\n')
+    Path("d.csv").write_text("id,word,target\n" + "".join(f"r{n},the room was clean {n},a\n" for n in range(500)))
+    lq("q.lq", "d.csv", "-o", "r", "-m", "exact")
+    page = Path(lq("show", "r", "--html").output.strip()).read_text("utf-8")
+    rows = page[page.index("<tbody>") : page.index("</tbody>")]
+    without_bundle = "<pre>" in rows
+    assert len(rows) < 500 * (2_000 if without_bundle else 800)
+
+
 ODD = ["x\ud83dy", "\udc00", "a\x00b", "two\nlines", "a\rb", '"quoted", with commas', "=1+1", "\u2028", "\U0001f600"]
 
 

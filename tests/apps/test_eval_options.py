@@ -56,7 +56,7 @@ def test_a_row_that_takes_longer_than_its_time_fails_and_the_others_end() -> Non
 
 def test_a_row_that_failed_is_tried_again_at_once_as_often_as_asked_for() -> None:
     query(COUNTED + 'if number < 3:\n    1 / 0\n"{word}"\nreturn "a"\n')
-    assert lq("q.lq", "d.csv", "-o", "r", "--limit", "1", "--retries", "1").exit_code == 0
+    assert lq("q.lq", "d.csv", "-o", "r", "--limit", "1", "--retries", "1").exit_code == 8
     assert records()["r0"]["error"]["type"] == "ZeroDivisionError" and records()["r0"]["tries"] == 2
     lq("q.lq", "d.csv", "-o", "r", "--limit", "2", "--retries", "2")
     assert "tries" not in records()["r0"] and records()["r1"]["tries"] == 3 and not report()["errors"]

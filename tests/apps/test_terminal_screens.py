@@ -163,6 +163,25 @@ def test_ctrl_c_says_what_is_kept_and_where(started: Started, folder: Path) -> N
     assert (folder / "joke.tokens").stat().st_size > 100
 
 
+def test_a_data_set_run_that_goes_on_counts_what_was_known_and_says_what_ctrl_c_keeps(
+    started: Started, folder: Path
+) -> None:
+    (folder / "q.lq").write_text('import asyncio\nawait asyncio.sleep(0.5)\n"{word}"\nreturn "a"\n')
+    (folder / "d.csv").write_text("id,word,target\n" + "".join(f"r{n},w{n},a\n" for n in range(40)))
+    command = ("eval", "q.lq", "d.csv", "-o", "r", "-m", "exact", "-j", "1")
+    assert started(*command, "--limit", "2").ended()[0] == 0
+    terminal = started(*command, COLUMNS="40")
+    terminal.until(r"[45]/40 rows · 0 errors · 0:\d\d left")
+    terminal.process.send_signal(signal.SIGINT)
+    code, lines = terminal.ended()
+    assert code == 130
+    said = r"interrupted; \d+ of 40 answers are kept in r; run the same command to continue"
+    assert re.fullmatch(said, lines[0]) and len(lines) == 1
+    drawn = [line.split("\x1b[K")[-1] for line in terminal.raw.decode().split("\r") if "rows ·" in line]
+    assert not any(re.match(r"(\x1b\[2m)?[012]/40", line) for line in drawn)
+    assert all(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) < 40 for line in drawn)
+
+
 def test_a_chat_shows_questions_and_answers_in_turn(started: Started, folder: Path) -> None:
     (folder / "chat.lq").write_text(
         'while question := input():\n    "Q: {question}\\nA:[A]\\n" where STOPS_BEFORE(A, "\\n")\n'
