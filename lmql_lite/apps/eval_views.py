@@ -169,7 +169,7 @@ def report_progress(report: Mapping[str, Any]) -> str:
 
 
 def report_notes(report: Mapping[str, Any], folder: str) -> Iterator[str]:
-    """What a report says below its means."""
+    """Lines of a report below its means."""
     yield from _few_clusters(report)
     if tries := report.get("tries"):
         spread = ", ".join(
