@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +27,7 @@ from lmql_lite.errors import LmqlLiteError, ModelError
 from lmql_lite.models.chat import ChatFormat, read_chat
 from lmql_lite.models.context_length import context_length
 from lmql_lite.models.model_files import files_fingerprint, located
+from lmql_lite.models.quiet_library import quiet
 from lmql_lite.models.tokenizer import HFTokenizer
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Checkpoint:
 @contextmanager
 def loading(name: str) -> Iterator[None]:
     """Context for loading a model and running it first: prints nothing, and turns failures into ModelError."""
-    with _LOADING, _quiet(), _telling(name, "it cannot be loaded"):
+    with _LOADING, quiet(), _telling(name, "it cannot be loaded"):
         yield
 
 
@@ -378,25 +377,3 @@ def _telling(name: str, what: str) -> Iterator[None]:
             raise ModelError(f"local:{name} does not fit into memory", hint="use a smaller model") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":. ")
         raise ModelError(f"local:{name}: {what}: {reason}") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses warnings, log lines and progress bars, and restores the user's settings afterwards."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from transformers.utils import logging as library
-
-        bars: Any = library
-        loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
-        levels, shown = [logger.level for logger in loggers], bars.is_progress_bar_enabled()
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL + 1)
-        bars.disable_progress_bar()
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-            if shown:
-                bars.enable_progress_bar()

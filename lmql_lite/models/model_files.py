@@ -13,11 +13,13 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lmql_lite.errors import ModelError
+from lmql_lite.models.quiet_library import quiet, without_bars
 from lmql_lite.store.atomic_file import replace_file
 
 PARTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
@@ -128,13 +130,14 @@ def _converted(name: str, path: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
     try:
-        network = library.AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, quantization_config=library.GgufConfig(dequantize=True)
-        )
-        if hasattr(network.config, "quantization_config"):
-            del network.config.quantization_config
-        network.save_pretrained(beside)
-        library.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(beside)
+        with quiet(), without_bars(import_module("transformers.modeling_gguf_pytorch_utils")):
+            network = library.AutoModelForCausalLM.from_pretrained(
+                path.parent, gguf_file=path.name, quantization_config=library.GgufConfig(dequantize=True)
+            )
+            if hasattr(network.config, "quantization_config"):
+                del network.config.quantization_config
+            network.save_pretrained(beside)
+            library.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(beside)
         with suppress(OSError):  # another process was faster
             beside.rename(folder)
     except (ValueError, KeyError, RuntimeError) as error:

@@ -19,6 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
 from lmql_lite.models import checkpoint, model_files
 from lmql_lite.models.base import ScoreRequest
@@ -550,3 +551,19 @@ def test_nothing_is_printed(kind: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(f"{kind}_folder")
     done = subprocess.run([sys.executable, "-c", SILENT, str(folder)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("door", ["python", "lq run"])
+def test_nothing_is_printed_while_a_gguf_file_is_converted(
+    door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert = pytest.importorskip("tests.servers.gguf", reason="needs gguf").convert
+    convert(asset("demo/model", "config.json").parent, tmp_path / "demo.gguf")
+    monkeypatch.setenv("LMQL_LITE_HOME", str(tmp_path / "home"))
+    model = f"local:{tmp_path / 'demo.gguf'}"
+    code = f"import lmql_lite as lq; lq.model({model!r})"
+    run = ["-m", "lmql_lite", "run", "-e", '"Say:[X]" where len(TOKENS(X)) < 2', "--model", model]
+    command = ["-c", code] if door == "python" else run
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list((tmp_path / "home" / "models").glob("demo-*/config.json"))
