@@ -414,6 +414,6 @@ def model(id: Any, tokenizer: Any = None, /, **access: Unpack[Access]) -> Model:
         if tokenizer is not None:
             raise TypeError("a tokenizer goes with a loaded network: model(network, tokenizer)")
         return load(id, **access)
-    if others := [name for name in access if name not in ("kv", "exact")]:
+    if others := [name for name in access if name not in ("kv", "exact", "use_caches")]:
         raise TypeError(f"a loaded network takes no {others[0]}=: it is used as it is")
-    return of_network(id, tokenizer, access.get("kv"), access.get("exact"))
+    return of_network(id, tokenizer, access.get("kv"), access.get("exact"), access.get("use_caches"))

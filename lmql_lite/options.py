@@ -199,6 +199,10 @@ class HeaderOptions(TypedDict, total=False):
             on_page=True,
         ),
     ]
+    use_caches: Annotated[
+        bool | None,
+        OptionRow("Reuse of what was computed for other holes, runs and rows.", noun="True or False", flag=""),
+    ]
     speculate: Annotated[
         bool | None,
         OptionRow("Guessing ahead of the run, which only saves time.", noun="True or False", flag="", on_page=True),

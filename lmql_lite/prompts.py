@@ -24,6 +24,7 @@ async def score(
     model: str | Model | None = None,
     cache: AnyCache | None = None,
     cache_mode: str | None = None,
+    use_caches: bool | None = None,
     session: Session | None = None,
 ) -> OptionScores:
     """Log-probability of each option as the text after the prompt, which is taken literally.
@@ -37,7 +38,13 @@ async def score(
     """
     inputs = {"prompt": _literal(prompt), "options": texts_of(options)}
     result = await _own_query(SCORE).run(
-        inputs, model=model, cache=cache, cache_mode=cache_mode, speculate=False, session=session
+        inputs,
+        model=model,
+        cache=cache,
+        cache_mode=cache_mode,
+        use_caches=use_caches,
+        speculate=False,
+        session=session,
     )
     found: OptionScores = result.value
     return replace(found, usage=result.usage)

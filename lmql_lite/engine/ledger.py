@@ -15,7 +15,7 @@ from lmql_lite.engine.calls import Calls
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.result import Usage
 from lmql_lite.engine.state import Step
-from lmql_lite.models.base import BEFORE_REQUEST, Capabilities, PassCounts, ServerUsage
+from lmql_lite.models.base import BEFORE_REQUEST, Capabilities, KVScope, PassCounts, ServerUsage
 from lmql_lite.tokens import Fate, Source, Token
 
 DRAFTED_ANYWAY = 64
@@ -86,6 +86,8 @@ class Ledger:
         """The last nodes of the text that the server sent, kept so that the nodes on their paths stay the same."""
         self.events: list[events.Event] = []
         """Events of the branch, in order."""
+        self.scope: KVScope | None = None
+        """Scope of the questions of the hole that is open, where nothing else may be reused for it."""
         self.drafted = Drafted()
         self._kept: Counter[str] = Counter()
         self._prompt = 0

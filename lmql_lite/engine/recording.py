@@ -55,7 +55,8 @@ class Recording:
     def over(self, settings: Settings) -> Settings:
         """Settings of a run whose cache is this recording."""
         seed = settings.given.get("seed", 0)
-        return settings.changed({"cache": True, "cache_mode": "replay" if self.replays else "rw", "seed": seed})
+        mode = "replay" if self.replays else "rw"
+        return settings.changed({"cache": True, "cache_mode": mode, "use_caches": None, "seed": seed})
 
     async def trees(self) -> ModelTrees:
         """The trees of the file. Raises CacheError for a file that is missing or is not a `.tokens` file."""

@@ -23,7 +23,7 @@ from lmql_lite.engine.events import Guessed
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.spelled_prompts import SpelledPrompts
 from lmql_lite.errors import CacheError, InputError, ModelError
-from lmql_lite.models.base import Scorer, ScoreRequest
+from lmql_lite.models.base import KVScope, Scorer, ScoreRequest
 from lmql_lite.options import Sampling
 from lmql_lite.tokens import Source, Token
 
@@ -44,6 +44,7 @@ class Question:
     positions: tuple[int, ...]
     nodes: tuple[Node, ...]
     ledger: Ledger
+    scope: KVScope | None
 
 
 class TokenChoice(NamedTuple):
@@ -287,7 +288,7 @@ class Scheduler:
             return
         nodes = tuple(way[at] for at in wanted)
         self._asked.update((place, loop.create_future()) for place in nodes)
-        self._questions.append(Question(node, draft[: wanted[-1]], wanted, nodes, ledger))
+        self._questions.append(Question(node, draft[: wanted[-1]], wanted, nodes, ledger, ledger.scope))
         if self._next is None:
             self._next = loop.create_task(self._send())
             self._under_way.add(self._next)
@@ -298,7 +299,13 @@ class Scheduler:
         self._next = None
         questions, self._questions = self._questions, []
         requests = [
-            ScoreRequest(self.tree.path(wanted.node), wanted.draft, wanted.positions, wanted.ledger.meter.passes)
+            ScoreRequest(
+                self.tree.path(wanted.node),
+                wanted.draft,
+                wanted.positions,
+                wanted.ledger.meter.passes,
+                wanted.scope,
+            )
             for wanted in questions
         ]
         for meter in {id(wanted.ledger.meter): wanted.ledger.meter for wanted in questions}.values():

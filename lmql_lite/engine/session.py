@@ -229,6 +229,8 @@ class Session:
             model = await evaluate(program.model.value, environment)
         trees = None if settings.is_isolated else await self._trees(settings)
         found = self.model(model)
+        if not getattr(found, "use_caches", True) and self.recording is None:
+            settings, trees = settings.without_caches(), None
         if settings.has_beams and isinstance(found, Completer):
             raise InputError(
                 f"{settings.decoder_name} needs the scores of all next tokens, but {found.name} is on a server",

@@ -53,7 +53,9 @@ class Settings:
         """True for a tree that all runs share, False to ask the model every time (S7), a `TokenCache` for a file."""
         self.cache_mode: str | None = given.get("cache_mode")
         """"refresh" asks the model for everything once and replaces the known entries (S4)."""
-        self.is_isolated = self.cache is False or self.cache_mode == "off"
+        self.use_caches = given.get("use_caches") is not False
+        """False if a local model computes the prompt of every hole anew, too (S7)."""
+        self.is_isolated = self.cache is False or self.cache_mode == "off" or not self.use_caches
         """True if every hole asks the model anew."""
         self.speculate = given.get("speculate") is not False
         self.trace: str | None = given.get("trace")
@@ -77,7 +79,7 @@ class Settings:
         """These settings, completed by those of the header.
 
         Temperature and n of the header belong to its decoder, so another decoder that does not draw or has one result
-        drops them. Raises InputError if the two contradict each other.
+        drops them. `use_caches=False` drops the header's caches. Raises InputError if the two contradict each other.
         """
         below = dict(header.given)
         if self.decoder is not None:
@@ -86,7 +88,10 @@ class Settings:
                 below.pop("temperature", None)
                 if not row.branches:
                     below.pop("n", None)
+        if self.given.get("use_caches") is False:
+            below = {name: value for name, value in below.items() if name not in _OF_CACHES}
         both = Settings({**below, **self.given}, (*header.notices, *self.notices))
+        _require_no_cache(both.given)
         _raise(clash(both.decoder_name, both.given.get("temperature"), both.given.get("n")))
         return both
 
@@ -94,6 +99,12 @@ class Settings:
         """These settings with other options; None removes one."""
         both = {**self.given, **options}
         return Settings({name: value for name, value in both.items() if value is not None}, self.notices)
+
+    def without_caches(self) -> Settings:
+        """These settings for a model whose `use_caches` is False. Raises InputError if they ask for reuse."""
+        changed = self.changed({"use_caches": False})
+        _require_no_cache(changed.given)
+        return changed
 
     def of_query(self, own: Settings, seed: int) -> Settings:
         """Settings of a query that a query with these settings calls.
@@ -184,6 +195,7 @@ def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) 
         given["prefill"] = _prefill(given["prefill"])
     if "cache" in given:
         given["cache"] = _cache(given["cache"], spans.get("cache"))
+    _require_no_cache(given, spans)
     mode = given.get("cache_mode")
     if mode in ("ro", "refresh", "replay") and given.get("cache") is False:
         raise InputError(
@@ -192,6 +204,24 @@ def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) 
             hint='name a file: cache="x.tokens"',
         )
     return Settings(given if trace is None else {**given, "trace": trace}, notices)
+
+
+_OF_CACHES = {"cache": False, "cache_mode": "off", "blocks": EXACT}
+"""Options of caches, and the value of each that reuses nothing."""
+
+
+def _require_no_cache(given: Mapping[str, Any], spans: Mapping[str, Span] | None = None) -> None:
+    """Raises InputError for an option that asks for reuse beside `use_caches=False`."""
+    if given.get("use_caches") is not False:
+        return
+    for name, none in _OF_CACHES.items():
+        if name in given and given[name] != none:
+            value = given[name].path if isinstance(given[name], TokenCache) else given[name]
+            raise InputError(
+                f"use_caches=False computes everything anew, which {name}={value!r} contradicts",
+                span=(spans or {}).get(name),
+                hint=f"leave {name}= out, or use_caches=",
+            )
 
 
 def _raise(problem: Problem | None, span: Span | None = None) -> None:

@@ -27,6 +27,12 @@ class PassCounts:
     reused: dict[str, int] = field(default_factory=dict)
 
 
+class KVScope:
+    """Scope of keys and values: of one hole of a run whose `use_caches` is False. They are reused within it only."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """One sequence to score: `prefix + new_ids`, with scores wanted at some positions of `new_ids`.
@@ -41,6 +47,8 @@ class ScoreRequest:
     positions: tuple[int, ...] = (0,)
     counts: PassCounts | None = field(default=None, compare=False)
     """Counts of the run that asks."""
+    scope: KVScope | None = field(default=None, compare=False)
+    """The request reuses only what requests of the same scope computed; with None, whatever those of no scope did."""
 
     def checked(self, model: str, context_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids up to the last scored position, and the prefix lengths to score. Raises ModelError for what is too long,
@@ -346,6 +354,9 @@ It counts the request for the run that waits, and raises BudgetError where it wo
 
 class ModelObject:
     """Base of model objects. Methods of LMQL's models raise an error that says what to write instead."""
+
+    use_caches = True
+    """False if every hole of every run computes its prompt anew, as with the option of a run."""
 
     if not TYPE_CHECKING:
 

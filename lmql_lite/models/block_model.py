@@ -110,7 +110,7 @@ class BlockModel:
         """The request for the exact model: without marks."""
         vocabulary = len(self.tokenizer.vocabulary)
         prefix = tuple(token for token in request.prefix if token < vocabulary)
-        return ScoreRequest(prefix, request.new_ids, request.positions)
+        return ScoreRequest(prefix, request.new_ids, request.positions, request.counts, request.scope)
 
     def _score(self, request: ScoreRequest) -> list[NDArray[np.float32]] | None:
         """Rows for a path with blocks; None where the exact model is to score it."""

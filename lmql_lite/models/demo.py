@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import ModelObject, ScoreRequest
 from lmql_lite.models.chat import template_text
+from lmql_lite.models.kv_rows import SHARED, Lane
 from lmql_lite.models.tokenizer import HFTokenizer
 from lmql_lite.tokens import common_length
 
@@ -70,6 +71,16 @@ class _Slot:
         self.keys = np.empty(shape)
         self.values = np.empty(shape)
         self.last_use = 0
+        self.lane = SHARED
+
+
+class _Pending(NamedTuple):
+    """Request that is in no wave yet."""
+
+    place: int
+    ids: tuple[int, ...]
+    ends: tuple[int, ...]
+    lane: Lane
 
 
 @dataclass(slots=True)
@@ -132,16 +143,16 @@ class DemoModel(ModelObject):
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
         pending = [
-            (place, *request.checked("the demo model", self.context_length))
+            _Pending(place, *request.checked("the demo model", self.context_length), Lane.of(0, request.scope))
             for place, request in enumerate(requests)
             if request.positions
         ]
         results: list[list[NDArray[np.float32]]] = [[] for _ in requests]
         while pending:
             wave: list[_Job] = []
-            later: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+            later: list[_Pending] = []
             for waiting in pending:
-                if len(wave) < _SLOTS and self._worth_now(waiting[1], wave):
+                if len(wave) < _SLOTS and self._worth_now(waiting, wave):
                     wave.append(self._admitted(waiting, wave))
                 else:
                     later.append(waiting)
@@ -160,17 +171,21 @@ class DemoModel(ModelObject):
     def _slot_shape(self) -> tuple[int, int, int, int]:
         return len(self._layers), self._heads, self.context_length, self._head_size
 
-    def _worth_now(self, ids: tuple[int, ...], wave: list[_Job]) -> bool:
+    def _worth_now(self, waiting: _Pending, wave: list[_Job]) -> bool:
         """False if the wave is about to compute more of this sequence than is cached now."""
-        remembered = max((common_length(slot.ids, ids) for slot in self._slots), default=0)
-        return all(common_length(job.ids, ids) <= remembered + _REDO_TOKENS for job in wave)
+        remembered = max((common_length(slot.ids, waiting.ids) for slot in self._of(waiting.lane)), default=0)
+        others = (job.ids for job in wave if job.slot.lane == waiting.lane)
+        return all(common_length(ids, waiting.ids) <= remembered + _REDO_TOKENS for ids in others)
 
-    def _admitted(self, waiting: tuple[int, tuple[int, ...], tuple[int, ...]], wave: list[_Job]) -> _Job:
-        """Job with a slot for the sequence, filled with as much of it as is cached anywhere."""
-        place, ids, ends = waiting
+    def _of(self, lane: Lane) -> list[_Slot]:
+        return [slot for slot in self._slots if slot.lane == lane]
+
+    def _admitted(self, waiting: _Pending, wave: list[_Job]) -> _Job:
+        """Job with a slot for the sequence, filled with as much of it as is cached in its lane."""
+        place, ids, ends, lane = waiting
         self._calls += 1
         taken = [job.slot for job in wave]
-        best = max(self._slots, key=lambda slot: (common_length(slot.ids, ids), slot.last_use), default=None)
+        best = max(self._of(lane), key=lambda slot: (common_length(slot.ids, ids), slot.last_use), default=None)
         # the last hidden state of a known prefix is not kept, so the first scored position is computed again
         known = 0 if best is None else min(common_length(best.ids, ids), min(ends, default=1) - 1)
         if best is not None and best not in taken and len(best.ids) - known <= _REDO_TOKENS:
@@ -180,7 +195,7 @@ class DemoModel(ModelObject):
             if best is not None and slot is not best:
                 slot.keys[:, :, :known] = best.keys[:, :, :known]
                 slot.values[:, :, :known] = best.values[:, :, :known]
-        slot.ids = ids[:known]
+        slot.ids, slot.lane = ids[:known], lane
         slot.last_use = self._calls
         return _Job(place, ids, ends, slot, known)
 

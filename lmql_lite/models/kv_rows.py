@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
+from lmql_lite.models.base import KVScope
 from lmql_lite.tokens import common_length
 
 if TYPE_CHECKING:
@@ -114,13 +116,33 @@ class KVSequence:
         return cls((KVBuffer(0, length, dict(enumerate(kv))),), length)
 
 
+class Lane(NamedTuple):
+    """Sequences that can go on from each other: those whose keys have one `band` of a rotation, and one scope."""
+
+    band: int = 0
+    scope: ref[KVScope] | None = None
+
+    @classmethod
+    def of(cls, band: int, scope: KVScope | None) -> Lane:
+        return cls(band, None if scope is None else ref(scope))
+
+    @property
+    def is_left(self) -> bool:
+        """True if nothing will go on in this lane: its scope has ended."""
+        return self.scope is not None and self.scope() is None
+
+
+SHARED = Lane()
+"""Lane of short texts of all runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveSequence:
-    """Tokens, and their keys and values. `band` is that of their rotation: keys of another one cannot be used."""
+    """Tokens, and their keys and values."""
 
     ids: tuple[int, ...]
     kv: KVSequence
-    band: int = 0
+    lane: Lane = SHARED
 
 
 class LiveSequences:
@@ -133,11 +155,11 @@ class LiveSequences:
         self.max_bytes = max_bytes
         self.all: list[LiveSequence] = []
 
-    def longest(self, ids: tuple[int, ...], limit: int, band: int = 0) -> tuple[LiveSequence | None, int]:
-        """The sequence of a band that shares most of the first `limit` tokens, and how many it shares."""
+    def longest(self, ids: tuple[int, ...], limit: int, lane: Lane = SHARED) -> tuple[LiveSequence | None, int]:
+        """The sequence of a lane that shares most of the first `limit` tokens, and how many it shares."""
         best, most = None, 0
         for live in reversed(self.all):
-            if live.band != band:
+            if live.lane != lane:
                 continue
             count = len(live.ids)
             if count <= limit and count and live.ids[-1] == ids[count - 1] and live.ids == ids[:count]:
@@ -159,20 +181,22 @@ class LiveSequences:
                 last.end = length
         return live.kv.cut(length)
 
-    def put(self, ids: tuple[int, ...], kv: KVSequence, band: int = 0) -> None:
+    def put(self, ids: tuple[int, ...], kv: KVSequence, lane: Lane = SHARED) -> None:
         """Adds a sequence, in the place of those that are its beginnings."""
         self.all = [
             live
             for live in self.all
-            if live.band != band
+            if live.lane != lane
             or len(live.ids) > len(ids)
             or live.ids[-1] != ids[len(live.ids) - 1]
             or live.ids != ids[: len(live.ids)]
         ]
-        self.all.append(LiveSequence(ids, kv, band))
+        self.all.append(LiveSequence(ids, kv, lane))
 
     def evict(self) -> None:
-        """Evicts what is too much; the sequence that was used last stays in any case."""
+        """Evicts what is too much, and what nobody goes on from; of the others, the sequence that was used last stays
+        in any case."""
+        self.all = [live for live in self.all if not live.lane.is_left]
         while len(self.all) > 1 and self.nbytes > self.max_bytes:
             del self.all[0]
 

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import ScoreRequest
+from lmql_lite.models.base import ModelObject, ScoreRequest
 from lmql_lite.models.chat import ChatFormat, chat_of_template
 from lmql_lite.models.collector import PassCollector
+from lmql_lite.models.kv_rows import Lane
 from lmql_lite.models.model_files import digest
 from lmql_lite.models.packed_rows import ScoreJob
 from lmql_lite.models.pass_probe import NEAREST, PIECES, remembered
@@ -106,7 +107,7 @@ class _Cell:
     wanted: list[tuple[ScoreJob, int]] = field(default_factory=list)
 
 
-class LlamaCppModel:
+class LlamaCppModel(ModelObject):
     """A Scorer (S35). Threads and event loops share it; requests that arrive at about the same time are one pass."""
 
     sequences = _TOGETHER
@@ -142,6 +143,8 @@ class LlamaCppModel:
         self._width = len(self.tokenizer.vocabulary)
         self._live: dict[int, tuple[int, ...]] = {}
         """Ids by sequence, the least recently used first."""
+        self._lanes: dict[int, Lane] = {}
+        """Lanes of sequences, also of those that are gone."""
         self._lock = threading.Lock()
         self._collector = PassCollector(self.name)
         self.epsilon = 2 * remembered(f"{self.fingerprint} llama.cpp {version('llama-cpp-python')}", self._noise)
@@ -150,7 +153,10 @@ class LlamaCppModel:
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         """See `Scorer.score`. A thread of the model computes, so that the event loop stays free."""
-        jobs = [ScoreJob(*request.checked(self.name, self.context_length), request.counts) for request in requests]
+        jobs = [
+            ScoreJob(*request.checked(self.name, self.context_length), request.counts, scope=request.scope)
+            for request in requests
+        ]
         for job in jobs:
             if job.ids and not 0 <= min(job.ids) <= max(job.ids) < self._width:
                 raise ModelError(f"{self.name} has {self._width} tokens, but the text contains token {max(job.ids)}")
@@ -177,9 +183,10 @@ class LlamaCppModel:
         known_cells = dict[tuple[object, int], int]()
         busy = dict[int, tuple[int, ...]]()
         for job in jobs:
-            sequence, known = self._resumed(job.ids, min(job.ends) - 1, busy)
-            busy[sequence] = job.ids
-            fed, after = len(cells), object() if self._moves_on else job.ids[:known]
+            lane = Lane.of(0, job.scope)
+            sequence, known = self._resumed(job.ids, min(job.ends) - 1, busy, lane)
+            busy[sequence], self._lanes[sequence] = job.ids, lane
+            fed, after = len(cells), object() if self._moves_on else (lane, job.ids[:known])
             for place in range(known, len(job.ids)):
                 key = (after, job.ids[place])
                 at = known_cells.setdefault(key, len(cells))
@@ -201,12 +208,14 @@ class LlamaCppModel:
             if known:
                 job.counts.reused["memory"] = job.counts.reused.get("memory", 0) + known
 
-    def _resumed(self, ids: tuple[int, ...], limit: int, busy: dict[int, tuple[int, ...]]) -> tuple[int, int]:
+    def _resumed(
+        self, ids: tuple[int, ...], limit: int, busy: dict[int, tuple[int, ...]], lane: Lane
+    ) -> tuple[int, int]:
         """Sequence for these ids, which holds the longest known beginning of at most `limit` tokens, and its length."""
         library, best, known = _library(), None, 0
         for sequence, live in self._live.items():
             shared = min(common_length(live, ids), limit)
-            if shared > known and (not self._moves_on or shared == len(live)):
+            if self._lanes[sequence] == lane and shared > known and (not self._moves_on or shared == len(live)):
                 best, known = sequence, shared
         if best is not None and len(self._live[best]) - known <= _REDO_TOKENS:
             del self._live[best]

@@ -21,6 +21,7 @@ from lmql_lite.cache.kv.kv_page import Tokens
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES
 from lmql_lite.models.encoding import ADVANCE, POSITIONS, TOKENS
+from lmql_lite.models.kv_rows import SHARED, Lane
 
 _SEQUENCES = 4
 """Maximum number of sequences in memory."""
@@ -128,10 +129,15 @@ class _Sequence:
     chain: Tokens
     kv: KV
     cross: KV
+    lane: Lane
 
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for pair in (*self.kv, *self.cross) for tensor in pair)
+
+
+def _is_beginning(chain: Tokens, of: Tokens) -> bool:
+    return shared_tokens(chain, of) == len(chain)
 
 
 class MediaKV:
@@ -145,21 +151,21 @@ class MediaKV:
         """Forgets what is in memory."""
         self._live.clear()
 
-    def longest(self, whole: Unfolded, limit: int) -> MediaPrefix:
-        """Longest known prefix that ends in no item, and before the path's token `limit`."""
+    def longest(self, whole: Unfolded, limit: int, lane: Lane = SHARED) -> MediaPrefix:
+        """Longest known prefix of a lane that ends in no item, and before the path's token `limit`."""
         most, found = int(whole.starts[limit]), MediaPrefix()
-        for live in self._live:
+        for live in (live for live in self._live if live.lane == lane):
             length = whole.before(min(shared_tokens(live.chain, whole.chain), most))
             if length > found.length:
                 found = MediaPrefix(length, live.kv, live.cross)
-        if self.engine is not None and len(whole.tokens) - found.length >= _WORTHWHILE:
+        if self.engine is not None and lane.scope is None and len(whole.tokens) - found.length >= _WORTHWHILE:
             kv, count = self.engine.longest(whole.chain[:most])
             if (length := whole.before(count)) > found.length:
                 tiers = self.engine.requests[-1].by_tier
                 found = MediaPrefix(length, kv, found.cross, max(tiers, key=lambda tier: tiers[tier]))
         return found
 
-    def remember(self, whole: Unfolded, past: Any, known: int) -> None:
+    def remember(self, whole: Unfolded, past: Any, known: int, lane: Lane = SHARED) -> None:
         """Keeps the keys and values of a pass, which began after `known` tokens. Nothing where they cannot be kept."""
         cross: KV = ()
         try:
@@ -169,11 +175,12 @@ class MediaKV:
             kv = from_cache(past, len(whole.tokens))
         except Unsupported:
             return
-        self._live = [live for live in self._live if shared_tokens(live.chain, whole.chain) < len(live.chain)]
-        self._live = [*self._live, _Sequence(whole.chain, kv, cross)][-_SEQUENCES:]
+        live = [each for each in self._live if not each.lane.is_left]
+        live = [each for each in live if each.lane != lane or not _is_beginning(each.chain, whole.chain)]
+        self._live = [*live, _Sequence(whole.chain, kv, cross, lane)][-_SEQUENCES:]
         while self._most_bytes is not None and sum(live.nbytes for live in self._live) > self._most_bytes:
             del self._live[0]
-        if self.engine is None:
+        if self.engine is None or lane.scope is not None:
             return
         if len(whole.tokens) - known >= _WORTHWHILE:
             self.engine.store(whole.chain, kv, blocking=False)

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,10 @@ from lmql_lite.cache.kv.kv_layout import Unsupported, cache_keyword, cache_of, f
 from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES, Media, article
-from lmql_lite.models.base import ModelObject, PassCounts, ScoreRequest
+from lmql_lite.models.base import KVScope, ModelObject, PassCounts, ScoreRequest
 from lmql_lite.models.checkpoint import AS_STATED, Checkpoint, LoadOptions, is_out_of_memory, loading
 from lmql_lite.models.encoding import EMBEDDINGS, TOKENS, ItemEncoder
+from lmql_lite.models.kv_rows import Lane
 from lmql_lite.models.kv_tiers import kv_engine
 from lmql_lite.models.media_path import MediaKV, MediaPrefix, Unfolded, unfolded
 
@@ -79,6 +80,8 @@ class MultimodalModel(ModelObject):
         self._takes = inspect.signature(checkpoint.network.forward).parameters
         self._keyword = cache_keyword(checkpoint.network)
         self._items: WeakValueDictionary[str, Media] = WeakValueDictionary()
+        self._own_entries: WeakKeyDictionary[KVScope, dict[str, EncoderEntry]] = WeakKeyDictionary()
+        """Entries of each scope, by the digests of their items."""
         self._lock = threading.Lock()
         self._mark = self._chosen_mark()
         self._in_one_piece = False
@@ -130,7 +133,7 @@ class MultimodalModel(ModelObject):
         """See `Scorer.score`. One sequence after the other, in a thread, so that the event loop stays free."""
         jobs = [request.checked(self.name, 1 << 62) for request in requests]
         items = [self._items_in(ids) for ids, _ in jobs]  # held until the thread has them
-        return await asyncio.to_thread(self._score, jobs, items, [request.counts for request in requests])
+        return await asyncio.to_thread(self._score, jobs, items, requests)
 
     def logits(
         self,
@@ -138,26 +141,29 @@ class MultimodalModel(ModelObject):
         ends: Sequence[int],
         items: dict[str, Media] | None = None,
         counts: PassCounts | None = None,
+        scope: KVScope | None = None,
     ) -> torch.Tensor:
         """Logits after each of these lengths of a path, `[ends, vocabulary]`. `items` are those of the path."""
         import torch
 
         with self._lock, torch.inference_mode():
-            return self._logits(ids, sorted(set(ends)), self._items_in(ids) if items is None else items, counts)
+            items = self._items_in(ids) if items is None else items
+            return self._logits(ids, sorted(set(ends)), items, counts, scope)
 
     def _score(
         self,
         jobs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
         items: Sequence[dict[str, Media]],
-        counts: Sequence[PassCounts | None],
+        requests: Sequence[ScoreRequest],
     ) -> list[list[Row]]:
         import torch
 
         rows = []
-        for (ids, ends), own, counted in zip(jobs, items, counts, strict=True):
+        for (ids, ends), own, request in zip(jobs, items, requests, strict=True):
             try:
                 wanted = sorted(set(ends))
-                scores = torch.log_softmax(self.logits(ids, wanted, own, counted).float(), dim=-1).cpu().numpy()
+                logits = self.logits(ids, wanted, own, request.counts, request.scope)
+                scores = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
             except (MemoryError, RuntimeError) as error:
                 self._prefixes.clear()
                 if not is_out_of_memory(error):
@@ -178,13 +184,18 @@ class MultimodalModel(ModelObject):
     # One pass -------------------------------------------------------------------------------------------------------
 
     def _logits(
-        self, ids: tuple[int, ...], ends: list[int], items: dict[str, Media], counts: PassCounts | None
+        self,
+        ids: tuple[int, ...],
+        ends: list[int],
+        items: dict[str, Media],
+        counts: PassCounts | None,
+        scope: KVScope | None,
     ) -> torch.Tensor:
         import torch
 
         if self.encoding.is_speech:
             self._require_one_clip(ids, ends[0], len(items))
-        whole = self._unfolded(ids, self._entries(list(items.values())))
+        whole = self._unfolded(ids, self._entries(list(items.values()), scope))
         if len(whole.tokens) > self.context_length:
             raise ModelError(
                 f"the text is {len(whole.tokens)} tokens long, but {self.name} reads at most {self.context_length}",
@@ -196,16 +207,16 @@ class MultimodalModel(ModelObject):
             bands.setdefault(self._rotation.band(place + 1), []).append(end)
         if len(bands) > 1:
             cuts = [(ids[: own[-1]], own) for own in bands.values()]
-            return torch.cat([self._logits(cut, own, self._items_in(cut), counts) for cut, own in cuts])
+            return torch.cat([self._logits(cut, own, self._items_in(cut), counts, scope) for cut, own in cuts])
         (band,) = bands
-        whole = whole.rotated(band)
-        known = self._prefixes.longest(whole, ends[0] - 1)
+        whole, lane = whole.rotated(band), Lane.of(band, scope)
+        known = self._prefixes.longest(whole, ends[0] - 1, lane)
         if self._in_one_piece and known.length <= max((begin for begin, _ in whole.items), default=-1):
             known = MediaPrefix()
         self._rotation.reset()
         logits, past = self._forward(whole, known, [int(whole.starts[end]) - 1 - known.length for end in ends])
         if not self._rotation.is_single(band):
-            self._prefixes.remember(whole, past, known.length)
+            self._prefixes.remember(whole, past, known.length, lane)
         if counts is not None:
             counts.fed += len(whole.tokens) - known.length
             if known.length:
@@ -220,8 +231,14 @@ class MultimodalModel(ModelObject):
             hint = "put {audio(...)} before the first hole"
             raise ModelError(f"{self.name} has no scores before its clip", hint=hint)
 
-    def _entries(self, items: list[Media]) -> dict[str, EncoderEntry]:
-        """Entry of each item, by its digest. Only unseen ones are decoded and encoded."""
+    def _entries(self, items: list[Media], scope: KVScope | None = None) -> dict[str, EncoderEntry]:
+        """Entry of each item, by its digest. Only unseen ones are decoded and encoded; in a scope, those that it has
+        not seen."""
+        if scope is not None:
+            own = self._own_entries.setdefault(scope, {})
+            new = [item for item in items if item.digest not in own]
+            own.update(zip((item.digest for item in new), self.encoding.encode(new) if new else (), strict=True))
+            return {item.digest: own[item.digest] for item in items}
         keys = [self.encoding.key(item) for item in items]
         device = self._network.device
         found = self.encoder.encoded(keys, lambda at: self.encoding.encode([items[one] for one in at]), device)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lmql_lite.cache.kv.kv_layout import cache_keyword
 from lmql_lite.cache.kv.rotation import Rotation
-from lmql_lite.models.base import PassCounts
-from lmql_lite.models.kv_rows import PAGE, KVSequence, LiveSequences
+from lmql_lite.models.base import KVScope, PassCounts
+from lmql_lite.models.kv_rows import PAGE, KVSequence, Lane, LiveSequences
 from lmql_lite.models.passes import PassRow, forward
 from lmql_lite.tokens import common_length
 
@@ -38,6 +38,7 @@ class ScoreJob:
     rows: dict[int, Any] = field(default_factory=dict)
     """Logits by end."""
     last: PassRow | None = None
+    scope: KVScope | None = None
 
     def by_band(self, rotation: Rotation) -> dict[int, ScoreJob]:
         """The job in parts whose ends are in one band of a rotation each, with the same receivers."""
@@ -46,7 +47,10 @@ class ScoreJob:
             ends.setdefault(rotation.band(end), []).append(end)
         if len(ends) == 1:
             return dict.fromkeys(ends, self)
-        return {band: ScoreJob(self.ids[: max(own)], tuple(own), self.counts, self.rows) for band, own in ends.items()}
+        return {
+            band: ScoreJob(self.ids[: max(own)], tuple(own), self.counts, self.rows, scope=self.scope)
+            for band, own in ends.items()
+        }
 
 
 class PackedRows:
@@ -57,8 +61,8 @@ class PackedRows:
         self.step, self.engine = step, engine
         self.live = LiveSequences(max_bytes)
         self.passes = self.fed = 0
-        self._fresh: list[tuple[PassRow, int]] = []
-        """Rows of the last call, each with its band."""
+        self._fresh: list[tuple[PassRow, Lane]] = []
+        """Rows of the last call."""
         self._network, self._keyword = network, cache_keyword(network)
         self._rotation = Rotation(network)
         self._picks_places = "logits_to_keep" in inspect.signature(network.forward).parameters
@@ -70,19 +74,26 @@ class PackedRows:
             for band, part in job.by_band(self._rotation).items():
                 bands.setdefault(band, []).append(part)
         try:
-            self._fresh = [(row, band) for band, parts in bands.items() for row in self._run(parts, band)]
+            self._fresh = [row for band, parts in bands.items() for row in self._run(parts, band)]
         except BaseException:
             self.forget()
             raise
 
-    def _run(self, jobs: Sequence[ScoreJob], band: int) -> list[PassRow]:
-        """Computes the logits of jobs whose texts have one band. Returns the rows that were fed."""
-        rows = self._plan(jobs, band)
-        for wave in _waves(rows):
+    def _run(self, jobs: Sequence[ScoreJob], band: int) -> list[tuple[PassRow, Lane]]:
+        """Computes the logits of jobs whose texts have one band. Returns the rows that can be gone on from."""
+        scopes: dict[KVScope | None, list[ScoreJob]] = {}
+        for job in jobs:
+            scopes.setdefault(job.scope, []).append(job)
+        rows = list[tuple[PassRow, Lane]]()
+        for scope, own in scopes.items():
+            lane = Lane.of(band, scope)
+            rows += [(row, lane) for row in self._plan(own, lane)]
+        for wave in _waves([row for row, _ in rows]):
             self._pass(wave, jobs, band)
-        if not self._rotation.is_single(band):
-            for row in rows:
-                self.live.put(row.ids, row.kv, band)
+        if self._rotation.is_single(band):
+            return []
+        for row, lane in rows:
+            self.live.put(row.ids, row.kv, lane)
         return rows
 
     def forget(self) -> None:
@@ -96,14 +107,14 @@ class PackedRows:
         self._store(rows)
         self.live.evict()
 
-    def _plan(self, jobs: Sequence[ScoreJob], band: int) -> list[PassRow]:
+    def _plan(self, jobs: Sequence[ScoreJob], lane: Lane) -> list[PassRow]:
         """Rows of all jobs, each after the row that it goes on from. Neighbours in the order of ids share most."""
         rows: list[PassRow] = []
         last: PassRow | None = None
-        engine = None if self._rotation.is_single(band) else self.engine
+        engine = None if self._rotation.is_single(lane.band) or lane.scope is not None else self.engine
         for job in sorted(jobs, key=lambda job: job.ids):
             low = min(job.ends) - 1  # the first scored place is computed again: logits are not kept
-            live, known = self.live.longest(job.ids, low, band)
+            live, known = self.live.longest(job.ids, low, lane)
             shared = 0
             if last is not None:
                 shared = common_length(last.ids, job.ids)
@@ -117,7 +128,7 @@ class PackedRows:
             else:
                 before = KVSequence()
             if engine is not None and len(job.ids) - known >= _STORED_TOKENS:
-                found = _from_tiers(engine, _chain(job.ids, band), low)
+                found = _from_tiers(engine, _chain(job.ids, lane.band), low)
                 if found[0].length > known:
                     before, parent, tier = found[0], None, found[1]
                     known = before.length
@@ -166,15 +177,15 @@ class PackedRows:
             for job, end in wanted.get(place, ()):
                 job.rows[end] = values
 
-    def _store(self, rows: Iterable[tuple[PassRow, int]]) -> None:
+    def _store(self, rows: Iterable[tuple[PassRow, Lane]]) -> None:
         """Stores prompts on the tiers, if there are any."""
         if self.engine is None:
             return
         pieces = {id(row.parent) for row, _ in rows if row.parent is not None and row.first == len(row.parent.ids)}
-        for row, band in rows:
-            if self._rotation.is_single(band):
+        for row, lane in rows:
+            if lane.scope is not None:
                 continue
-            chain = _chain(row.ids, band)
+            chain = _chain(row.ids, lane.band)
             if row.count >= _STORED_TOKENS and id(row) not in pieces:
                 size = self.engine.config.chunk_size
                 begin = row.start - row.start % size

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from lmql_lite.errors import ModelError, did_you_mean
-from lmql_lite.models.base import Model, Scorer
+from lmql_lite.models.base import Model, ModelObject, Scorer
 from lmql_lite.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Access(TypedDict, total=False):
     adapter's folder or name), `kv`: a folder, a `redis://` URL or a KVCacheConfig, where attention keys and values of
     prompts are kept for later processes, and `exact`: True for scores that are the same bits in every pass, False for
     faster ones, "auto" for exact ones in half precision only.
+
+    `use_caches=False`, for any model, computes the prompt of every hole anew, as the option of a run does (S7).
     """
 
     base_url: str | None
@@ -61,10 +63,13 @@ class Access(TypedDict, total=False):
     adapter: str | None
     kv: str | KVCacheConfig | None
     exact: bool | Literal["auto"] | None
+    use_caches: bool | None
 
 
 _IN_PROCESS = ("device", "dtype", "quantization", "device_map", "adapter", "kv", "exact")
-"""Options of models in this process; the others are for models behind an API."""
+"""Options of models in this process. Those of neither group are for any model; the others are for models behind an
+API."""
+_OF_ANY = ("use_caches",)
 
 
 def load(model: str, **access: Unpack[Access]) -> Model:
@@ -74,12 +79,16 @@ def load(model: str, **access: Unpack[Access]) -> Model:
 
     Raises ModelError for any other id and for a model that cannot be loaded. Sends no request to a server.
     """
+    return _marked(_loaded(model, access), access.get("use_caches"))
+
+
+def _loaded(model: str, access: Access) -> Model:
     kind, _, name = model.partition("/")
     if kind in ("openai", *SERVERS) and name:
         _refuse(model, access, _IN_PROCESS, "is for models in this process", f"did you mean local:{name}?")
         base_url = access.get("base_url") or os.environ.get("LQ_BASE_URL") or SERVERS.get(kind)
         return _behind_an_api(name, {**access, "base_url": base_url})
-    api = tuple(option for option in Access.__annotations__ if option not in _IN_PROCESS)
+    api = tuple(option for option in Access.__annotations__ if option not in (*_IN_PROCESS, *_OF_ANY))
     _refuse(model, access, api, "is only for models behind an API", _behind(model))
     if kind == "hf" and name:
         return _local(name, access)
@@ -155,12 +164,24 @@ def of_network(
     tokenizer: Any,
     kv: str | KVCacheConfig | None = None,
     exact: bool | Literal["auto"] | None = None,
-) -> Scorer:
+    use_caches: bool | None = None,
+) -> Model:
     """Model from a causal language model of transformers that the caller has loaded, and its tokenizer."""
     _require("a loaded network", ("torch", "transformers"), "lmql-lite[local]")
     from lmql_lite.models.transformers import TransformersModel
 
-    return TransformersModel.of(network, tokenizer, kv, _exact(exact))
+    return _marked(TransformersModel.of(network, tokenizer, kv, _exact(exact)), use_caches)
+
+
+def _marked(model: Model, use_caches: object) -> Model:
+    """The model, with the option that any model takes."""
+    if use_caches is None:
+        return model
+    if not isinstance(use_caches, bool):
+        raise ModelError(f"use_caches={use_caches!r} is not a choice", hint="use_caches= True or False")
+    assert isinstance(model, ModelObject), "all models here are"
+    model.use_caches = use_caches
+    return model
 
 
 def _refuse(model: str, access: Access, options: tuple[str, ...], why: str, hint: str) -> None:

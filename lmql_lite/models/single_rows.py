@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lmql_lite.cache.kv.kv_layout import cache_keyword, cache_of
 from lmql_lite.cache.kv.rotation import Rotation
+from lmql_lite.models.kv_rows import SHARED, Lane
 from lmql_lite.models.packed_rows import ScoreJob
 from lmql_lite.tokens import common_length
 
@@ -35,7 +36,7 @@ _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 class _Live:
     ids: tuple[int, ...]
     past: Past
-    band: int
+    lane: Lane
 
 
 class SingleRows:
@@ -58,10 +59,12 @@ class SingleRows:
     def run(self, jobs: Sequence[ScoreJob]) -> None:
         """Computes the logits of all jobs. After an error nothing is known."""
         try:
+            self._live = [live for live in self._live if not live.lane.is_left]
             for job in jobs:
                 for band, part in job.by_band(self._rotation).items():
                     self._rotation.reset()
-                    rows = self._stepped(part) if self.kind == "state" else self._rows(part, band)
+                    lane = Lane.of(band, job.scope)
+                    rows = self._stepped(part, lane) if self.kind == "state" else self._rows(part, lane)
                     job.rows.update(rows)
         except BaseException:
             self.forget()
@@ -74,20 +77,21 @@ class SingleRows:
     def settle(self) -> None:
         """Nothing is left to do after a call."""
 
-    def _rows(self, job: ScoreJob, band: int) -> dict[int, Any]:
+    def _rows(self, job: ScoreJob, lane: Lane) -> dict[int, Any]:
         wanted = sorted(set(job.ends))
         # the last hidden state of a known prefix is not kept, so the first scored position is computed again
-        past, known = self._resumed(job.ids, wanted[0] - 1, band)
+        past, known = self._resumed(job.ids, wanted[0] - 1, lane)
         self._count(job, known)
         logits, past = self._forward(job.ids[known:], past, [end - 1 - known for end in wanted])
-        if self.kind != "none" and _is_whole(past, len(job.ids)) and not self._rotation.is_single(band):
-            self._remember(job.ids, past, band)
+        if self.kind != "none" and _is_whole(past, len(job.ids)) and not self._rotation.is_single(lane.band):
+            self._remember(job.ids, past, lane)
         return dict(zip(wanted, logits, strict=True))
 
-    def _stepped(self, job: ScoreJob) -> dict[int, Any]:
+    def _stepped(self, job: ScoreJob, lane: Lane) -> dict[int, Any]:
         """Logits of a recurrent network: the prompt in one pass, every further token in a pass of its own."""
         wanted, rows = sorted(set(job.ends)), {}
-        live = [each for each in self._live if len(each.ids) < wanted[0] and each.ids == job.ids[: len(each.ids)]]
+        live = [each for each in self._live if each.lane == lane and len(each.ids) < wanted[0]]
+        live = [each for each in live if each.ids == job.ids[: len(each.ids)]]
         best = max(live, key=lambda each: len(each.ids), default=None)
         known, past = (0, None) if best is None else (len(best.ids), best.past)
         self._count(job, known)
@@ -98,15 +102,15 @@ class SingleRows:
             logits, past = self._forward(job.ids[:known], None, [known - 1])
             rows[known] = logits[0]
         elif wanted[0] - known > 1:  # another text may go on from here as well
-            self._remember(job.ids[:known], copy.deepcopy(past))
+            self._remember(job.ids[:known], copy.deepcopy(past), lane)
         if known == wanted[0] < len(job.ids):
-            self._remember(job.ids[:known], copy.deepcopy(past))
+            self._remember(job.ids[:known], copy.deepcopy(past), lane)
         for end in range(known + 1, len(job.ids) + 1):
             logits, past = self._forward(job.ids[end - 1 : end], past, [0], end - 1)
             rows[end] = logits[0]
             if end == wanted[0] < len(job.ids):  # before a draft, which may be wrong
-                self._remember(job.ids[:end], copy.deepcopy(past))
-        self._remember(job.ids, past)
+                self._remember(job.ids[:end], copy.deepcopy(past), lane)
+        self._remember(job.ids, past, lane)
         return {end: rows[end] for end in wanted}
 
     def _count(self, job: ScoreJob, known: int) -> None:
@@ -116,12 +120,12 @@ class SingleRows:
             if known:
                 job.counts.reused["memory"] = job.counts.reused.get("memory", 0) + known
 
-    def _resumed(self, ids: tuple[int, ...], limit: int, band: int) -> tuple[Past, int]:
-        """Keys and values of the longest cached prefix of a band, at most `limit` tokens, and its length.
+    def _resumed(self, ids: tuple[int, ...], limit: int, lane: Lane) -> tuple[Past, int]:
+        """Keys and values of the longest cached prefix of a lane, at most `limit` tokens, and its length.
 
         The result belongs to the caller: a pass changes it in place.
         """
-        own = (live for live in self._live if live.band == band)
+        own = (live for live in self._live if live.lane == lane)
         best = max(own, key=lambda live: common_length(live.ids, ids), default=None)
         known = 0 if best is None else min(common_length(best.ids, ids), limit)
         if best is None or known == 0:
@@ -133,9 +137,9 @@ class SingleRows:
             self._live.append(best)
         return _cut(best.past, known), known
 
-    def _remember(self, ids: tuple[int, ...], past: Past, band: int = 0) -> None:
-        self._live = [live for live in self._live if live.ids != ids or live.band != band]
-        self._live.append(_Live(ids, past, band))
+    def _remember(self, ids: tuple[int, ...], past: Past, lane: Lane = SHARED) -> None:
+        self._live = [live for live in self._live if live.ids != ids or live.lane != lane]
+        self._live.append(_Live(ids, past, lane))
         while len(self._live) > 1 and (
             len(self._live) > _LIVE_SEQUENCES or sum(len(live.ids) for live in self._live) > self._max_tokens
         ):

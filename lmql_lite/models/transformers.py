@@ -196,7 +196,7 @@ class TransformersModel(ModelObject):
         ids, ends = request.checked(self.name, self.context_length)
         if ids and not 0 <= min(ids) <= max(ids) < self._width:
             raise ModelError(f"{self.name} has scores for {self._width} tokens, but the text contains token {max(ids)}")
-        return ScoreJob(ids, ends, request.counts)
+        return ScoreJob(ids, ends, request.counts, scope=request.scope)
 
     def _answered(self, jobs: Sequence[ScoreJob]) -> list[list[Row]]:
         """Scores of all jobs. Raises a sentence where memory runs out."""

@@ -24,7 +24,7 @@ from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, Step, data_of, steps_since
 from lmql_lite.errors import InputError, LmqlLiteError, ModelError, Span
 from lmql_lite.media import Media, article
-from lmql_lite.models.base import BlockScorer, MediaScorer, NoisyScorer, Scorer
+from lmql_lite.models.base import BlockScorer, KVScope, MediaScorer, NoisyScorer, Scorer
 from lmql_lite.models.chat import chat_of
 from lmql_lite.options import Sampling
 from lmql_lite.program.conditions import All
@@ -60,16 +60,25 @@ class LocalModel:
         if sampling.effort is not None:
             sentence = f"effort is an option of models on servers, but {self.name} runs in this process"
             raise InputError(sentence, hint="leave effort= out")
-        return LocalGenerator(self, scheduler, ledger, sampling, isolated=settings.is_isolated)
+        is_isolated, uses_caches = settings.is_isolated, settings.use_caches
+        return LocalGenerator(self, scheduler, ledger, sampling, isolated=is_isolated, uses_caches=uses_caches)
 
 
 class LocalGenerator:
-    """Generator of one branch of a run. `isolated`: each hole asks anew (S7)."""
+    """Generator of one branch of a run. `isolated`: each hole asks anew. Without `uses_caches`, the model computes its
+    prompt anew as well (S7)."""
 
     spells_freely = False
 
     def __init__(
-        self, model: LocalModel, scheduler: Scheduler, ledger: Ledger, sampling: Sampling, *, isolated: bool
+        self,
+        model: LocalModel,
+        scheduler: Scheduler,
+        ledger: Ledger,
+        sampling: Sampling,
+        *,
+        isolated: bool,
+        uses_caches: bool,
     ) -> None:
         self.model = model.name
         self.engine = model.engine
@@ -81,6 +90,7 @@ class LocalGenerator:
         self.path = TokenPath(scheduler.tree, tokenizer, vocabulary, ledger, scheduler.prompts, model.chat, mark)
         self._sampling = sampling
         self._isolated = isolated
+        self._uses_caches = uses_caches
 
     def fork(self) -> LocalGenerator:
         fork = copy(self)
@@ -113,16 +123,21 @@ class LocalGenerator:
     def fill(
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
     ) -> LocalFill:
+        self._begin()
+        return LocalFill(op, term, self, sampling, limit)
+
+    def _begin(self) -> None:
+        """Forgets what is known before a hole or a score (S7)."""
         if self._isolated:
             self.tree.drop_scores()
-        return LocalFill(op, term, self, sampling, limit)
+        if not self._uses_caches:
+            self.ledger.scope = KVScope()
 
     def begin_call(self, state: State) -> State:
         return self.path.resolve(state)
 
     def begin_options(self, state: State) -> State:
-        if self._isolated:
-            self.tree.drop_scores()
+        self._begin()
         return self.path.settle(state)
 
     def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
@@ -162,8 +177,7 @@ class LocalGenerator:
         return state
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
-        if self._isolated:
-            self.tree.drop_scores()
+        self._begin()
         before, state = self.ledger.meter.forward_passes, self._aside().path.settle(state)
         weighed, logprobs = await self.weigh(state, options, [self.spell(state, each)[0] for each in options])
         tokens = []
