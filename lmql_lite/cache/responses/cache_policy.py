@@ -20,7 +20,8 @@ class CachePolicy:
     `expiry`: age from which an answer is asked for again, in seconds or as `"7D"`, `"12h"`, `"30m"`.
     `max_bytes`: size of the log at which its oldest lines are dropped.
     `on_error`: `warn` or `raise` a CacheError if an answer cannot be kept.
-    `default_temperature`: temperature of the model for requests that name none.
+    `default_temperature`: temperature of the model for requests that name none. None is 1 for a model that a server
+    runs (`openai/...`, or an argument `base_url`), as its API would do, and 0 for others.
     `minus_infinity`: True if a log-likelihood of minus infinity may be kept.
 
     >>> lq.CachePolicy(mode="ro", expiry="7D").on_error
@@ -31,7 +32,7 @@ class CachePolicy:
     expiry: float | str | None = None
     max_bytes: int | None = None
     on_error: Literal["warn", "raise"] = "warn"
-    default_temperature: float = 0.0
+    default_temperature: float | None = None
     minus_infinity: bool = False
 
     def __post_init__(self) -> None:

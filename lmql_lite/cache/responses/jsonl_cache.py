@@ -17,7 +17,7 @@ from typing import Any
 
 from lmql_lite.cache.responses.cache_policy import CachePolicy
 from lmql_lite.cache.responses.record_log import SUFFIX
-from lmql_lite.cache.responses.request import AnyRequest, Request, generation_options, is_deterministic, rejection
+from lmql_lite.cache.responses.request import AnyRequest, Request, is_deterministic, rejection
 from lmql_lite.cache.responses.request_key import KeyMaker, fingerprint_model
 from lmql_lite.cache.responses.response_cache import ResponseCache
 
@@ -125,7 +125,7 @@ class JsonlCache:
 
     def _fits(self, known: Mapping[str, Any], request: AnyRequest) -> bool:
         if known["request"] is None:
-            return is_deterministic("generate_until", generation_options(request))
+            return is_deterministic("generate_until", request.args)
         return bool(known["request"] == self._digest(request))
 
 

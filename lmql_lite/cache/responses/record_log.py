@@ -33,6 +33,7 @@ BLOCK = 1 << 20
 _TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"}')
 _TAIL_BYTES = 20
 _FIRST = b'{"kind":"'
+_OPENING = b'{"kind":"cache","schema":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +126,36 @@ def identity(path: Path) -> str:
     return f"{zlib.crc32(first):08x}{len(first)}" if first.endswith(b"\n") else ""
 
 
+class ForeignFile(CacheError):
+    """The file at the place of a log is not a log, and nothing may be written to it."""
+
+
+def is_log(path: Path) -> bool:
+    """True for a log, even a damaged one, and for an empty file. Raises CacheError for a newer version, and OSError."""
+    with open(path, "rb") as file:
+        head = file.read(len(_OPENING))
+    return _OPENING.startswith(head[: len(_OPENING)]) or any(line.record is not None for line in read_lines(path))
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises ForeignFile for anything but a log, an empty file, or a name that is free."""
+    if os.path.exists(path) and (not os.path.isfile(path) or not is_log(path)):
+        raise ForeignFile(
+            f"{path} is not a log of lmql_lite, and is left as it is",
+            hint="name another file; `lq responses import` takes over the caches of lmms-eval",
+        )
+
+
 class RecordLog:
     """Writer of a log, which holds its lock.
 
-    Raises OSError if the file cannot be created, and BlockingIOError if another process writes it.
+    Raises OSError if the file cannot be created, BlockingIOError if another process writes it, and ForeignFile for a
+    file that is not a log.
     """
 
     def __init__(self, path: Path, first_line: bytes) -> None:
         self.path = path
+        refuse_foreign(path)
         self._file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600), "r+")
         try:
             if not try_lock(self._file):

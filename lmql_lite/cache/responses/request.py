@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 LOGLIKELIHOOD = "loglikelihood"
+EMPTY = "the answer is empty"
+UNNAMED = "default temperature"
+SAMPLING = frozenset(("temperature", "dosample", "n", "bestof", "numreturnsequences", "candidatecount"))
+"""Options that decide about sampling, without case and separators."""
+NOT_OPTIONS = frozenset(
+    ("messages", "prompt", "input", "content", "contents", "tools", "functions", "toolchoice", "responseformat",
+     "jsonschema", "guidedjson", "schema", "responseschema", "properties", "$defs", "definitions", "logitbias",
+     "metadata", "documents", "doc", "headers", "extraheaders")
+)  # fmt: skip
+"""Options whose names inside are data: a schema with a property `n` does not sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +90,75 @@ def type_of(request: AnyRequest) -> str:
     return str(getattr(request, "request_type", "generate_until"))
 
 
-def is_deterministic(request_type: str, options: Mapping[str, Any] | None, default_temperature: float = 0.0) -> bool:
+def is_deterministic(request_type: str, options: Any, default_temperature: float = 0.0) -> bool:
     """True if equal requests give equal answers. An unreadable value counts as sampling.
 
-    `default_temperature` is that of the model for requests that name none.
+    `options` are a dict, or all arguments of a request: options at any depth count. `default_temperature` is that of
+    the model for requests that name none.
     """
-    if request_type == LOGLIKELIHOOD:
-        return True
-    options = options or {}
-    temperature = options.get("temperature")
-    if _number(default_temperature if temperature is None else temperature) != 0:
-        return False
-    if not _is_no(options.get("do_sample")):
-        return False
-    return all(
-        (count := options.get(name)) is None or 0 <= _number(count) <= 1
-        for name in ("n", "best_of", "num_return_sequences")
-    )
+    return why_sampling(request_type, options, default_temperature) is None
+
+
+def why_sampling(request_type: str, options: Any, default_temperature: float) -> str | None:
+    """Name of the option because of which equal requests may get different answers; None if they get equal ones.
+
+    It is UNNAMED if only the model's own temperature is the reason.
+    """
+    if request_type.startswith(LOGLIKELIHOOD):
+        return None
+    is_greedy = False
+    for name, value in _sampling_options(options, set()):
+        if value is None:
+            continue
+        if name == "temperature":
+            is_greedy = True
+            samples = _number(value) != 0
+        elif name == "dosample":
+            samples = not _is_no(value)
+            is_greedy = is_greedy or not samples
+        else:
+            samples = not 0 <= _number(value) <= 1
+        if samples:
+            return name
+    return None if is_greedy or default_temperature == 0 else UNNAMED
+
+
+def _sampling_options(value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Options that decide about sampling, at any depth of dicts, lists and objects such as `SamplingParams`."""
+    if value is None or isinstance(value, str | bytes | int | float | type) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Mapping):
+        if "role" in value:  # a turn of a chat, whose text is not an option
+            return
+        for name, each in value.items():
+            plain = _folded(name)
+            if plain in SAMPLING:
+                yield plain, each
+            elif plain not in NOT_OPTIONS:
+                yield from _sampling_options(each, seen)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _sampling_options(each, seen)
+    elif isinstance(value, partial):
+        yield from _sampling_options((value.args, value.keywords), seen)
+    elif not callable(value):
+        for name in ("temperature", "do_sample", "n", "best_of", "num_return_sequences", "candidate_count"):
+            if (each := getattr(value, name, None)) is not None and not callable(each):
+                yield _folded(name), each
+        yield from _sampling_options(getattr(value, "__dict__", None), seen)
+
+
+def _folded(name: Any) -> str:
+    """Name of an option without case and separators, since APIs write `do_sample` and `doSample`."""
+    return name.lower().replace("_", "").replace("-", "") if isinstance(name, str) else ""
 
 
 def _number(value: Any) -> float:
     """The value as a number; NaN if it is not one, so that every comparison fails."""
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return math.nan
 
 
@@ -125,11 +181,18 @@ def rejection(request_type: str, answer: Any, minus_infinity: bool = False) -> s
     if request_type == LOGLIKELIHOOD:
         if not isinstance(answer, list | tuple) or len(answer) != 2:
             return "a loglikelihood is a pair of a number and a bool"
-        score, is_greedy = answer
-        if not isinstance(score, float) or not isinstance(is_greedy, bool):
+        score, is_greedy = (scalar(each) for each in answer)
+        if type(score) not in (int, float) or not isinstance(is_greedy, bool):
             return "a loglikelihood is a pair of a number and a bool"
-        if not math.isfinite(score) and not (minus_infinity and score == -math.inf):
+        if score - score != 0 and not (minus_infinity and score == -math.inf):
             return "the loglikelihood is not finite"
         return None
-    text = answer.text if isinstance(answer, Reply) and not answer.tool_calls else answer
-    return "the answer is empty" if isinstance(text, str) and not text.strip() else None
+    text = answer.text if isinstance(answer, Reply) and not answer.tool_calls else scalar(answer)
+    return EMPTY if isinstance(text, str) and not text.strip() else None
+
+
+def scalar(value: Any) -> Any:
+    """The Python value of a numpy scalar, or of a numpy or torch array without dimensions; other values as they are."""
+    if type(value).__module__ in ("numpy", "torch") and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value

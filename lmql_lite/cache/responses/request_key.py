@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
+from types import MethodType
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
-from lmql_lite.cache.responses.request import LOGLIKELIHOOD, AnyRequest, generation_options, is_deterministic
+from lmql_lite.cache.responses.canonical import Unkeyable, canonical, compact, digest
+from lmql_lite.cache.responses.request import (
+    LOGLIKELIHOOD,
+    UNNAMED,
+    AnyRequest,
+    generation_options,
+    scalar,
+    why_sampling,
+)
 from lmql_lite.redaction import is_secret
 
 KEY_VERSION = 1
@@ -23,75 +31,101 @@ SEED_OPTIONS = (
 )  # fmt: skip
 """Options that are part of a key of lmms-eval."""
 TRANSPORT = frozenset(
-    ("batch_size", "cache", "concurrency", "extra_headers", "headers", "max_retries", "num_concurrent", "num_retries",
-     "request_timeout", "retries", "stream", "timeout", "user", "verbose")
+    ("batch_size", "cache", "concurrency", "max_retries", "num_concurrent", "num_retries", "request_timeout", "retries",
+     "stream", "timeout", "verbose")
 )  # fmt: skip
 """Options that never change an answer. Every other one is part of a key, except credentials."""
+HEADERS = frozenset(("headers", "extra_headers", "default_headers", "http_headers"))
+QUERIES = frozenset(("extra_query", "default_query", "query_params"))
+"""Options that hold HTTP headers and query parameters, at any depth. Gateways choose a model by them, so they are part
+of a key: each value as a digest, since it may be a credential of an unknown name."""
+TRACING = frozenset(
+    ("baggage", "idempotency-key", "traceparent", "tracestate", "user-agent", "x-client-request-id", "x-correlation-id",
+     "x-request-id", "x-trace-id")
+)  # fmt: skip
+"""Headers that identify one request or the client, and never change an answer."""
 ALIASES = {
     "max_tokens": ("max_tokens", "max_new_tokens", "max_gen_toks", "max_completion_tokens"),
     "stop": ("stop", "until", "stop_sequences"),
 }
-REMEMBERED = 64
-"""Number of option dicts whose canonical form is remembered. Requests of a task share one dict."""
 KeyRule = Literal["full", "seed"]
 
+_CREDENTIAL = re.compile(
+    r"(?:set-)?cookie|(?:.*[-_])?(?:auth|access|security|session|csrf|xsrf)[-_]token|key|sig", re.I
+)
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
+_SERVER = re.compile(r"(?:async_)?(?:openai|azure|anthropic|claude|gemini)(?:[/_|]|$)|[\w-]*-completions(?:\||$)", re.I)
+_ADDRESS = re.compile(r'"(?:base_url|api_base|azure_endpoint)":')
 _PAIR = re.compile(r"([\w-]+)=[^,|&\"\s]*")
-
-
-class Unkeyable(ValueError):
-    """A request holds a value that cannot be part of a key. The sentence names the value."""
-
-
-def canonical(value: Any) -> Any:
-    """JSON data, equal for equivalent values: `0.0` and `0`, a tuple and a list. Raises Unkeyable."""
-    kind = type(value)
-    if value is None or kind is str or kind is bool or kind is int:
-        return value
-    if kind is float:
-        if not math.isfinite(value):
-            raise Unkeyable(f"{value} in a request is not a number that a key can hold")
-        return int(value) if value.is_integer() else value
-    if isinstance(value, dict):
-        if not all(type(name) is str for name in value):
-            raise Unkeyable("a request holds a dict whose keys are not all text")
-        found = {name: canonical(each) for name, each in value.items()}
-        return {"$": "dict", "v": found} if "$" in found else found
-    if isinstance(value, list | tuple):
-        return [canonical(each) for each in value]
-    if isinstance(value, Set):
-        return {"$": "set", "v": sorted((canonical(each) for each in value), key=_compact)}
-    if isinstance(value, bytes | bytearray | memoryview):
-        return {"$": "bytes", "v": hashlib.sha256(value).hexdigest()}
-    if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-        return canonical(value.item())
-    raise Unkeyable(f"a request holds a value of type {kind.__qualname__}; pass text, numbers, bytes, lists or dicts")
 
 
 def canonical_options(options: Mapping[str, Any]) -> str:
     """Canonical JSON text of the options that may change an answer, with aliases unified. Raises Unkeyable."""
-    found = {name: canonical(value) for name, value in options.items() if name not in TRANSPORT and not is_secret(name)}
+    kept = {name: value for name, value in options.items() if name not in TRANSPORT and not is_secret(str(name))}
+    found = canonical(_without_credentials(kept))
+    if "$" in found:  # names that are not all text
+        return compact(found)
     for name, aliases in ALIASES.items():
         used = [alias for alias in aliases if alias in found]
         if len(used) == 1:  # several aliases may contradict each other, so each then keeps its name
             value = found.pop(used[0])
             found[name] = [value] if name == "stop" and isinstance(value, str) else value
-    return _compact(found)
+    return compact(found)
 
 
-def content_of(arguments: Sequence[Any], options: Mapping[str, Any]) -> str:
-    """Canonical JSON text of everything that a request shows the model, without options. Raises Unkeyable."""
-    parts = []
-    for each in arguments:
-        if type(each) is str:
-            parts.append(encode_basestring_ascii(each))
+def _without_credentials(value: Any) -> Any:
+    """Options without credentials in headers. Other headers, query parameters and nested secrets are digests, as are
+    functions and objects, which may hold a secret too: options are written to the log."""
+    if type(value) is list:
+        return [_without_credentials(each) for each in value]
+    if not isinstance(value, dict):
+        plain = value is None or isinstance(scalar(value), str | int | float | bytes | tuple | Set)
+        return value if plain else {"$": "digest", "v": digest(canonical(value))}
+    found = {}
+    for name, each in value.items():
+        if name in HEADERS or name in QUERIES:
+            found[name] = _header_digests(each)
+        elif isinstance(name, str) and isinstance(each, str) and is_secret(name):
+            found[name] = digest(each)
         else:
-            parts.append('{"$":"options"}' if each is options else _compact(canonical(each)))
-    return ",".join(parts)
+            found[name] = _without_credentials(each)
+    return found
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def _header_digests(headers: Any) -> Any:
+    """Digest of the values of each header or query parameter, by its name in small letters, without credentials."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    if not isinstance(pairs, Iterable) or isinstance(pairs, str | bytes):
+        return digest(canonical(headers))
+    found: dict[str, list[str]] = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            return digest(canonical(headers))
+        name = str(pair[0].decode("latin-1") if isinstance(pair[0], bytes) else pair[0]).lower()
+        if name not in TRACING and not is_secret(name) and not _CREDENTIAL.fullmatch(name):
+            found.setdefault(name, []).append(digest(canonical(pair[1])))
+    return found
+
+
+def _canonical_text(value: Any) -> str:
+    plain = canonical(value)
+    return encode_basestring_ascii(plain) if type(plain) is str else compact(plain)
+
+
+def _remembered(value: Any, known: dict[Any, Any]) -> str:
+    """Canonical text of a function or an object, known from an earlier request. A bound method is a new object each
+    time it is read, but its function and its object are not."""
+    parts = (value.__func__, value.__self__) if isinstance(value, MethodType) else (value,)
+    name = tuple(map(id, parts))
+    if name not in known:
+        try:
+            known[name] = parts, _canonical_text(value), None
+        except Unkeyable as error:
+            known[name] = parts, "", error
+    _, text, problem = known[name]
+    if problem is not None:
+        raise problem
+    return str(text)
 
 
 # The key of lmms-eval ------------------------------------------------------------------------------------------------
@@ -126,10 +160,10 @@ def seed_options(options: Mapping[str, Any] | None) -> str:
     found = {}
     for name, value in (options or {}).items():
         if name in SEED_OPTIONS:
-            value = value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
+            value = scalar(value)
             found[name] = int(value) if isinstance(value, float) and value.is_integer() else value
     try:
-        return _compact(found)
+        return compact(found)
     except (TypeError, ValueError) as error:
         raise Unkeyable(f"the options of a request have no canonical form ({error})") from None
 
@@ -155,8 +189,8 @@ def fingerprint_model(model: str, model_args: str | Mapping[str, Any] | None = N
     if isinstance(model_args, str):
         pairs = [part.partition("=") for part in model_args.split(",") if part.strip()]
         model_args = {name.strip(): _parsed(value.strip()) for name, _, value in pairs}
-    kept = {name: value for name, value in (model_args or {}).items() if not is_secret(name)}
-    return without_user(f"{model}|{_compact(_described(kept))}" if kept else f"{model}|")
+    kept = _without_credentials({name: each for name, each in (model_args or {}).items() if not is_secret(name)})
+    return without_user(f"{model}|{compact(_described(kept))}" if kept else f"{model}|")
 
 
 def without_user(text: str) -> str:
@@ -169,11 +203,16 @@ def model_hash(fingerprint: str) -> str:
     return hashlib.sha256(fingerprint.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def is_server(fingerprint: str) -> bool:
+    """True for a model that a server runs, as its name or its arguments say."""
+    return bool(_SERVER.match(fingerprint) or _ADDRESS.search(fingerprint))
+
+
 def fingerprint_task(config: Mapping[str, Any] | None) -> str:
     """First 16 digits of the SHA-256 of a task's configuration, without addresses of functions; "" for None."""
     if not config:
         return ""
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", _compact(_described(config)))
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", compact(_described(config)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -182,7 +221,7 @@ def _described(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _described(each) for name, each in value.items()}
     if isinstance(value, Set):
-        return sorted((_described(each) for each in value), key=_compact)
+        return sorted((_described(each) for each in value), key=compact)
     if isinstance(value, list | tuple):
         return [_described(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -205,7 +244,6 @@ class KeyedOptions:
     """Options of a request in canonical form. `problem` is the reason why there is none."""
 
     text: str
-    is_deterministic: bool
     problem: str = ""
     shared: dict[str, str] = field(default_factory=dict)
     """Fields of a key that all requests with these options share, by task."""
@@ -218,68 +256,94 @@ class Keyed(NamedTuple):
     content: str
     """Short digest, for people, of the text that the request shows the model."""
     options: KeyedOptions
+    is_deterministic: bool
     problem: str = ""
 
 
 class KeyMaker:
-    """Keys of one model's requests. The parts that many requests share are computed once."""
+    """Keys of one model's requests. `default_temperature` None is 1 for a model that a server runs, and else 0."""
 
     def __init__(
-        self, fingerprint: str, tasks: Mapping[str, str] | None, rule: KeyRule, default_temperature: float
+        self, fingerprint: str, tasks: Mapping[str, str] | None, rule: KeyRule, default_temperature: float | None
     ) -> None:
         self._model = hashlib.sha256(fingerprint.encode("utf-8", "surrogatepass")).hexdigest()
         self._tasks = dict(tasks or {})
         self._is_seed = rule == "seed"
-        self._default_temperature = default_temperature
-        self._options: dict[tuple[str, int], tuple[Any, Any, KeyedOptions]] = {}
+        self._is_guess = default_temperature is None and is_server(fingerprint)
+        self._default_temperature = 1.0 if self._is_guess else default_temperature or 0.0
+        self._name = fingerprint.partition("|")[0]
 
     def task_fingerprint(self, task_name: str) -> str:
         return self._tasks.get(task_name, "")
 
+    def keys(self, request_type: str, requests: Iterable[AnyRequest]) -> list[Keyed]:
+        """Keys of requests, with their parts. What several requests share is looked at once."""
+        known: dict[Any, Any] = {}
+        return [self._key(request_type, request, known) for request in requests]
+
     def key(self, request_type: str, request: AnyRequest) -> Keyed:
         """Key of a request, with its parts."""
+        return self._key(request_type, request, {})
+
+    def _key(self, request_type: str, request: AnyRequest, known: dict[Any, Any]) -> Keyed:
         given = generation_options(request)
-        known = self._options.get((request_type, id(given)))
-        if known is not None and known[0] is given and known[1] == given:
-            options = known[2]
-        else:
-            options = self._canonical(request_type, given)
-        if options.problem or not options.is_deterministic:
-            return Keyed("", "", options, options.problem)
+        try:
+            sampling = why_sampling(request_type, request.args, self._default_temperature)
+        except RecursionError:
+            return Keyed("", "", KeyedOptions("{}"), False, "a request is nested too deeply for a key")
+        entry = known.get(id(given))
+        options = entry[1] if entry is not None and entry[0] is given else self._canonical(given)
+        known[id(given)] = given, options
+        if options.problem or sampling:
+            problem = options.problem
+            if self._is_guess and sampling == UNNAMED:
+                problem = (
+                    f"they name no temperature, and {self._name!r} is a model of a server, which may sample; write "
+                    "temperature=0 into the requests, or open the cache with CachePolicy(default_temperature=0)"
+                )
+            return Keyed("", "", options, not sampling, problem)
         try:
             if self._is_seed:
                 return self._seed_key(request_type, request, given, options)
             task, doc_id, idx = request.task_name, request.doc_id, request.idx
-            shown = content_of(request.args, given).encode()
-            doc = str(doc_id) if type(doc_id) is int else _compact(canonical(doc_id))
-            place = str(idx) if type(idx) is int else _compact(canonical(idx))
+            shown = self._content(request.args, given, known).encode()
+            doc = str(doc_id) if type(doc_id) is int else compact(canonical(doc_id))
+            place = str(idx) if type(idx) is int else compact(canonical(idx))
         except RecursionError:
-            return Keyed("", "", options, "a request is nested too deeply for a key")
+            return Keyed("", "", options, True, "a request is nested too deeply for a key")
         except Unkeyable as error:
-            return Keyed("", "", options, str(error))
+            return Keyed("", "", options, True, str(error))
         shared = options.shared.get(task) or self._shared(request_type, task, options)
         payload = f'{{"did":{doc},"idx":{place},{shared},"x":['.encode()
-        return Keyed(hashlib.sha256(payload + shown + b"]}").hexdigest(), f"{crc32(shown):08x}", options)
+        return Keyed(hashlib.sha256(payload + shown + b"]}").hexdigest(), f"{crc32(shown):08x}", options, True)
 
-    def _canonical(self, request_type: str, given: Mapping[str, Any]) -> KeyedOptions:
-        """Canonical options, remembered by the dict that holds them."""
-        deterministic = is_deterministic(request_type, given, self._default_temperature)
+    def _content(self, arguments: Sequence[Any], options: Mapping[str, Any], known: dict[Any, Any]) -> str:
+        """Canonical JSON text of everything that a request shows the model, without options. Raises Unkeyable.
+
+        Functions and objects are looked at once for all requests, since lmms-eval's requests share them.
+        """
+        parts = []
+        for each in arguments:
+            if each is options:
+                parts.append('{"$":"options"}')
+            elif each is None or isinstance(each, str | int | float | list | tuple | dict):
+                parts.append(_canonical_text(each))
+            else:
+                parts.append(_remembered(each, known))
+        return ",".join(parts)
+
+    def _canonical(self, given: Mapping[str, Any]) -> KeyedOptions:
         try:
-            options = KeyedOptions(seed_options(given) if self._is_seed else canonical_options(given), deterministic)
+            return KeyedOptions(seed_options(given) if self._is_seed else canonical_options(given))
         except Unkeyable as error:
-            return KeyedOptions("{}", deterministic, str(error))
+            return KeyedOptions("{}", str(error))
         except RecursionError:
-            return KeyedOptions("{}", deterministic, "the options of a request are nested too deeply")
-        if given and not self._is_seed:
-            if len(self._options) >= REMEMBERED:
-                self._options.clear()
-            self._options[request_type, id(given)] = given, copy.deepcopy(given), options
-        return options
+            return KeyedOptions("{}", "the options of a request are nested too deeply")
 
     def _shared(self, request_type: str, task: str, options: KeyedOptions) -> str:
         fields = {"gk": options.text, "mf": self._model, "rt": request_type, "tf": self.task_fingerprint(task),
                   "tn": task, "v": f"lmql-{KEY_VERSION}"}  # fmt: skip
-        shared = options.shared[task] = _compact(fields)[1:-1]
+        shared = options.shared[task] = compact(fields)[1:-1]
         return shared
 
     def _seed_key(
@@ -292,4 +356,4 @@ class KeyMaker:
                            task_fingerprint=self.task_fingerprint(task))  # fmt: skip
         except (TypeError, ValueError) as error:
             raise Unkeyable(f"a request has no key of lmms-eval ({error})") from None
-        return Keyed(key, content, options)
+        return Keyed(key, content, options, True)

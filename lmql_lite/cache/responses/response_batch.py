@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
 
+from lmql_lite.cache.responses.canonical import Unkeyable, canonical
 from lmql_lite.cache.responses.group_commit import WriteGroup
 from lmql_lite.cache.responses.record_log import SCHEMA, line_of, sealed
 from lmql_lite.cache.responses.request import AnyRequest
-from lmql_lite.cache.responses.request_key import Keyed, KeyMaker, Unkeyable, canonical
+from lmql_lite.cache.responses.request_key import Keyed, KeyMaker
 from lmql_lite.cache.responses.response_index import Row, checksum
 from lmql_lite.cache.responses.response_store import Write
 from lmql_lite.store.single_flight import SingleFlight
@@ -66,6 +67,11 @@ class Batch:
         for index in (asked.index, *self.copies.pop(asked.keyed.key, ())):
             self.results[index] = answer
 
+    def settle(self) -> None:
+        """Waits until the answers so far are written. Groups without an error are forgotten."""
+        wait([group.future for group in self.groups])
+        self.groups = [group for group in self.groups if group.future.exception() is not None]
+
     def fill(self, places: list[int], answers: list[Any]) -> None:
         for place, answer in zip(places, answers, strict=True):
             self.results[place] = answer
@@ -108,12 +114,12 @@ class RecordMaker:
                 f'{{"kind":"response","schema":{SCHEMA},"model_hash":"{self._model_hash}","cache_key":"{key}",'
                 f'"content_hash":"{asked.keyed.content}",{middle},"doc_id":{doc},'
                 f'"idx":{idx},"response":{encode_basestring(text)},"created_at":{created_at!r},'
-                f'"deterministic":{"true" if asked.keyed.options.is_deterministic else "false"}'
+                f'"deterministic":{"true" if asked.keyed.is_deterministic else "false"}'
             )
         row = None
         if key:
             row = Row(key, request_type, task, doc, idx if type(idx) is int else 0, asked.keyed.options.text, text,
-                      created_at, checksum(key, text), asked.replaces)  # fmt: skip
+                      created_at, checksum(key, text), self._model_hash, asked.replaces)  # fmt: skip
         return line, row
 
     def _middle(self, part: tuple[str, str, str]) -> str:
@@ -136,7 +142,7 @@ class RecordMaker:
         return {"kind": "response", "schema": SCHEMA, "model_hash": self._model_hash, "cache_key": asked.keyed.key,
                 "content_hash": asked.keyed.content, "request_type": request_type, "task_name": task,
                 "task_fingerprint": self._keys.task_fingerprint(task), "gen_kwargs": asked.keyed.options.text,
-                "doc_id": doc_id, "idx": idx, "deterministic": asked.keyed.options.is_deterministic}  # fmt: skip
+                "doc_id": doc_id, "idx": idx, "deterministic": asked.keyed.is_deterministic}  # fmt: skip
 
 
 class InFlight:

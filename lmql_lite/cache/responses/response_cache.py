@@ -18,8 +18,8 @@ from lmql_lite.cache.responses.cache_policy import CacheNotices, CachePolicy
 from lmql_lite.cache.responses.group_commit import Soon
 from lmql_lite.cache.responses.model_answers import answers_of, async_answers_of, called, method_of
 from lmql_lite.cache.responses.model_folder import CacheRun, ModelFolder, run_id
-from lmql_lite.cache.responses.request import AnyRequest, rejection, type_of
-from lmql_lite.cache.responses.request_key import KeyMaker, KeyRule, fingerprint_model, model_hash, without_user
+from lmql_lite.cache.responses.request import EMPTY, AnyRequest, rejection, type_of
+from lmql_lite.cache.responses.request_key import Keyed, KeyMaker, KeyRule, fingerprint_model, model_hash, without_user
 from lmql_lite.cache.responses.response_batch import Asked, Batch, CacheHit, InFlight, RecordMaker
 from lmql_lite.cache.responses.response_files import Explanation, explain
 from lmql_lite.cache.responses.response_index import KEYS_PER_QUERY, IndexDamaged
@@ -80,9 +80,13 @@ class ResponseCache:
         self._begin_process()
         if self.policy.mode != "off":
             self._store = ResponseStore(self._place, self._notices.note)
-            if self.notices and self.policy.on_error == "raise":
+            try:
+                if self._place.is_writable and not self._store.keeps and self.policy.on_error == "raise":
+                    raise CacheError(self.notices[0])
+                self._notices.speak()
+            except BaseException:
                 self.close()
-                raise CacheError(self.notices[0])
+                raise
 
     def _begin_process(self) -> None:
         self._lock = threading.Lock()
@@ -162,8 +166,9 @@ class ResponseCache:
         """One answer for each request, in order: from the cache, else from the model's method `request_type`.
 
         The method gets a list of requests, all at once or `batch_size` at a time, and returns their answers as a list
-        or an iterator. Answers from an iterator are kept as they arrive. Exceptions of the model pass through, and
-        earlier answers are kept. Raises ModelError for too few or too many answers.
+        or an iterator. The answers of a list are on disk before the model is called again, those of an iterator are
+        written as they arrive. Exceptions of the model pass through, and earlier answers are kept. Raises ModelError
+        for too few or too many answers.
         """
         method = method_of(model, request_type)
         batch = self._begin(request_type, requests, is_sync=True)
@@ -173,9 +178,11 @@ class ResponseCache:
                     self._take(batch, answer, created_at)
                     if self._send(batch, is_due=is_lazy) and len(batch.groups) > GROUPS_AHEAD:
                         wait([batch.groups[-GROUPS_AHEAD].future])
+                self._send(batch, is_due=True, is_awaited=True)
+                batch.settle()
         finally:
             self._send(batch, is_due=True, is_awaited=True)
-            wait([group.future for group in batch.groups])
+            batch.settle()
             failed = self._leave(batch)
         wait([future for _, future in batch.elsewhere])
         if again := self._again(batch):
@@ -198,11 +205,15 @@ class ResponseCache:
                     for answer, _, created_at in answers_of(given, len(part)):
                         self._take(batch, answer, created_at)
                         self._send(batch, is_due=False, soon=soon)
-                    continue
-                async for answer, is_lazy, created_at in async_answers_of(given, len(part)):
-                    self._take(batch, answer, created_at)
-                    if self._send(batch, is_due=is_lazy, soon=soon) and len(batch.groups) > GROUPS_AHEAD:
-                        await batch.groups[-GROUPS_AHEAD].ended()
+                else:
+                    async for answer, is_lazy, created_at in async_answers_of(given, len(part)):
+                        self._take(batch, answer, created_at)
+                        if self._send(batch, is_due=is_lazy, soon=soon) and len(batch.groups) > GROUPS_AHEAD:
+                            await batch.groups[-GROUPS_AHEAD].ended()
+                self._send(batch, is_due=True, soon=soon)
+                for group in batch.groups:
+                    await group.ended()
+                batch.settle()
         finally:
             try:
                 self._send(batch, is_due=True, soon=soon)
@@ -228,6 +239,7 @@ class ResponseCache:
         batch = Batch(request_type or type_of(request), [request], [None])
         keyed = self._keys.key(batch.request_type, request)
         self._current()
+        self._note_unkeyed(keyed)
         batch.asked.append(Asked(0, request, keyed, self.policy.mode == "refresh"))
         self._take(batch, response, time.time())
         is_kept = any(row for _, row in batch.writes)
@@ -254,10 +266,9 @@ class ResponseCache:
         batch = Batch(request_type, listed, [None] * len(listed))
         results, settled = batch.results, self._flights.settled
         missing: dict[str, Asked] = {}
-        hit_count, make_key = 0, self._keys.key
+        hit_count, all_keys = 0, self._keys.keys(request_type, listed)
         for start in range(0, len(listed), KEYS_PER_QUERY):
-            some = listed[start : start + KEYS_PER_QUERY]
-            keys = [make_key(request_type, request) for request in some]
+            keys = all_keys[start : start + KEYS_PER_QUERY]
             hits, stale = self._found([keyed.key for keyed in keys if keyed.key])
             for index, keyed in enumerate(keys, start):
                 key = keyed.key
@@ -271,6 +282,9 @@ class ResponseCache:
                 else:
                     missing[key] = Asked(index, listed[index], keyed, key in stale or self.policy.mode == "refresh")
         unkeyed = sum(1 for each in batch.asked if each.keyed.problem)
+        for each in batch.asked:
+            self._note_unkeyed(each.keyed)
+        self._notices.speak()
         counts = {"hits": hit_count, "unkeyed": unkeyed, "skipped_non_deterministic": len(batch.asked) - unkeyed,
                   "shared": sum(map(len, batch.copies.values())), "misses": 0}  # fmt: skip
         if missing:
@@ -284,6 +298,10 @@ class ResponseCache:
             batch.asked.sort(key=lambda each: each.index)
         self._count(counts)
         return batch
+
+    def _note_unkeyed(self, keyed: Keyed) -> None:
+        if keyed.problem and self._store is not None:
+            self._notices.note(f"{self._place.log}: requests are sent each time, and not kept: {keyed.problem}")
 
     def _found(self, keys: list[str], *, since: int | None = None) -> tuple[dict[str, tuple[Any, float]], set[str]]:
         """Cached answers and their times by key, and the keys with expired answers."""
@@ -333,6 +351,8 @@ class ResponseCache:
         problem = problem or rejection(batch.request_type, answer, self.policy.minus_infinity) or ""
         if problem and asked.keyed.key:
             self._count({"rejected": 1})
+            if answer is not None and problem != EMPTY:
+                self._notices.note(f"{self._place.log}: an answer is not kept, and is asked for again: {problem}")
         batch.writes.append(self._records.write(batch.request_type, asked, text, problem, created_at))
 
     def _send(self, batch: Batch, *, is_due: bool, is_awaited: bool = False, soon: Soon | None = None) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lmql_lite.cache.responses.model_folder import ModelFolder
 from lmql_lite.cache.responses.record_log import ATTEMPT, SUFFIX, RecordLog, opening, read_lines, rewrite
-from lmql_lite.cache.responses.response_index import checksum
+from lmql_lite.cache.responses.response_index import checksum, remove_index
 from lmql_lite.cache.responses.response_store import row_of
 from lmql_lite.errors import CacheError
 
@@ -166,15 +166,8 @@ def prune(log: Path, keep: Callable[[dict[str, Any]], bool], max_bytes: int | No
                         yield line.data + b"\n"
 
         rewrite(log, lines())
-        remove_index(log)
+        remove_index(log.with_suffix(".db"))
         return dropped + skipped
-
-
-def remove_index(log: Path) -> None:
-    """Removes the index beside a log; the next cache that opens the log creates it again."""
-    for suffix in (".db", ".db-wal", ".db-shm", ".db.damaged"):
-        with suppress(OSError):
-            log.with_suffix(suffix).unlink()
 
 
 def exported(log: Path) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,8 @@ from lmql_lite.errors import CacheError
 KEYS_PER_QUERY = 256
 CACHE_KIB = 16 * 1024
 CHECKPOINT_PAGES = 4000
+APPLICATION = int.from_bytes(b"lmql")
+"""Application id in the header of an index, by which its file is recognised even if the rest is damaged."""
 NETWORK = frozenset(
     ("nfs", "nfs3", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "lustre", "ceph", "gpfs", "beegfs", "9p",
      "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "virtiofs", "fuse")
@@ -26,21 +28,35 @@ NETWORK = frozenset(
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS responses (
-    cache_key TEXT PRIMARY KEY, request_type TEXT, task_name TEXT, doc_id TEXT, idx INTEGER DEFAULT 0,
-    gen_kwargs TEXT, response TEXT, created_at REAL, checksum INTEGER);
+    cache_key TEXT, request_type TEXT, task_name TEXT, doc_id TEXT, idx INTEGER DEFAULT 0,
+    gen_kwargs TEXT, response TEXT, created_at REAL, checksum INTEGER, model_hash TEXT,
+    PRIMARY KEY (cache_key, model_hash));
 CREATE INDEX IF NOT EXISTS by_document ON responses (task_name, doc_id);
 """
 _ADD = (
-    "INSERT INTO responses VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9) ON CONFLICT (cache_key) DO UPDATE SET "
+    "INSERT INTO responses VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10) ON CONFLICT (cache_key, model_hash) DO UPDATE SET "
     "response = excluded.response, created_at = excluded.created_at, checksum = excluded.checksum "
-    "WHERE ?10 AND excluded.created_at > responses.created_at"
+    "WHERE ?11 AND excluded.created_at > responses.created_at"
 )
-_FIND = "SELECT cache_key, response, created_at, checksum FROM responses WHERE cache_key"
+_MIGRATE = f"""
+ALTER TABLE responses RENAME TO older;
+DROP INDEX IF EXISTS by_document;
+{_TABLES}
+INSERT INTO responses SELECT older.*, (SELECT value FROM meta WHERE key = 'model_fingerprint_hash') FROM older;
+DROP TABLE older;
+DELETE FROM meta WHERE key LIKE 'log:%';
+"""
+"""From the table of one model, whose logs were read for that model only, to the table of all models."""
+_FIND = "SELECT cache_key, response, created_at, checksum FROM responses WHERE model_hash = ? AND cache_key"
 _FIND_ONE = f"{_FIND} = ?"
 
 
 class IndexDamaged(Exception):
     """The index cannot be used, and must be rebuilt from the logs."""
+
+
+class IndexForeign(Exception):
+    """The file at the place of the index is not an index, and must not be touched."""
 
 
 class Row(NamedTuple):
@@ -55,6 +71,7 @@ class Row(NamedTuple):
     response: str
     created_at: float
     checksum: int
+    model_hash: str
     replaces: bool
 
 
@@ -66,11 +83,15 @@ def checksum(key: str, response: str) -> int:
 class ResponseIndex:
     """Answers by key, and the offset up to which each log was read. One process opens it; its threads take turns.
 
-    `path` is None for an index in memory. Raises IndexDamaged, and CacheError for a file of a newer schema.
+    It has the answers of all models in its logs, and finds those of one. `path` is None for an index in memory. Raises
+    IndexDamaged, IndexForeign for a file of another program, CacheError for a file of a newer schema, and
+    sqlite3.OperationalError for a file that cannot be written.
     """
 
     def __init__(self, path: Path | None, fingerprint: str, model_hash: str, schema: int) -> None:
-        self.path = path
+        self.path, self._model_hash = path, model_hash
+        if path is not None and is_foreign(path):
+            raise IndexForeign(f"{path} is not an index of a response cache")
         try:
             self._database = sqlite3.connect(path or ":memory:", timeout=30, check_same_thread=False)
             try:
@@ -78,8 +99,11 @@ class ResponseIndex:
             except BaseException:
                 self._database.close()
                 raise
+        except sqlite3.OperationalError:
+            raise
         except sqlite3.Error as error:
             raise IndexDamaged(str(error)) from error
+        self._file = os.stat(path) if path is not None else None
 
     def _open(self, fingerprint: str, model_hash: str, schema: int) -> None:
         found = None
@@ -88,8 +112,9 @@ class ResponseIndex:
             version = found.get("schema_version", "")
             if version.isdecimal() and int(version) > schema:
                 raise CacheError(f"{self.path} was written by a newer version of lmql_lite", hint="update lmql_lite")
-            if version != str(schema) or found.get("model_fingerprint_hash") != model_hash:
-                raise IndexDamaged("it has another schema or model")
+            if version != str(schema):
+                raise IndexDamaged("it has another schema")
+        self._database.execute(f"PRAGMA application_id={APPLICATION}")  # before WAL, so that the file itself has it
         self._database.execute("PRAGMA journal_mode=WAL")
         for setting in ("synchronous=NORMAL", f"cache_size=-{CACHE_KIB}", f"wal_autocheckpoint={CHECKPOINT_PAGES}"):
             self._database.execute(f"PRAGMA {setting}")
@@ -97,7 +122,10 @@ class ResponseIndex:
             os.chmod(self.path, 0o600)
         if found is not None:
             columns = [row[1] for row in self._database.execute("PRAGMA table_info(responses)")]
-            if len(columns) != 9 or columns[-1] != "checksum":
+            if columns[8:] == ["checksum"]:
+                with self._database:
+                    self._database.executescript(_MIGRATE)
+            elif columns[8:] != ["checksum", "model_hash"]:
                 raise IndexDamaged("its table has other columns")
             return
         with self._database:
@@ -112,7 +140,7 @@ class ResponseIndex:
             for start in range(0, len(keys), KEYS_PER_QUERY):
                 some = keys[start : start + KEYS_PER_QUERY]
                 query = _FIND_ONE if len(some) == 1 else f"{_FIND} IN ({','.join('?' * len(some))})"
-                for key, response, created_at, expected in self._database.execute(query, some):
+                for key, response, created_at, expected in self._database.execute(query, [self._model_hash, *some]):
                     if crc32((key + response).encode()) != expected:
                         raise IndexDamaged(f"the row of {key} is damaged")
                     found[key] = response, created_at
@@ -142,14 +170,42 @@ class ResponseIndex:
         except sqlite3.Error as error:
             raise IndexDamaged(str(error)) from error
 
+    def is_in_place(self) -> bool:
+        """True if the path still names the file that was opened."""
+        try:
+            return self.path is not None and self._file is not None and os.path.samestat(os.stat(self.path), self._file)
+        except OSError:
+            return False
+
     def close(self) -> None:
         with suppress(sqlite3.Error):
             self._database.close()
 
 
+def is_foreign(path: Path) -> bool:
+    """True for anything but an index, an empty file, or a name that is free. Nothing is written beside the file."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(100)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    if not head or head[68:72] == APPLICATION.to_bytes(4):
+        return False
+    if not head.startswith(b"SQLite format 3\0"):
+        return True
+    try:  # an index of an older version, without the id
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            columns = [row[1] for row in database.execute("PRAGMA table_info(responses)")]
+            return "checksum" not in columns or not database.execute("SELECT 1 FROM meta").fetchone()
+    except sqlite3.Error:
+        return True
+
+
 def copy_index(source: Path, target: Path) -> None:
     """Creates an index from that of other logs, which then need not be read. After a failure there is no new index."""
-    if target.exists() or not source.exists():
+    if target.exists() or not source.exists() or is_foreign(source):
         return
     try:
         with (
@@ -163,19 +219,35 @@ def copy_index(source: Path, target: Path) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Renames a damaged index, so that a new one can be created. None if there is none, or the rename fails."""
+    """Renames a damaged index to a name that was free, so that a new one can be created. None if that fails."""
+    number = 1
+    while True:
+        aside = path.with_name(f"{path.name}.damaged{f'-{number}' if number > 1 else ''}")
+        try:
+            aside.touch(exist_ok=False)
+            break
+        except FileExistsError:
+            number += 1
+        except OSError:
+            return None
+    try:
+        os.replace(path, aside)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        return None
     for companion in ("-wal", "-shm"):
         with suppress(OSError):
-            path.with_name(path.name + companion).unlink()
-    try:
-        os.replace(path, aside_of(path))
-    except OSError:
-        return None
-    return aside_of(path)
+            os.replace(path.with_name(path.name + companion), aside.with_name(aside.name + companion))
+    return aside
 
 
-def aside_of(path: Path) -> Path:
-    return path.with_name(path.name + ".damaged")
+def remove_index(index: Path) -> None:
+    """Removes an index; the next cache that opens its log creates it again. A file of another program stays."""
+    if not is_foreign(index):
+        for companion in ("", "-wal", "-shm"):
+            with suppress(OSError):
+                index.with_name(index.name + companion).unlink()
 
 
 def index_place(folder: Path) -> Path | None:

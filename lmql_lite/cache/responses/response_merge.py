@@ -21,7 +21,8 @@ from lmql_lite.cache.responses.model_folder import CacheRun, ModelFolder
 from lmql_lite.cache.responses.record_log import SCHEMA, SUFFIX, line_of, opening, read_lines, rewrite
 from lmql_lite.cache.responses.request import LOGLIKELIHOOD
 from lmql_lite.cache.responses.request_key import model_hash
-from lmql_lite.cache.responses.response_files import remove_index, writing
+from lmql_lite.cache.responses.response_files import writing
+from lmql_lite.cache.responses.response_index import is_foreign, remove_index
 from lmql_lite.cache.responses.response_store import ResponseStore, StoreFiles, row_of
 from lmql_lite.cache.responses.value_codec import decoded, encoded
 from lmql_lite.errors import CacheError
@@ -57,15 +58,18 @@ class _Winner:
 
 def merge(shards: list[Path], output: Path, on_conflict: OnConflict) -> MergeReport:
     """Joins shards into one; see `ResponseCache.merge_shards`."""
-    target = output.with_suffix(SUFFIX)
+    target, index = output.with_suffix(SUFFIX), output.with_suffix(".db")
+    if not target.exists() and is_foreign(index):
+        raise CacheError(f"{index} is not an index of lmql_lite, so nothing was written", hint="name another output")
     for path in shards:
         if os.path.realpath(path.with_suffix(SUFFIX)) == os.path.realpath(target):
             raise CacheError(f"{path} is an input and the output", hint="name another output")
     report, winners, model = MergeReport(), dict[str, _Winner](), ["", ""]
     with writing(target) if target.exists() else nullcontext() as log:
-        inputs = [target, *shards] if log is not None else shards
+        is_there = log is not None or (index.is_file() and index.stat().st_size > 0)
+        inputs = [target.with_suffix(SUFFIX if log is not None else ".db"), *shards] if is_there else shards
         for shard, path in enumerate(inputs):
-            _weigh(shard, path, winners, report, model, is_output=path == target, on_conflict=on_conflict)
+            _weigh(shard, path, winners, report, model, is_output=is_there and not shard, on_conflict=on_conflict)
         if report.missing == len(inputs):
             raise CacheError("none of the shards exists, so nothing was written", hint="name .db or .jsonl files")
         if on_conflict == "error" and report.conflicts:
@@ -78,7 +82,7 @@ def merge(shards: list[Path], output: Path, on_conflict: OnConflict) -> MergeRep
         if log is None:
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             rewrite(target, chain([opening(*model)], new))
-            remove_index(target)
+            remove_index(index)
         else:
             while lines := list(islice(new, LINES_AT_ONCE)):
                 log.append(lines)
@@ -158,13 +162,15 @@ def _rows(index: Path) -> Iterator[dict[str, Any]]:
         with closing(sqlite3.connect(Path(folder) / "copy.db")) as database:
             meta = dict(database.execute("SELECT key, value FROM meta"))
             schema = meta.get("schema_version", "1")
-            is_ours = any(row[1] == "checksum" for row in database.execute("PRAGMA table_info(responses)"))
+            columns = [row[1] for row in database.execute("PRAGMA table_info(responses)")]
+            is_ours, has_models = "checksum" in columns, "model_hash" in columns
             if is_ours and (not schema.isdecimal() or int(schema) > SCHEMA):
                 raise CacheError(f"{index} was written by a newer version of lmql_lite", hint="update lmql_lite")
             text = meta.get("model_fingerprint", "")
             digest = meta.get("model_fingerprint_hash") or model_hash(text)
             yield {"kind": "cache", "schema": SCHEMA, "model_hash": digest, "model_fingerprint": text}
-            names = ("cache_key", "request_type", "task_name", "doc_id", "idx", "gen_kwargs", "response", "created_at")
+            names = ["cache_key", "request_type", "task_name", "doc_id", "idx", "gen_kwargs", "response", "created_at"]
+            names += ["model_hash"] if has_models else []
             for row in database.execute(f"SELECT {', '.join(names)} FROM responses ORDER BY rowid"):
                 record = {"kind": "response", "schema": SCHEMA, "model_hash": digest} | dict(
                     zip(names, row, strict=True)
@@ -211,7 +217,7 @@ def _merge_logs(folder: ModelFolder, run: CacheRun) -> MergeReport:
             report = merge(filled, folder.merged_log, "first")
         run.note_merged(sizes)
         for log in logs:
-            remove_index(log)
+            remove_index(log.with_suffix(".db"))
     return report
 
 

@@ -17,16 +17,27 @@ from typing import Any
 
 from lmql_lite.cache.responses.group_commit import GroupCommit, Soon, WriteGroup
 from lmql_lite.cache.responses.model_folder import ModelFolder
-from lmql_lite.cache.responses.record_log import SCHEMA, SUFFIX, RecordLog, identity, opening, read_lines, rewrite
+from lmql_lite.cache.responses.record_log import (
+    SCHEMA,
+    SUFFIX,
+    ForeignFile,
+    RecordLog,
+    identity,
+    opening,
+    read_lines,
+    refuse_foreign,
+    rewrite,
+)
 from lmql_lite.cache.responses.request import rejection
 from lmql_lite.cache.responses.response_index import (
     IndexDamaged,
+    IndexForeign,
     ResponseIndex,
     Row,
-    aside_of,
     checksum,
     copy_index,
     index_place,
+    remove_index,
     set_aside,
 )
 from lmql_lite.cache.responses.value_codec import decoded
@@ -65,7 +76,8 @@ def row_of(record: dict[str, Any], model_hash: str) -> Row | None:
     try:
         row = Row(record["cache_key"], record["request_type"], record["task_name"], _compact(record["doc_id"]),
                   record["idx"], record["gen_kwargs"], record["response"], float(record["created_at"]),
-                  checksum(record["cache_key"], record["response"]), bool(record.get("replaces")))  # fmt: skip
+                  checksum(record["cache_key"], record["response"]), model_hash,
+                  bool(record.get("replaces")))  # fmt: skip
         if not row.cache_key or "rejected" in record:
             return None
         return row if rejection(row.request_type, decoded(row.response), minus_infinity=True) is None else None
@@ -116,6 +128,7 @@ class ResponseStore:
     def _open_log(self) -> RecordLog | None:
         place = self._place
         if not place.is_writable:
+            self._look_at(place.log)
             return None
         try:
             place.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -128,10 +141,23 @@ class ResponseStore:
                 return RecordLog(path, first_line)
             except BlockingIOError:
                 continue
+            except ForeignFile as error:
+                if self._folder is None:
+                    raise
+                self._warn(f"{error.message}: this cache writes another file beside it")
             except OSError as error:
                 self._warn(f"{path} cannot be written ({error.strerror}): no answers are kept")
                 return None
         raise CacheError(f"another process writes {place.log}", hint="give each process a rank of its own")
+
+    def _look_at(self, log: Path) -> None:
+        """Warns of a log that is only read and is not a log."""
+        try:
+            refuse_foreign(log)
+        except ForeignFile as error:
+            self._warn(f"{error.message}: it has no answers for this cache")
+        except (CacheError, OSError):  # found again when the log is read
+            return
 
     def _candidates(self) -> Iterator[Path]:
         path = self._place.log
@@ -158,10 +184,23 @@ class ResponseStore:
             for _ in range(2):
                 try:
                     return ResponseIndex(path, place.fingerprint, place.model_hash, SCHEMA)
-                except (IndexDamaged, OSError):
-                    if set_aside(path) is None and path.exists():
+                except IndexDamaged as error:
+                    if not self._set_aside(path, str(error)):
                         break
+                except IndexForeign as error:
+                    self._warn(f"{error}, and is left as it is: the index is kept in memory")
+                    break
+                except (OSError, sqlite3.OperationalError) as error:
+                    self._warn(f"{path} cannot be written ({error}): the index is kept in memory")
+                    break
         return ResponseIndex(None, place.fingerprint, place.model_hash, SCHEMA)
+
+    def _set_aside(self, path: Path, reason: str) -> bool:
+        """Renames an index that cannot be used. True if its name is free then."""
+        aside = set_aside(path)
+        where = f"renamed to {aside.name}, and made anew" if aside is not None else "kept in memory, and made"
+        self._warn(f"{path} is damaged ({reason}): the index is {where} from the logs")
+        return aside is not None
 
     # -- reading
 
@@ -181,8 +220,8 @@ class ResponseStore:
             if not self._sizes:
                 self._marks = self._index.marks()
             return self._follow()
-        except IndexDamaged:
-            self._rebuild()
+        except IndexDamaged as error:
+            self._rebuild(str(error))
             return True
 
     def _follow(self) -> bool:
@@ -199,7 +238,7 @@ class ResponseStore:
                 self._read(path, is_own=own or self._folder is None)
                 self._sizes[path] = there.st_ino, there.st_size
                 is_news = True
-            except FileNotFoundError:
+            except (FileNotFoundError, IsADirectoryError):
                 continue
             except OSError as error:
                 self._warn(f"{path} cannot be read ({error.strerror})")
@@ -218,7 +257,8 @@ class ResponseStore:
         size = 0
         try:
             for line in read_lines(path, start):
-                if line.record is not None and (row := row_of(line.record, self._place.model_hash)) is not None:
+                record = line.record
+                if record is not None and (row := row_of(record, str(record.get("model_hash")))) is not None:
                     rows.append(row)
                     size += len(row.response)
                 if len(rows) >= ROWS_PER_TRANSACTION or size >= BYTES_PER_TRANSACTION:
@@ -247,12 +287,15 @@ class ResponseStore:
         except sqlite3.Error as error:
             raise IndexDamaged(str(error)) from error
 
-    def _rebuild(self, *, is_damaged: bool = True) -> None:
+    def _rebuild(self, damage: str) -> None:
         """Rebuilds the index from the logs, in memory if the file cannot be written. A damaged file is set aside."""
-        path = self._index.path
+        path, is_in_place = self._index.path, self._index.is_in_place()
         self._index.close()
-        if path is not None and set_aside(path) is not None and not is_damaged:
-            aside_of(path).unlink(missing_ok=True)
+        if path is not None and is_in_place:
+            if not damage:
+                remove_index(path)
+            elif not self._set_aside(path, damage):
+                path = None
         for place in (path, None):
             self._sizes = {}
             self._index = self._index_at(place)
@@ -284,8 +327,8 @@ class ResponseStore:
             keys = [key for key in keys if key not in found]
         try:
             known = self._index.find(keys)
-        except IndexDamaged:
-            self._rebuild()
+        except IndexDamaged as error:
+            self._rebuild(str(error))
             known = self._index.find(keys)
         return known | found if found else known
 
@@ -300,8 +343,8 @@ class ResponseStore:
             self._flush()
             try:
                 return self._index.count()
-            except IndexDamaged:
-                self._rebuild()
+            except IndexDamaged as error:
+                self._rebuild(str(error))
                 return self._index.count()
 
     # -- writing
@@ -339,8 +382,8 @@ class ResponseStore:
         try:
             self._add(self._recent.values(), marks)
             self._marks |= marks
-        except IndexDamaged:
-            self._rebuild()
+        except IndexDamaged as error:
+            self._rebuild(str(error))
         self._recent, self._recent_bytes = {}, 0
 
     def _shrink(self, max_bytes: int) -> None:
@@ -359,7 +402,7 @@ class ResponseStore:
         except (OSError, CacheError) as error:
             self._warn(f"{path} cannot be made smaller ({error})")
             return
-        self._rebuild(is_damaged=False)
+        self._rebuild("")
 
     def close(self) -> None:
         """Completes the index, and closes the files. A forked child does not touch the parent's index."""

@@ -7,7 +7,7 @@ import json
 from json.encoder import encode_basestring
 from typing import Any
 
-from lmql_lite.cache.responses.request import Reply
+from lmql_lite.cache.responses.request import Reply, scalar
 
 TAG = "$"
 """Key that marks an object as a value that JSON lacks."""
@@ -65,8 +65,8 @@ def _plain(value: Any, by_bytes: bool) -> Any:
     if kind is Reply:
         parts = (value.text, value.usage, value.finish_reason, value.tool_calls)
         return _tagged("reply", [_plain(each, by_bytes) for each in parts])
-    if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-        return _plain(value.item(), by_bytes)
+    if (plain := scalar(value)) is not value:
+        return _plain(plain, by_bytes)
     raise UnknownType(f"an answer of type {kind.__qualname__} cannot be kept; return text, numbers, lists or a Reply")
 
 

@@ -181,7 +181,10 @@ def test_what_the_old_wrapper_got_wrong(tmp_path: Path) -> None:
     request = generation(1, {"temperature": 0.7})
     assert wrapped.generate_until([request]) != wrapped.generate_until([request])
     odd = lq.Request("generate_until", ("q", GREEDY, print))
-    assert wrapped.generate_until([odd]) != wrapped.generate_until([odd])
+    assert wrapped.generate_until([odd]) == wrapped.generate_until([odd])
+    unkeyed = lq.Request("generate_until", ("q", GREEDY, object()))
+    with pytest.warns(RuntimeWarning, match="type object, which no key can represent"):
+        assert wrapped.generate_until([unkeyed]) != wrapped.generate_until([unkeyed])
     one, other = generation(1, {"a": 1, "b": 2}), generation(1, {"b": 2, "a": 1})
     assert wrapped.generate_until([one]) == wrapped.generate_until([other])
     wrapped.close()

@@ -221,9 +221,9 @@ def test_a_shard_of_a_newer_version_or_of_another_model_stops_only_its_own_run(t
     ):
         (runs / name).mkdir(parents=True)
         (runs / name / "rank_0.jsonl").write_bytes(line_of(record))
-    cache = created(tmp_path)
     with pytest.warns(RuntimeWarning, match="newer version of lmql_lite; its answers are not used"):
-        keep(cache, 3)
+        cache = created(tmp_path)
+    keep(cache, 3)
     assert cache.finalize() == MergeReport(inserted=3)
     assert [path.parent.name for path in runs.rglob(".merged")] == [cache._run[0].path.name]  # type: ignore[index]
     (runs / "newer" / "rank_0.jsonl").rename(newer := tmp_path / "newer.jsonl")

@@ -7,15 +7,16 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from lmql_lite.cache.responses.canonical import Unkeyable
 from lmql_lite.cache.responses.request import Request, generation_options, is_deterministic, rejection
 from lmql_lite.cache.responses.request_key import (
     KeyMaker,
-    Unkeyable,
     canonical_options,
     fingerprint_model,
     fingerprint_task,
@@ -27,6 +28,7 @@ from lmql_lite.cache.responses.request_key import (
 from tests.cache.responses.models import GREEDY, generation
 from tests.conftest import ROOT
 
+SOMETHING = object()
 KEYS = KeyMaker("m|", {"mme": "tf1"}, "full", 0.0)
 
 
@@ -130,6 +132,8 @@ def test_what_means_the_same_has_one_key(one: Request, other: Request) -> None:
         Request("generate_until", ("question 1", GREEDY), metadata={"task": "mme", "doc_id": "1"}),
         Request("generate_until", ("question 1", GREEDY), 1, metadata={"task": "mme", "doc_id": 1}),
         Request("loglikelihood", ("question 1", GREEDY), metadata={"task": "mme", "doc_id": 1}),
+        variant(top_p=float("nan")), variant(top_p=float("inf")), variant(callback=print), variant(x={1: 2}),
+        variant(x={"1": 2}),
     ],
     ids=str,
 )  # fmt: skip
@@ -160,14 +164,13 @@ def test_model_and_task_are_in_the_key() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        generation(1, {"top_p": float("nan")}),
-        generation(1, {"top_p": float("inf")}),
-        generation(1, {"callback": print}),
-        generation(1, {"x": {1: 2}}),
         Request("generate_until", ("a", object())),
-        Request("generate_until", ("a", lambda: b"image")),
+        Request("generate_until", ("a", (each for each in "ab"))),
+        Request("generate_until", ("a", Path("no such file.mp4"))),
+        Request("generate_until", ("a", lambda: SOMETHING)),
+        generation(1, {"callback": (each for each in "ab")}),
     ],
-    ids=["nan", "inf", "function", "number as name", "object", "lazy image"],
+    ids=["object", "generator", "missing file", "function that reads an object", "generator in options"],
 )
 def test_a_request_that_no_key_can_stand_for_has_a_reason(request_: Request) -> None:
     """A4 and finding B16: never a crash, never a wrong merge."""

@@ -1,0 +1,336 @@
+"""Files that are not the cache's own are never renamed, overwritten or appended to, at no door."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.cache.responses.jsonl_cache import CachingModel
+from lmql_lite.errors import CacheError
+from tests.cache.responses.models import Counting, generation, generations
+from tests.cache.responses.test_response_cache import opened, pair
+from tests.conftest import ROOT
+
+
+def text(path: Path) -> None:
+    path.write_text("notes of mine\n")
+
+
+def of_lmms_eval(path: Path) -> None:
+    """Index as lmms-eval makes it, with five answers."""
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)")
+        database.execute("INSERT INTO meta VALUES ('model_fingerprint', 'm|'), ('schema_version', '1')")
+        database.execute(
+            "CREATE TABLE responses (cache_key TEXT PRIMARY KEY, request_type TEXT, task_name TEXT, doc_id INTEGER, "
+            "idx INTEGER DEFAULT 0, gen_kwargs TEXT, response TEXT, created_at REAL)"
+        )
+        rows = [(f"{n:064x}", "generate_until", "mme", n, 0, "{}", f'"answer {n}"', 1.0) for n in range(5)]
+        database.executemany("INSERT INTO responses VALUES (?,?,?,?,?,?,?,?)", rows)
+    database.close()
+
+
+def other_tables(path: Path) -> None:
+    """Database of another program whose tables have the names of ours."""
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE meta (key TEXT, value TEXT)")
+        database.execute("CREATE TABLE responses (cache_key TEXT, checksum TEXT, survey TEXT)")
+        database.execute("INSERT INTO responses VALUES ('a', 'b', 'c')")
+    database.close()
+
+
+def database(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE photos (name TEXT)")
+        database.execute("INSERT INTO photos VALUES ('cat')")
+    database.close()
+
+
+def link(path: Path) -> None:
+    text(target := path.with_name("target.txt"))
+    path.symlink_to(target)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+    text(path / "inside.txt")
+
+
+def log_of_lmms_eval(path: Path) -> None:
+    record = {"cache_key": "0" * 64, "request_type": "generate_until", "task_name": "mme", "doc_id": 0, "idx": 0,
+              "gen_kwargs": "{}", "response": '"theirs"', "created_at": 1.0, "deterministic": True}  # fmt: skip
+    path.write_text(json.dumps(record) + "\n")
+
+
+def log_of_others(path: Path) -> None:
+    path.write_text('{"kind":"Pod","schema":3}\n{"kind":"cached","n":1}\n')
+
+
+INDEXES = [text, of_lmms_eval, other_tables, database, link, folder]
+LOGS = [text, log_of_lmms_eval, log_of_others, of_lmms_eval, link, folder]
+
+
+def tree(root: Path) -> dict[str, Any]:
+    """Content and mode of all files of a folder, without those that the cache itself makes."""
+    return {
+        path.relative_to(root).as_posix(): (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+        for path in sorted(root.rglob("*"))
+        if path.suffix not in ("-wal", "-shm")
+    }
+
+
+@pytest.mark.parametrize("make", INDEXES, ids=lambda make: make.__name__)
+def test_a_file_of_another_program_at_the_place_of_the_index_stays_as_it_is(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "rank0.db")
+    before = tree(tmp_path)
+    for fingerprint in ("a", "b", "a"):
+        with pytest.warns(RuntimeWarning, match=r"rank0\.db is not an index of a response cache") as caught:
+            cache = pair(tmp_path, model_fingerprint=fingerprint)
+        with cache:
+            assert cache.execute(Counting(), "generate_until", generations(3))[2] == "answer to question 2"
+        assert len(caught) == len(cache.notices) == 1
+        after = tree(tmp_path)
+        assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"rank0.jsonl"}
+    model = Counting()
+    with pytest.warns(RuntimeWarning), pair(tmp_path, model_fingerprint="b") as cache:
+        cache.execute(model, "generate_until", generations(3))
+    assert model.calls == 0  # the log has the answers
+
+
+@pytest.mark.parametrize("make", LOGS, ids=lambda make: make.__name__)
+def test_a_file_of_another_program_at_the_place_of_the_log_is_refused(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "rank0.jsonl")
+    before = tree(tmp_path)
+    for _ in range(2):
+        with pytest.raises(CacheError, match=r"rank0\.jsonl is not a log of lmql_lite, and is left as it is"):
+            pair(tmp_path)
+        with pytest.raises(CacheError, match="is not a log"):
+            CachingModel(Counting(), tmp_path / "rank0.db")
+        with pytest.warns(RuntimeWarning, match="it has no answers for this cache"):
+            pair(tmp_path, policy=lq.CachePolicy(mode="ro")).close()
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_of_lmms_eval_is_shared_without_touching_its_files(tmp_path: Path) -> None:
+    theirs = tmp_path / "6868c90d0c3f6533"
+    theirs.mkdir(mode=0o700)
+    of_lmms_eval(theirs / "rank0.db")
+    log_of_lmms_eval(theirs / "rank0.jsonl")
+    before = tree(tmp_path)
+    for expected in (3, 0):
+        model = Counting()
+        with pytest.warns(RuntimeWarning, match="writes another file beside it"):
+            cache = opened(tmp_path)
+        with cache:
+            cache.execute(model, "generate_until", generations(3))
+        assert len(model.asked) == expected
+    after = tree(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert {Path(name).name for name in set(after) - set(before)} == {"rank0-2.db", "rank0-2.jsonl"}
+
+
+def test_a_root_of_lmms_eval_is_not_copied_into_a_run(tmp_path: Path) -> None:
+    theirs = tmp_path / "6868c90d0c3f6533"
+    theirs.mkdir(mode=0o700)
+    of_lmms_eval(theirs / "cache.db")
+    before = tree(tmp_path)
+    with lq.ResponseCache.create(tmp_path, model="m") as cache:
+        cache.execute(Counting(), "generate_until", generations(3))
+        with pytest.warns(RuntimeWarning, match="cache.db is not an index of lmql_lite, so nothing was written"):
+            assert cache.finalize() is None
+    model = Counting()
+    with opened(tmp_path) as cache:
+        cache.execute(model, "generate_until", generations(3))
+    assert model.calls == 0
+    after = tree(tmp_path)
+    assert {name: after[name] for name in before} == before
+
+
+def test_an_empty_file_is_taken(tmp_path: Path) -> None:
+    for name in ("rank0.db", "rank0.jsonl"):
+        (tmp_path / name).touch()
+    for expected in (3, 0):
+        model = Counting()
+        with pair(tmp_path) as cache:
+            cache.execute(model, "generate_until", generations(3))
+            assert cache.notices == []
+        assert len(model.asked) == expected
+
+
+def test_two_models_at_one_place_keep_both_their_answers(tmp_path: Path) -> None:
+    for expected in (3, 0, 0):
+        for name in ("a", "b", ""):
+            model = Counting(lambda request, name=name: f"{name} {request.doc_id}")  # type: ignore[misc]
+            with pair(tmp_path, model_fingerprint=name) as cache:
+                answers = cache.execute(model, "generate_until", generations(3))
+                assert answers == [f"{name} 0", f"{name} 1", f"{name} 2"] and cache.notices == []
+            assert len(model.asked) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.db", "rank0.jsonl"]
+
+
+def test_a_cache_opened_without_a_fingerprint_counts_the_answers_of_all_models_and_serves_none(tmp_path: Path) -> None:
+    with pair(tmp_path, model_fingerprint="a") as cache:
+        cache.execute(Counting(), "generate_until", generations(2))
+    for keys in ("full", "seed"):
+        with pair(tmp_path, keys=keys) as cache:
+            assert cache.get_stats()["total_cached_entries"] == 2
+            assert cache.lookup(generation(0)) is None
+
+
+def test_keys_without_a_model_are_never_shared_between_two_models(tmp_path: Path) -> None:
+    """The keys of lmms-eval name no model."""
+    for expected in (2, 0):
+        for name in ("a", "b"):
+            model = Counting(lambda _, name=name: f"answer of {name}")  # type: ignore[misc]
+            with pair(tmp_path, model_fingerprint=name, keys="seed") as cache:
+                assert cache.execute(model, "generate_until", generations(2)) == [f"answer of {name}"] * 2
+            assert len(model.asked) == expected
+
+
+def test_an_index_of_an_earlier_version_keeps_its_answers(tmp_path: Path) -> None:
+    """It has the answers of one model, and no mark of its own in the header."""
+    with pair(tmp_path, model_fingerprint="a") as cache:
+        cache.execute(Counting(), "generate_until", generations(3))
+    with sqlite3.connect(tmp_path / "rank0.db") as database:
+        database.executescript(
+            "PRAGMA application_id=0; CREATE TABLE old (cache_key TEXT PRIMARY KEY, request_type TEXT, task_name TEXT,"
+            "doc_id TEXT, idx INTEGER DEFAULT 0, gen_kwargs TEXT, response TEXT, created_at REAL, checksum INTEGER);"
+            "INSERT INTO old SELECT cache_key, request_type, task_name, doc_id, idx, gen_kwargs, response, created_at,"
+            "checksum FROM responses; DROP TABLE responses; ALTER TABLE old RENAME TO responses;"
+            "CREATE INDEX by_document ON responses (task_name, doc_id);"
+        )
+    database.close()
+    (tmp_path / "rank0.jsonl").unlink()  # the index alone has the answers
+    for _ in range(2):
+        model = Counting()
+        with pair(tmp_path, model_fingerprint="a") as cache:
+            cache.execute(model, "generate_until", generations(3))
+            assert cache.notices == []
+        assert model.calls == 0
+
+
+def damage(index: Path) -> None:
+    data = bytearray(index.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    index.write_bytes(data)
+
+
+def test_each_damaged_index_is_renamed_to_a_name_of_its_own(tmp_path: Path) -> None:
+    damaged = []
+    for name in ("rank0.db.damaged", "rank0.db.damaged-2", "rank0.db.damaged-3"):
+        with pair(tmp_path) as cache:
+            cache.execute(Counting(), "generate_until", generations(50))
+        damage(tmp_path / "rank0.db")
+        damaged.append((tmp_path / "rank0.db").read_bytes())
+        model = Counting()
+        with pytest.warns(RuntimeWarning, match=f"is damaged .*: the index is renamed to {name},"):
+            cache = pair(tmp_path)
+            cache.execute(model, "generate_until", generations(50))
+        with cache:
+            assert model.calls == 0 and len(cache.notices) == 1
+    found = [path.read_bytes() for path in sorted(tmp_path.glob("*.damaged*"))]
+    assert [data[:4096] for data in found] == [data[:4096] for data in damaged] and len(found) == 3
+
+
+def test_an_index_that_cannot_be_written_is_left_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair(tmp_path) as cache:
+        cache.execute(Counting(), "generate_until", generations(3))
+    before = (tmp_path / "rank0.db").read_bytes()
+    real = sqlite3.connect
+
+    def connect(path: Any, **options: Any) -> sqlite3.Connection:
+        if str(path).startswith(str(tmp_path)):
+            return real(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True, **options)
+        return real(path, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    model = Counting()
+    with pytest.warns(RuntimeWarning, match=r"rank0\.db cannot be written .*: the index is kept in memory"):
+        cache = pair(tmp_path)
+    with cache:
+        cache.execute(model, "generate_until", generations(3))
+    assert model.calls == 0 and (tmp_path / "rank0.db").read_bytes() == before
+
+
+def test_merging_never_replaces_a_file_of_another_program(tmp_path: Path) -> None:
+    with pair(tmp_path) as cache:
+        cache.execute(Counting(), "generate_until", generations(3))
+    for make in INDEXES:
+        place = tmp_path / make.__name__
+        place.mkdir()
+        make(place / "merged.db")
+        before = tree(place)
+        with pytest.raises(CacheError, match=r"merged\.db is not an index of lmql_lite, so nothing was written"):
+            lq.ResponseCache.merge_shards([tmp_path / "rank0.db"], place / "merged.db")
+        assert tree(place) == before
+    log_of_lmms_eval(tmp_path / "merged.jsonl")
+    before_log = (tmp_path / "merged.jsonl").read_bytes()
+    with pytest.raises(CacheError, match=r"merged\.jsonl is not a log"):
+        lq.ResponseCache.merge_shards([tmp_path / "rank0.db"], tmp_path / "merged.db")
+    assert (tmp_path / "merged.jsonl").read_bytes() == before_log
+
+
+def test_merging_into_an_index_without_a_log_keeps_its_answers(tmp_path: Path) -> None:
+    for name, start in (("rank0", 0), ("merged", 10)):
+        with pair(tmp_path, name) as cache:
+            cache.execute(Counting(), "generate_until", generations(2, start))
+    (tmp_path / "merged.jsonl").unlink()
+    report = lq.ResponseCache.merge_shards([tmp_path / "rank0.db"], tmp_path / "merged.db")
+    assert report.inserted == 2
+    model = Counting()
+    with pair(tmp_path, "merged") as cache:
+        cache.execute(model, "generate_until", generations(2) + generations(2, 10))
+    assert model.calls == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["prune", "{log}", "--max-bytes", "1"], ["clear", "{log}", "--task", "mme", "--yes"],
+     ["merge", "{ours}", "-o", "{index}"]],
+    ids=lambda command: command[0],
+)  # fmt: skip
+def test_no_command_changes_a_file_of_another_program(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "ours").mkdir()
+    with pair(tmp_path / "ours") as cache:
+        cache.execute(Counting(), "generate_until", generations(3))
+    (tmp_path / "theirs").mkdir()
+    log_of_lmms_eval(tmp_path / "theirs" / "rank0.jsonl")
+    of_lmms_eval(tmp_path / "theirs" / "rank0.db")
+    before = tree(tmp_path / "theirs")
+    places = {"log": tmp_path / "theirs" / "rank0.jsonl", "index": tmp_path / "theirs" / "rank0.db",
+              "ours": tmp_path / "ours" / "rank0.db"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "lmql_lite", "responses", *(part.format(**places) for part in command)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0 and "is not a" in done.stderr and "Traceback" not in done.stderr
+    assert tree(tmp_path / "theirs") == before
+
+
+def test_pruning_our_log_leaves_the_index_of_another_program_beside_it(tmp_path: Path) -> None:
+    with pair(tmp_path) as cache:
+        cache.execute(Counting(), "generate_until", generations(30))
+    (tmp_path / "rank0.db").unlink()
+    of_lmms_eval(tmp_path / "rank0.db")
+    before = (tmp_path / "rank0.db").read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-m", "lmql_lite", "responses", "prune", str(tmp_path / "rank0.jsonl"), "--max-bytes", "5000"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "rank0.db").read_bytes() == before
