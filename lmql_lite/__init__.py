@@ -142,11 +142,21 @@ __all__ = [
 
 
 _INSTEAD = {
+    "CacheHook": "a model with set_cache_hook() gets one from CachingModel",
+    "CachingLM": "CachingModel(model, path) wraps a model",
+    "CachingLMM": "CachingModel(model, path) wraps a model",
+    "EncoderCache": "it is in lmql_lite.cache.encoder",
     "F": "compile(...) gives a query that is run as often as you like",
+    "Instance": "a request to a ResponseCache is a Request",
+    "KVCacheConfig": "it is in lmql_lite.cache.kv.kv_config",
+    "KVCacheEngine": "it is in lmql_lite.cache.kv.kv_engine",
+    "KVCacheEngineBuilder": "it is in lmql_lite.cache.kv.kv_engine",
     "LLM": "model(...) gives a model; runs, generate() and score() take model=",
     "LMQLResult": "a run gives a Result",
+    "LMCacheEngine": "KVCacheEngine in lmql_lite.cache.kv.kv_engine does that job",
     "QueryBuilder": "compile(...) takes any text",
     "ScoringResult": "score() gives OptionScores",
+    "SimpleLRUCache": "it is in lmql_lite.cache.kv.kv_blocks",
     "algorithms": "a query has map()",
     "certificate": 'a run takes trace="run.json"',
     "default_model": "configure(model=...) names the model of all runs that name none",
@@ -157,6 +167,8 @@ _INSTEAD = {
     "load": "compile(Path(...)) reads a file",
     "load_file": "compile(Path(...)) reads a file",
     "main": "compile(...) gives a query with run()",
+    "merge_dynamic_caches": "it is in lmql_lite.cache.kv.kv_blocks",
+    "merge_responses": "it is in lmql_lite.cache.responses.jsonl_cache",
     "ops": "a condition of your own is a Python function of the hole, in `where`",
     "printing": "stream() gives every event of a run",
     "run_file": "run(Path(...)) takes a file",
@@ -168,7 +180,7 @@ _INSTEAD = {
     "tokenizer": "len(TOKENS(X)) counts tokens in `where`, and result.tokens has each",
     "traced": 'a run takes trace="run.json"',
 }
-"""Names of LMQL, and what to write instead."""
+"""Names of LMQL, lmms-eval, LMCache and Mellea, and what to write instead."""
 
 
 def __getattr__(name: str) -> Any:

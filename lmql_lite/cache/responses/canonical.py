@@ -309,7 +309,7 @@ def _state_of(value: Any) -> Any:
 
 
 def _text(value: str) -> Any:
-    """A text. One with the ending of a picture, video and so on, that is the path of a file, counts with its content."""
+    """A text. The path of a picture, a video and so on, by its ending, counts with the content of the file."""
     if value[-12:].lower().endswith(MEDIA) and len(value) < 4096 and "\0" not in value:
         file = value.removeprefix("file://")
         if os.path.isfile(file):

@@ -23,13 +23,25 @@ from lmql_lite.cache.responses.response_cache import ResponseCache
 
 REQUEST_METHODS = frozenset(("generate_until", "generate_until_multi_round", "loglikelihood", "loglikelihood_rolling"))
 NAMES = ("model_name", "model_version", "model_id", "pretrained", "model")
+NAMES_OF_LMMS_EVAL = (
+    "model_name",
+    "model_version",
+    "model_id",
+    "pretrained",
+    "fps",
+    "max_pixels",
+    "min_pixels",
+    "model",
+)
+"""Attributes of which the first text names the model in lmms-eval."""
 
 
 class JsonlCache:
     """Mix-in for a model class: answers by task and document in files that people can read.
 
     Each record has the answer and a digest of the request, so that a changed prompt or option is asked again. A record
-    without a digest, from lmms-eval itself, counts for its document. Answers of sampling requests are never kept.
+    without a digest, from lmms-eval itself, counts for its document. The folders of lmms-eval are read, not written.
+    Answers of sampling requests, and empty ones, are never kept and never served.
 
         def generate_until(self, requests):
             self.load_cache()
@@ -46,12 +58,13 @@ class JsonlCache:
     rank: int = 0
     world_size: int = 1
     cache_tasks: Sequence[str] = ()
-    """Names of the tasks of the model, which are part of its folder's name."""
+    """Names of the tasks of the model, which are part of its folder's name. lmms-eval keeps them in `task_dict`."""
 
     def load_cache(self) -> None:
         """Reads the files of this model, if the environment enables the cache."""
-        self._kept: dict[str, dict[str, dict[str, Any]]] = {}
+        self._kept: dict[str, dict[tuple[str, str | None], dict[str, Any]]] = {}
         self._digests = KeyMaker("", None, "full", 0.0)
+        self._warned = getattr(self, "_warned", set[str]())
         self._is_on = os.environ.get("LMMS_EVAL_USE_CACHE") == "True"
         if self._is_on:
             self._read()
@@ -60,7 +73,10 @@ class JsonlCache:
         """Cached answers by task and document."""
         if not hasattr(self, "_kept"):
             self.load_cache()
-        return {task: {each["doc_id"]: each["response"] for each in of.values()} for task, of in self._kept.items()}
+        return {
+            next(iter(kept.values())).get("task", task): {each["doc_id"]: each["response"] for each in kept.values()}
+            for task, kept in self._kept.items()
+        }
 
     def get_response_from_cache(self, requests: Sequence[AnyRequest]) -> tuple[list[dict[str, Any]], list[AnyRequest]]:
         """Cached answers as dicts of `index`, `doc_id` and `response`, and the requests without one."""
@@ -69,8 +85,7 @@ class JsonlCache:
         cached: list[dict[str, Any]] = []
         pending: list[AnyRequest] = []
         for index, request in enumerate(requests):
-            known = self._kept.get(str(request.task_name), {}).get(_document(request.doc_id))
-            if known is None or not self._fits(known, request):
+            if (known := self._known(request)) is None:
                 pending.append(request)
             else:
                 cached.append({"index": index, "doc_id": request.doc_id, "response": known["response"]})
@@ -80,11 +95,15 @@ class JsonlCache:
         """Appends an answer to the file of its task, unless it must not be kept."""
         if not hasattr(self, "_kept"):
             self.load_cache()
+        if not self._is_on or rejection("generate_until", response) is not None:
+            return
         digest = self._digest(request)
-        if not self._is_on or digest is None or rejection("generate_until", response) is not None:
+        if digest is None:
             return
         task = str(request.task_name)
         record = {"doc_id": request.doc_id, "response": response, "request": digest}
+        if _file_name(task) != task:
+            record["task"] = task
         try:
             line = json.dumps(record) + "\n"
             path = self._folder() / f"{_file_name(task)}_rank{self.rank}_world_size{self.world_size}{SUFFIX}"
@@ -96,37 +115,62 @@ class JsonlCache:
         except (OSError, TypeError, ValueError) as error:
             warnings.warn(f"the answer to document {request.doc_id!r} was not kept ({error})", RuntimeWarning, 2)
             return
-        self._kept.setdefault(task, {})[_document(request.doc_id)] = record
+        self._keep(_file_name(task), record)
+
+    def _tasks(self) -> list[str]:
+        return list(self.cache_tasks or getattr(self, "task_dict", ()))
 
     def _folder(self) -> Path:
-        home = os.environ.get("LMMS_EVAL_HOME") or "~/.cache/lmms-eval"
-        name = next((value for each in NAMES if isinstance(value := getattr(self, each, None), str) and value), "")
-        tasks = "|".join(sorted(unicodedata.normalize("NFC", task).replace("\r\n", "\n") for task in self.cache_tasks))
-        digest = hashlib.sha256(tasks.encode()).hexdigest()[:16]
-        kind = type(self).__name__
-        return Path(home).expanduser() / "eval_cache" / f"{kind}_{_file_name(name or kind)}_{digest}"
+        tasks = _digest_of_tasks(sorted(self._tasks()))[:16]
+        return _home() / f"{type(self).__name__}_{_file_name(_name(self, NAMES))}_{tasks}"
+
+    def _folder_of_lmms_eval(self) -> Path:
+        """Folder that lmms-eval would use. It names the model by the last part of its name."""
+        name = os.path.basename(_name(self, NAMES_OF_LMMS_EVAL))
+        return _home() / f"{type(self).__name__}_{name}_{_digest_of_tasks(self._tasks())}"
 
     def _read(self) -> None:
-        """Reads the files of all ranks of any number of ranks; later records win."""
-        for path in sorted(self._folder().glob(f"*{SUFFIX}")):
-            task = re.sub(r"_rank\d+_world_size\d+$", "", path.stem)
-            for line in path.read_bytes().splitlines():
-                try:
-                    given = json.loads(line)
-                    record = {"request": given.get("request")} | {name: given[name] for name in ("doc_id", "response")}
-                    self._kept.setdefault(task, {})[_document(record["doc_id"])] = record
-                except (ValueError, KeyError, TypeError, AttributeError):
-                    if line.strip():
-                        warnings.warn(f"{path} has a line that is not a record; it is not used", RuntimeWarning, 4)
+        """Reads the files of all ranks of any number of ranks; later records win, and ours over those of lmms-eval."""
+        for folder in (self._folder_of_lmms_eval(), self._folder()):
+            for path in sorted(folder.glob(f"*{SUFFIX}")):
+                self._read_file(path, re.sub(r"_rank\d+_world_size\d+$", "", path.stem))
+
+    def _read_file(self, path: Path, task: str) -> None:
+        for line in path.read_bytes().splitlines():
+            try:
+                given = json.loads(line)
+                record = {name: given[name] for name in ("doc_id", "response")}
+                record |= {name: given.get(name) for name in ("request", "task") if given.get(name) is not None}
+            except (ValueError, KeyError, TypeError, AttributeError):
+                if line.strip():
+                    warnings.warn(f"{path} has a line that is not a record; it is not used", RuntimeWarning, 5)
+                continue
+            if rejection("generate_until", record["response"]) is None:
+                self._keep(_file_name(task), record)
+
+    def _keep(self, task: str, record: dict[str, Any]) -> None:
+        place = _document(record["doc_id"]), record.get("request")
+        kept = self._kept.setdefault(task, {})
+        kept.pop(place, None)  # the later record comes last
+        kept.pop((place[0], None), None)  # a record that knows its request replaces one that does not
+        kept[place] = record
+
+    def _known(self, request: AnyRequest) -> dict[str, Any] | None:
+        """The record of a request, or else one of its document that lmms-eval wrote."""
+        kept, document = self._kept.get(_file_name(str(request.task_name)), {}), _document(request.doc_id)
+        if not kept or not is_deterministic("generate_until", request.args):
+            return None
+        theirs = kept.get((document, None)) if request.doc_id is not None else None
+        digest = self._digest(request) if theirs is None or len(kept) > 1 else None
+        return (kept.get((document, digest)) if digest is not None else None) or theirs
 
     def _digest(self, request: AnyRequest) -> str | None:
         """Digest of a request; None if its answer must not be kept."""
-        return self._digests.key("generate_until", request).key or None
-
-    def _fits(self, known: Mapping[str, Any], request: AnyRequest) -> bool:
-        if known["request"] is None:
-            return is_deterministic("generate_until", request.args)
-        return bool(known["request"] == self._digest(request))
+        keyed = self._digests.key("generate_until", request)
+        if keyed.problem and keyed.problem not in self._warned:
+            self._warned.add(keyed.problem)
+            warnings.warn(f"requests are sent each time, and not kept: {keyed.problem}", RuntimeWarning, 4)
+        return keyed.key or None
 
 
 def merge_responses(cached: Sequence[Mapping[str, Any]], answers: Sequence[Any]) -> list[Any]:
@@ -134,6 +178,21 @@ def merge_responses(cached: Sequence[Mapping[str, Any]], answers: Sequence[Any])
     known = {each["index"]: each["response"] for each in cached}
     new = iter(answers)
     return [known[index] if index in known else next(new) for index in range(len(known) + len(answers))]
+
+
+def _home() -> Path:
+    return Path(os.environ.get("LMMS_EVAL_HOME") or "~/.cache/lmms-eval").expanduser() / "eval_cache"
+
+
+def _name(model: Any, attributes: Sequence[str]) -> str:
+    """Name of a model: the first text among its attributes, or else the name of its class."""
+    found = (getattr(model, each, None) for each in attributes)
+    return next((each for each in found if isinstance(each, str) and each), type(model).__name__)
+
+
+def _digest_of_tasks(tasks: Sequence[str]) -> str:
+    text = unicodedata.normalize("NFC", "|".join(tasks)).replace("\r\n", "\n").replace("\r", "\n")
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _document(doc_id: Any) -> str:

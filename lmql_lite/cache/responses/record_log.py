@@ -210,7 +210,8 @@ class RecordLog:
 
 
 def rewrite(path: Path, lines: Iterator[bytes]) -> int:
-    """Replaces a log by other lines; a crash leaves the old log. Returns the number of bytes."""
+    """Replaces a log by other lines; a crash leaves the old log. A link stays a link. Returns the number of bytes."""
+    path = Path(os.path.realpath(path))
     size = replace_file(path, lines, durable=True)
     os.chmod(path, 0o600)
     return size

@@ -61,6 +61,8 @@ class ResponseCache:
     ) -> None:
         if keys not in ("full", "seed"):
             raise InputError(f"keys={keys!r} is unknown", hint="write full or seed")
+        if os.path.realpath(db_path) == os.path.realpath(audit_path):
+            raise InputError(f"{db_path} cannot be both the index and the log", hint="name two files")
         self.policy = policy or CachePolicy()
         self._notices = CacheNotices(Path(audit_path), self.policy.on_error)
         self.notices = self._notices.sentences
@@ -106,10 +108,11 @@ class ResponseCache:
     ) -> ResponseCache:
         """Cache of a model under a folder: `root/<model_hash>/rank<R>.jsonl` and `.db`.
 
-        Answers of all ranks are served, of any number of ranks. A second process of one rank writes its own files.
+        Answers of all ranks are served, of any number of ranks. A second process of one rank writes its own files. A
+        root that is named like an index (`root/cache.db`) is the folder of that file, as in lmms-eval.
         """
         fingerprint = fingerprint_model(model, model_args)
-        folder = Path(os.path.realpath(root)) / model_hash(fingerprint)
+        folder = _root(root) / model_hash(fingerprint)
         return cls(folder / f"rank{rank}.db", folder / f"rank{rank}.jsonl", model_fingerprint=fingerprint,
                    task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder)  # fmt: skip
 
@@ -129,12 +132,13 @@ class ResponseCache:
         """Cache of one rank of a run, which `finalize` ends: `root/<model_hash>/runs/<run>/rank_<R>.jsonl` and `.db`.
 
         The run is named by LMMS_CACHE_RUN_ID, SLURM_JOB_ID or TORCHELASTIC_RUN_ID. Otherwise several ranks are named by
-        MASTER_ADDR, MASTER_PORT and their number, and a single rank at random. Answers of all runs are served.
+        MASTER_ADDR, MASTER_PORT and their number, and a single rank at random. Answers of all runs are served. A root
+        that is named like an index (`root/cache.db`) is the folder of that file, as in lmms-eval.
         """
         if not 0 <= rank < world_size:
             raise InputError(f"rank={rank} is not a rank of {world_size}", hint="count ranks from 0")
         fingerprint = fingerprint_model(model, model_args)
-        folder = ModelFolder(Path(os.path.realpath(root)) / model_hash(fingerprint))
+        folder = ModelFolder(_root(root) / model_hash(fingerprint))
         run = folder.run(run_id(world_size))
         cache = cls(run.log(rank).with_suffix(".db"), run.log(rank), model_fingerprint=fingerprint,
                     task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder.path)  # fmt: skip
@@ -438,3 +442,8 @@ class ResponseCache:
         nothing, for shards of several models, an output that is an input, and a conflict under `error`.
         """
         return merge([Path(path) for path in shard_paths], Path(output_path), on_conflict)
+
+
+def _root(root: str | Path) -> Path:
+    path = Path(os.path.realpath(root))
+    return path.parent if path.suffix in (".db", ".jsonl") and not path.is_dir() else path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,100 @@ def test_another_world_size_uses_the_same_answers(home: Path) -> None:
 def test_a_name_with_a_slash_stays_in_the_folder(home: Path) -> None:
     Model().generate_until([generation(1, task="../../evil"), generation(1, task=".._.._evil")])
     assert len(files(home)) == 2 and {path.parent.parent.parent for path in files(home)} == {home}
+
+
+# -- files of lmms-eval
+
+
+def theirs(home: Path, *records: Any, name: str = "model", tasks: str = "mme", file: str = "mme") -> Path:
+    """File that lmms-eval wrote for the model `org/model` and a list of tasks, joined by |."""
+    folder = home / "eval_cache" / f"Model_{name}_{hashlib.sha256(tasks.encode()).hexdigest()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{file}_rank0_world_size1.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize("attribute", ["cache_tasks", "task_dict"])
+def test_answers_in_a_folder_of_lmms_eval_are_found(home: Path, attribute: str) -> None:
+    records = [{"doc_id": 0, "response": "theirs"}, {"doc_id": 2, "response": "theirs too"}]
+    path = theirs(home, *records, tasks="mme|mmb")
+    before = path.read_bytes()
+    for asked in ([1], []):
+        model = Model()
+        setattr(model, attribute, {"mme": 1, "mmb": 2} if attribute == "task_dict" else ("mme", "mmb"))
+        if attribute == "task_dict":
+            model.cache_tasks = ()
+        assert model.generate_until(generations(3)) == ["theirs", "answer to question 1", "theirs too"]
+        assert model.asked == asked
+    assert path.read_bytes() == before  # new answers are in a folder of our own
+
+
+@pytest.mark.parametrize("folder", ["theirs", "ours"])
+@pytest.mark.parametrize("poison", ["", "  \n", None], ids=repr)
+def test_an_empty_answer_in_a_file_is_not_served(home: Path, folder: str, poison: Any) -> None:
+    records = [{"doc_id": 0, "response": poison}, {"doc_id": 1, "response": "good"}, {"doc_id": 1, "response": poison}]
+    path = theirs(home, *records)
+    if folder == "ours":
+        Model().generate_until([generation(9)])
+        ours = next(each for each in files(home) if each != path)
+        path.replace(ours)
+    model = Model()
+    assert model.generate_until(generations(2)) == ["answer to question 0", "good"] and model.asked == [0]
+    assert Model().load_jsonl_cache()["mme"] == {1: "good", 0: "answer to question 0"}
+
+
+def test_a_record_without_a_document_is_no_answer_to_every_request_without_one(home: Path) -> None:
+    theirs(home, {"doc_id": None, "response": "theirs"})
+    requests = [lq.Request("generate_until", (f"question {number}", GREEDY), metadata={"task": "mme"})
+                for number in range(2)]  # fmt: skip
+    for asked in ([None, None], []):
+        model = Model()
+        assert model.generate_until(requests) == ["answer to question 0", "answer to question 1"]
+        assert model.asked == asked
+
+
+def test_an_answer_of_ours_takes_the_place_of_one_that_knows_no_prompt(home: Path) -> None:
+    path = theirs(home)
+    Model().generate_until(generations(1))
+    theirs(home, {"doc_id": 0, "response": "theirs"})
+    model = Model()
+    assert model.generate_until([generation(0, prompt="new")]) == ["answer to new"] and path.is_file()
+
+
+def test_several_requests_of_one_document_are_all_kept(home: Path) -> None:
+    requests = [generation(0, prompt=each) for each in ("a", "b")]
+    for asked in ([0, 0], []):
+        model = Model()
+        assert model.generate_until(requests) == ["answer to a", "answer to b"] and model.asked == asked
+
+
+def test_answers_of_a_task_with_an_odd_name_are_found_again(home: Path) -> None:
+    requests = [generation(0, task=task) for task in ("a/b", "a_b", "é" * 150, "mme")]
+    for asked in ([0] * 4, []):
+        model = Model()
+        model.generate_until(requests)
+        assert model.asked == asked
+    assert set(Model().load_jsonl_cache()) == {"a/b", "a_b", "é" * 150, "mme"}
+
+
+def test_requests_with_functions_are_kept_by_the_mixin(home: Path) -> None:
+    def visual(doc: Any) -> Any:
+        return [doc["image"]]
+
+    def requests(last: Any) -> list[lq.Request]:
+        return [lq.Request("generate_until", (f"question {number}", GREEDY, last, number, "mme", "test"),
+                           metadata={"task": "mme", "doc_id": number}) for number in range(2)]  # fmt: skip
+
+    for asked in ([0, 1], []):
+        model = Model()
+        model.generate_until(requests(visual))
+        assert model.asked == asked
+    model = Model()
+    with pytest.warns(RuntimeWarning, match="type object, which no key can represent") as caught:
+        model.generate_until(requests(object()))
+    model.generate_until(requests(object()))
+    assert model.asked == [0, 1, 0, 1] and len(caught) == 1
 
 
 # -- the wrapper

@@ -7,12 +7,16 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import lmql_lite as lq
 from lmql_lite.cache.responses.canonical import Unkeyable
 from lmql_lite.cache.responses.request import Request, generation_options, is_deterministic, rejection
 from lmql_lite.cache.responses.request_key import (
@@ -25,7 +29,7 @@ from lmql_lite.cache.responses.request_key import (
     seed_key,
     seed_options,
 )
-from tests.cache.responses.models import GREEDY, generation
+from tests.cache.responses.models import GREEDY, Counting, generation
 from tests.conftest import ROOT
 
 SOMETHING = object()
@@ -236,6 +240,28 @@ DETERMINISM: list[tuple[str, dict[str, Any] | None, bool]] = [
     ("generate_until", {"n": "1"}, True), ("generate_until", {"n": "many"}, False),
     ("generate_until", {"do_sample": "False"}, True), ("generate_until", {"do_sample": "True"}, False),
     ("generate_until", {"do_sample": np.zeros(2)}, False), ("generate_until", {"top_p": 0.9}, True),
+    ("generate_until", {"seed": 1}, True), ("generate_until", {"temperature": 1, "seed": 1}, False),
+    ("loglikelihood_rolling", {"temperature": 1}, True),
+    # at any depth, under any name, and in objects
+    ("generate_until", {"generation_kwargs": {"temperature": 1.0, "do_sample": True}}, False),
+    ("generate_until", {"temperature": 0, "extra_body": {"temperature": 1.0}}, False),
+    ("generate_until", {"gen_kwargs": {"temperature": "0.7"}}, False),
+    ("generate_until", {"sampling_params": {"n": 2}}, False), ("generate_until", {"x": [{"y": {"best_of": 2}}]}, False),
+    ("generate_until", {"x": ({"do_sample": "true"},)}, False),
+    ("generate_until", {"generationConfig": {"temperature": 1, "candidateCount": 1}}, False),
+    ("generate_until", {"generationConfig": {"candidateCount": 4}}, False),
+    ("generate_until", {"options": {"Temperature": 0.5}}, False),
+    ("generate_until", {"sampling_params": SimpleNamespace(temperature=0.7)}, False),
+    ("generate_until", {"config": SimpleNamespace(sampling=SimpleNamespace(do_sample=True))}, False),
+    ("generate_until", {"call": partial(print, temperature=0.7)}, False),
+    ("generate_until", {"extra_body": {"temperature": {"value": 1}}}, False),
+    ("generate_until", {"generation_kwargs": {"temperature": 0, "do_sample": False, "n": 1}}, True),
+    ("generate_until", {"temperature": 0, "extra_body": {"temperature": None}}, True),
+    ("generate_until", {"sampling_params": SimpleNamespace(temperature=0.0, n=1)}, True),
+    ("generate_until", {"tools": [{"function": {"parameters": {"properties": {"temperature": {}, "n": {}}}}}]}, True),
+    ("generate_until", {"response_format": {"schema": {"properties": {"temperature": {"type": "number"}}}}}, True),
+    ("generate_until", {"extra_body": {"guided_json": {"n": 3}}, "metadata": {"temperature": 30}}, True),
+    ("generate_until", {"messages": [{"role": "user", "content": {"temperature": 30}}]}, True),
 ]  # fmt: skip
 
 
@@ -249,6 +275,122 @@ def test_a_model_may_sample_where_a_request_names_no_temperature() -> None:
     """Finding B8."""
     assert not is_deterministic("generate_until", {}, default_temperature=1.0)
     assert is_deterministic("generate_until", {"temperature": 0}, default_temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [({"prompt": "q"}, {"temperature": 1}), (["q"], [{"temperature": 0}, {"temperature": 1}]),
+     ("q", {"a": 1}, {"b": {"n": 2}}), ("q", SimpleNamespace(temperature=0.7)),
+     ([{"role": "user", "content": "q"}], {"temperature": 0}, {"temperature": 0.1})],
+    ids=str,
+)  # fmt: skip
+def test_options_in_any_argument_decide_whether_a_request_samples(arguments: tuple[Any, ...]) -> None:
+    keyed = KEYS.key("generate_until", Request("generate_until", arguments))
+    assert keyed.key == "" and not keyed.is_deterministic and not keyed.problem
+
+
+def test_a_turn_of_a_chat_is_not_an_option() -> None:
+    turns = [{"role": "user", "content": [{"type": "text", "text": "q", "temperature": 30, "n": 5}]}]
+    assert key(Request("generate_until", (turns, {"temperature": 0})))
+
+
+SERVERS = ["openai/gpt-4o", "async_openai", "openai_compatible", "azure_openai", "claude", "anthropic/x", "gemini_api",
+           "local-chat-completions"]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [*SERVERS, "vllm"])
+def test_a_request_to_a_server_without_a_temperature_is_not_kept_and_one_warning_says_why(
+    tmp_path: Path, model: str
+) -> None:
+    asked, arguments = Counting(), "base_url=http://127.0.0.1:1/v1" if model == "vllm" else ""
+    requests = [generation(number, {"max_tokens": 5}) for number in range(3)]
+    with lq.ResponseCache.open(tmp_path, model=model, model_args=arguments) as cache:
+        with pytest.warns(RuntimeWarning, match="name no temperature") as caught:
+            cache.execute(asked, "generate_until", requests)
+        cache.execute(asked, "generate_until", requests)
+        assert len(caught) == 1 and len(asked.asked) == 6
+        cache.execute(asked, "generate_until", [generation(9, {"temperature": 0})] * 2)
+        assert len(asked.asked) == 7
+    for _ in range(2):
+        with lq.ResponseCache.open(tmp_path, model=model, model_args=arguments, policy=GREEDY_POLICY) as cache:
+            cache.execute(asked, "generate_until", requests)
+            assert len(asked.asked) == 10 and cache.notices == []
+
+
+GREEDY_POLICY = lq.CachePolicy(default_temperature=0.0)
+
+
+@pytest.mark.parametrize("model", ["m", "openai-community/gpt2", "qwen2_5_vl", "vllm", "hf", "gpt2", "completions"])
+def test_a_request_to_a_model_in_this_process_without_a_temperature_is_kept(tmp_path: Path, model: str) -> None:
+    asked = Counting()
+    with lq.ResponseCache.open(tmp_path, model=model, model_args="pretrained=x") as cache:
+        for _ in range(2):
+            cache.execute(asked, "generate_until", [generation(1, {})])
+    assert len(asked.asked) == 1
+
+
+HEADERS: list[tuple[Any, Any]] = [
+    ({"extra_headers": {"X-Route": "a"}}, {"extra_headers": {"X-Route": "b"}}),
+    ({"extra_headers": {"X-Route": "a"}}, {}),
+    ({"extra_headers": {"X-Route": "a"}}, {"extra_headers": {"X-Other": "a"}}),
+    ({"headers": {"X-Route": "a"}}, {"headers": {"X-Route": "b"}}),
+    ({"headers": [("X-Route", "a")]}, {"headers": [("X-Route", "b")]}),
+    ({"default_headers": {"X-Route": b"a"}}, {"default_headers": {"X-Route": b"b"}}),
+    ({"user": "a"}, {"user": "b"}),
+    ({"extra_query": {"v": "1"}}, {"extra_query": {"v": "2"}}),
+    ({"default_query": {"v": "1"}}, {"default_query": {"v": "2"}}),
+    ({"generation_kwargs": {"extra_headers": {"X": "a"}}}, {"generation_kwargs": {"extra_headers": {"X": "b"}}}),
+    ({"extra_body": {"provider": "a"}}, {"extra_body": {"provider": "b"}}),
+    ({"extra_body": {"user": "a"}}, {"extra_body": {"user": "b"}}),
+    ({"tools": [{"properties": {"password": {"type": "string"}}}]}, {"tools": [{"properties": {"password": {}}}]}),
+    ({"extra_headers": {"OpenAI-Beta": "a"}}, {"extra_headers": {"OpenAI-Beta": "b"}}),
+    ({"extra_headers": {"OpenAI-Organization": "a"}}, {"extra_headers": {"OpenAI-Organization": "b"}}),
+    ({"extra_headers": {"x-portkey-virtual-key": "a"}}, {"extra_headers": {"x-portkey-virtual-key": "b"}}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), HEADERS, ids=str)
+def test_requests_with_other_headers_or_parameters_are_asked_for_themselves(
+    tmp_path: Path, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    model = Counting()
+    with lq.ResponseCache.open(tmp_path, model="m") as cache:
+        for options in (one, other, one, other):
+            cache.execute(model, "generate_until", [generation(1, GREEDY | options)])
+    assert len(model.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"Authorization": "Bearer sk-secret-1"}, {"Authorization": "Bearer sk-secret-2"}),
+        ({"authorization": "sk-secret-1"}, {"Authorization": "sk-secret-2"}),
+        ({"X-Api-Key": "sk-secret-1"}, {}), ({"api-key": "sk-secret-1"}, {"api-key": "sk-secret-2"}),
+        ({"Cookie": "sk-secret-1"}, {"Cookie": "sk-secret-2"}), ({"X-Auth-Token": "sk-secret-1"}, {}),
+        ({"X-Request-ID": "1"}, {"X-Request-ID": "2"}), ({"traceparent": "1"}, {"User-Agent": "2"}),
+        ({"X-Route": "a"}, {"x-route": "a"}), ({"A": "1", "B": "2"}, {"B": "2", "A": "1"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_credentials_and_traces_in_headers_are_no_part_of_a_key_and_in_no_file(
+    tmp_path: Path, one: dict[str, str], other: dict[str, str]
+) -> None:
+    model = Counting()
+    with lq.ResponseCache.open(tmp_path, model="m") as cache:
+        for headers in (one, other):
+            for name in ("extra_headers", "headers"):
+                cache.execute(model, "generate_until", [generation(1, GREEDY | {name: headers})])
+    assert len(model.asked) == 2
+    assert b"sk-secret" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_secrets_below_the_first_level_and_in_unknown_headers_are_in_no_file(tmp_path: Path) -> None:
+    options = GREEDY | {"extra_body": {"api_key": "sk-secret-1", "auth": [{"password": "sk-secret-2"}]},
+                        "extra_headers": {"X-Mine": "sk-secret-3"}, "extra_query": {"key": "sk-secret-4"}}  # fmt: skip
+    arguments = {"default_headers": {"X-Mine": "sk-secret-5", "Authorization": "sk-secret-6"}}
+    with lq.ResponseCache.open(tmp_path, model="m", model_args=arguments) as cache:
+        cache.execute(Counting(), "generate_until", [generation(1, options)])
+    assert b"sk-secret" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
 INF = float("inf")
@@ -266,6 +408,14 @@ INF = float("inf")
         ("loglikelihood", ("a", "b"), False), ("loglikelihood", (-INF, True), False),
         ("loglikelihood", (INF, True), False),
         ("loglikelihood", (True, True), False), ("loglikelihood", (-1.0, 1), False),
+        ("loglikelihood", (np.float32(-1.5), np.bool_(True)), True), ("loglikelihood", (-1, True), True),
+        ("loglikelihood", [np.float64(-1.5), False], True), ("loglikelihood", (np.int64(-2), np.bool_(False)), True),
+        ("loglikelihood", (np.array(-1.5), np.array(True)), True), ("loglikelihood", (np.float16(-1), True), True),
+        ("loglikelihood", (torch.tensor(-1.5), torch.tensor(True)), True), ("loglikelihood", (10**400, True), True),
+        ("loglikelihood", (np.float32("nan"), True), False), ("loglikelihood", (np.float32("-inf"), True), False),
+        ("loglikelihood", (np.bool_(True), True), False), ("loglikelihood", (-1.0, np.int64(1)), False),
+        ("loglikelihood", (np.array([-1.5]), True), False), ("loglikelihood", (-1.0, None), False),
+        ("generate_until", np.str_(" "), False), ("generate_until", np.str_("a"), True),
     ],
     ids=str,
 )  # fmt: skip

@@ -365,6 +365,29 @@ def test_values_that_only_a_newer_version_knows_are_no_answer() -> None:
         decoded('{"$":"picture","v":1}')
 
 
+@pytest.mark.parametrize("pair_of", [(np.float32(-1.5), np.bool_(True)), [np.float64(-1.5), True],
+                                     (-2, np.bool_(False)), (np.float16(-1.5), False)], ids=repr)  # fmt: skip
+def test_a_loglikelihood_of_numpy_is_kept_as_python_numbers(tmp_path: Path, pair_of: Any) -> None:
+    model = Counting(lambda _: pair_of)
+    for _ in range(2):
+        with pair(tmp_path) as cache:
+            got = cache.execute(model, "loglikelihood", [generation(1)])[0]
+            assert list(got) == list(pair_of) and type(got) is type(pair_of)
+            assert cache.get_stats()["rejected"] == 0 and cache.notices == []
+    assert len(model.asked) == 1 and {type(each) for each in got} <= {int, float, bool}
+
+
+def test_an_answer_that_cannot_be_kept_is_one_warning_for_each_cause(tmp_path: Path) -> None:
+    answers: list[Any] = [object(), object(), "", None, {1, 2}]
+    with opened(tmp_path) as cache:
+        with pytest.warns(RuntimeWarning, match="an answer is not kept, and is asked for again") as caught:
+            cache.execute(Counting(lambda each: answers[each.doc_id]), "generate_until", generations(5))
+        cache_again = [str(each.message) for each in caught]
+        assert len(cache_again) == len(cache.notices) == 2
+        cache.execute(Counting(lambda each: answers[each.doc_id]), "generate_until", generations(5))
+        assert cache.get_stats()["rejected"] == 10
+
+
 def test_loglikelihoods_of_options_are_kept_and_found(tmp_path: Path) -> None:
     """Statements 12, 14 and A24: the gap that the seed names."""
     requests = [
@@ -504,6 +527,26 @@ def test_a_key_of_an_api_is_in_no_file(tmp_path: Path) -> None:
         cache.execute(Counting(), "generate_until", [generation(1, options), generation(2, options | {"n": 2})])
     found = b"".join(path.read_bytes() for path in (tmp_path / "a b ü").rglob("*") if path.is_file())
     assert b"answer to question 1" in found and b"sk-secret" not in found
+
+
+def test_a_log_behind_a_link_is_made_smaller_behind_the_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    for name in ("rank0.db", "rank0.jsonl"):
+        (tmp_path / name).symlink_to(tmp_path / "real" / name)
+    with pair(tmp_path, policy=lq.CachePolicy(max_bytes=20_000)) as cache:
+        for start in range(0, 200, 20):
+            cache.execute(Counting(), "generate_until", generations(20, start))
+    assert (tmp_path / "rank0.jsonl").is_symlink() and (tmp_path / "real" / "rank0.jsonl").stat().st_size <= 20_000
+    model = Counting()
+    with pair(tmp_path) as cache:
+        cache.execute(model, "generate_until", generations(20, 180))
+    assert model.calls == 0
+
+
+def test_one_file_cannot_be_index_and_log(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be both the index and the log"):
+        ResponseCache(tmp_path / "x.db", tmp_path / "x.db")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_may_be_a_link(tmp_path: Path) -> None:
