@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -73,6 +74,15 @@ class CacheNotices:
         if sentence not in self.sentences:
             self.sentences.append(sentence)
             self._unsaid.append(sentence)
+
+    def note_unkeyed(self, problems: Iterable[str]) -> None:
+        """Adds the reasons why requests have no key."""
+        for problem in problems:
+            self.note(f"{self._log}: requests are sent each time, and not kept: {problem}")
+
+    def note_rejected(self, problem: str) -> None:
+        """Adds the reason why an answer must not be served again."""
+        self.note(f"{self._log}: an answer is not kept, and is asked for again: {problem}")
 
     def speak(self, failed: BaseException | None = None) -> None:
         """Emits new sentences as warnings, once the answers are safe. Raises CacheError for a failure if the policy

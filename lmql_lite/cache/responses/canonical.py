@@ -16,7 +16,6 @@ import importlib.util
 import json
 import logging
 import math
-import os
 import sys
 import types
 from collections.abc import Iterator, Set
@@ -24,16 +23,19 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
+from lmql_lite.cache.responses.media_content import (
+    FAILURES,
+    Unkeyable,
+    file_digest,
+    media_data,
+    numpy_scalar,
+    path_data,
+    tagged,
+    text_data,
+)
+
 MAX_OBJECTS = 100_000
 """Maximum number of functions, classes and objects that one value may consist of."""
-MEDIA = (
-    ".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v",
-    ".wav", ".mp3", ".flac", ".ogg", ".m4a", ".pdf", ".npy", ".npz", ".pt", ".safetensors",
-)  # fmt: skip
-"""Endings of a text that is the path of a file, if there is such a file: then its content counts too."""
-
-_FAILURES = (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError, OSError, KeyError, IndexError)
-"""Errors of objects that cannot say what they are made of."""
 _GLOBAL_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
 _NOT_CONTENT = frozenset(
@@ -48,10 +50,6 @@ _LOGGERS = frozenset(("loguru", "structlog"))
 _CACHED = type(functools.lru_cache(len))
 _PART = "; it is in "
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-
-
-class Unkeyable(ValueError):
-    """A request holds a value that cannot be part of a key. The sentence names the value."""
 
 
 def canonical(value: Any) -> Any:
@@ -82,19 +80,19 @@ class _Walk:
         """Data of a request: values that JSON writes alike are alike."""
         kind = type(value)
         if kind is str:
-            return _text(value)
+            return text_data(value)
         if value is None or kind is bool:
             return value
         if kind is int:
-            return value if value.bit_length() < 1024 else _tagged("int", hex(value))
+            return value if value.bit_length() < 1024 else tagged("int", hex(value))
         if kind is float:
             if not math.isfinite(value):
-                return _tagged("float", repr(value))
+                return tagged("float", repr(value))
             return int(value) if value.is_integer() else value
         if isinstance(value, dict | list | tuple | Set) and not isinstance(value, enum.Enum):
             if kind.__module__ in ("builtins", "collections") or not _state_of(value):
                 return self._container(value, self.data)
-        elif (plain := _numpy_scalar(value)) is not value:
+        elif (plain := numpy_scalar(value)) is not value:
             return self.data(plain)
         return self._other(value)
 
@@ -106,45 +104,45 @@ class _Walk:
         if kind is int:
             return self.data(value)
         if kind is float:
-            return _tagged("float", value.hex())
+            return tagged("float", value.hex())
         if kind in (dict, list, set):
             return self._container(value, self.exact)
         if kind in (tuple, frozenset):
-            return _tagged(kind.__name__, self._container(value, self.exact))
+            return tagged(kind.__name__, self._container(value, self.exact))
         return self._other(value)
 
     def _container(self, value: Any, data: Any) -> Any:
         if isinstance(value, Set):
             # each element by itself, since the order of a set differs between processes
             each_alone = _Walk().exact if data == self.exact else _Walk().data
-            return _tagged("set", sorted((each_alone(each) for each in value), key=compact))
+            return tagged("set", sorted((each_alone(each) for each in value), key=compact))
         if not isinstance(value, dict):
             return [data(each) for each in value]
         if all(type(name) is str for name in value):
             found = {name: data(value[name]) for name in sorted(value)}
-            return _tagged("dict", found) if "$" in found else found
-        return _tagged("map", sorted(([data(name), data(each)] for name, each in value.items()), key=compact))
+            return tagged("dict", found) if "$" in found else found
+        return tagged("map", sorted(([data(name), data(each)] for name, each in value.items()), key=compact))
 
     def _other(self, value: Any) -> Any:
         """Data of a value that JSON lacks."""
         kind = type(value)
         if isinstance(value, enum.Enum):
             members = [[each.name, self.exact(each.value)] for each in kind]
-            return _tagged("enum", [kind.__module__, kind.__qualname__, members, value.name, self.exact(value.value)])
+            return tagged("enum", [kind.__module__, kind.__qualname__, members, value.name, self.exact(value.value)])
         if isinstance(value, bytes | bytearray | memoryview):
-            return _tagged("bytes", hashlib.sha256(bytes(value)).hexdigest())
+            return tagged("bytes", hashlib.sha256(bytes(value)).hexdigest())
         if kind is complex:
-            return _tagged("complex", repr(value))
+            return tagged("complex", repr(value))
         if isinstance(value, PurePath):
-            return _path(value)
-        if (found := _media(value, self)) is not None:
+            return path_data(value)
+        if (found := media_data(value, self.exact)) is not None:
             return found
         if isinstance(value, types.ModuleType):
             return self._module(value, frozenset())
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.MethodType):
-            return _tagged("method", [self.exact(value.__func__), self.exact(value.__self__)])
+            return tagged("method", [self.exact(value.__func__), self.exact(value.__self__)])
         if isinstance(value, type):
             return self._class(value)
         if isinstance(value, types.CodeType):
@@ -152,17 +150,17 @@ class _Walk:
         if isinstance(value, types.MappingProxyType):
             return self._container(dict(value), self.exact)
         if isinstance(value, logging.Logger | logging.LoggerAdapter) or kind.__module__.split(".")[0] in _LOGGERS:
-            return _tagged("logger", "")  # it writes, and changes no answer
+            return tagged("logger", "")  # it writes, and changes no answer
         if kind.__module__ == "_thread":
-            return _tagged("lock", "")
+            return tagged("lock", "")
         if kind is _CACHED:
-            return _tagged("cached", self.exact(value.__wrapped__))
+            return tagged("cached", self.exact(value.__wrapped__))
         return self._object(value)
 
     def _numbered(self, value: Any) -> Any:
         """Reference to an object that was seen before; None if it is new."""
         if (number := self._numbers.get(id(value))) is not None:
-            return _tagged("again", number)
+            return tagged("again", number)
         if len(self._numbers) >= MAX_OBJECTS:
             raise Unkeyable(f"a request holds an object of more than {MAX_OBJECTS:,} parts")
         self._numbers[id(value)] = len(self._numbers)
@@ -174,26 +172,26 @@ class _Walk:
     def _function(self, function: types.FunctionType) -> Any:
         name = _library_name(function)
         if name is not None:
-            return _tagged("name", [*name, self._code(function.__code__)])
+            return tagged("name", [*name, self._code(function.__code__)])
         if (again := self._numbered(function)) is not None:
             return again
         code, defaults = function.__code__, (function.__defaults__, function.__kwdefaults__)
         with _part(f"the function {function.__qualname__!r}"):
             cells = [self._cell(cell) for cell in function.__closure__ or ()]
-            return _tagged("function", [function.__qualname__, self._code(code), self.exact(defaults), cells,
+            return tagged("function", [function.__qualname__, self._code(code), self.exact(defaults), cells,
                                         self._globals(function), self.exact(vars(function))])  # fmt: skip
 
     def _cell(self, cell: types.CellType) -> Any:
         try:
             content = cell.cell_contents
         except ValueError:
-            return _tagged("cell", "empty")
+            return tagged("cell", "empty")
         return self.exact(content)
 
     def _code(self, code: types.CodeType) -> Any:
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        return _tagged("code", [code.co_code.hex(), code.co_exceptiontable.hex(), self.exact((counts, names)),
+        return tagged("code", [code.co_code.hex(), code.co_exceptiontable.hex(), self.exact((counts, names)),
                                 [self.exact(each) for each in code.co_consts]])  # fmt: skip
 
     def _globals(self, function: types.FunctionType) -> Any:
@@ -218,13 +216,13 @@ class _Walk:
         for name in sorted(imported):
             for full in (name, f"{package}.{name}"):
                 if (file := _module_file(full)) is not None:
-                    found[f"import {full}"] = _file_digest(file)
+                    found[f"import {full}"] = file_digest(file)
         return found
 
     def _module(self, module: types.ModuleType, names: Set[str]) -> Any:
         """A module by its name; one of the user's own also by its file and those attributes whose names are read."""
         if _is_library(module.__name__):
-            return _tagged("module", module.__name__)
+            return tagged("module", module.__name__)
         content = vars(module)
         used = {}
         for name in sorted(names & content.keys()):
@@ -237,13 +235,13 @@ class _Walk:
             else:
                 used[name] = self.exact(value)
         file = getattr(module, "__file__", None)
-        return _tagged("module", [module.__name__, _file_digest(Path(file)) if file else "", used])
+        return tagged("module", [module.__name__, file_digest(Path(file)) if file else "", used])
 
     # -- objects
 
     def _class(self, kind: type) -> Any:
         if (library := _library_name(kind)) is not None:
-            return _tagged("name", library)
+            return tagged("name", library)
         if (again := self._numbered(kind)) is not None:
             return again
         content: dict[str, Any] = {}
@@ -253,15 +251,15 @@ class _Walk:
                     content[name] = self._attribute(value)
             bases = [self.exact(base) for base in kind.__bases__]
             meta = None if type(kind) is type else self.exact(type(kind))
-            return _tagged("class", [kind.__qualname__, bases, meta, content])
+            return tagged("class", [kind.__qualname__, bases, meta, content])
 
     def _attribute(self, value: Any) -> Any:
         if isinstance(value, staticmethod | classmethod):
-            return _tagged(type(value).__name__, self.exact(value.__func__))
+            return tagged(type(value).__name__, self.exact(value.__func__))
         if isinstance(value, property):
-            return _tagged("property", [self.exact(each) for each in (value.fget, value.fset, value.fdel)])
+            return tagged("property", [self.exact(each) for each in (value.fget, value.fset, value.fdel)])
         if isinstance(value, functools.cached_property):
-            return _tagged("property", self.exact(value.func))
+            return tagged("property", self.exact(value.func))
         return self.exact(value)
 
     def _object(self, value: Any) -> Any:
@@ -274,18 +272,18 @@ class _Walk:
         try:
             reducer = copyreg.dispatch_table.get(kind)
             reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
-        except _FAILURES:
+        except FAILURES:
             raise refusal from None
         if isinstance(reduced, str):
             module = getattr(value, "__module__", None) or kind.__module__
             if _named(module, reduced) is not value:
                 raise refusal
-            return _tagged("name", [module, reduced])
+            return tagged("name", [module, reduced])
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         parts = [make, arguments, state, list(items) if items is not None else None,
                  list(pairs) if pairs is not None else None]  # fmt: skip
         self._alive.append(parts)
-        return _tagged("object", [self.exact(each) for each in parts])
+        return tagged("object", [self.exact(each) for each in parts])
 
 
 @contextmanager
@@ -299,92 +297,9 @@ def _part(name: str) -> Iterator[None]:
         raise Unkeyable(f"{error}{_PART}{name}") from None
 
 
-def _tagged(kind: str, value: Any) -> dict[str, Any]:
-    return {"$": kind, "v": value}
-
-
 def _state_of(value: Any) -> Any:
     """Attributes that a container of an own class has beside its items."""
     return getattr(value, "__dict__", None)
-
-
-def _text(value: str) -> Any:
-    """A text. The path of a picture, a video and so on, by its ending, counts with the content of the file."""
-    if value[-12:].lower().endswith(MEDIA) and len(value) < 4096 and "\0" not in value:
-        file = value.removeprefix("file://")
-        if os.path.isfile(file):
-            return _tagged("path", [value, _file_digest(Path(file))])
-    return value
-
-
-def _path(path: PurePath) -> Any:
-    if not isinstance(path, Path):
-        return _tagged("pure path", str(path))
-    if not path.is_file():
-        raise Unkeyable(f"a request holds the path {str(path)!r}, which is not a file")
-    return _tagged("file", [path.name, _file_digest(path)])
-
-
-def _file_digest(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise Unkeyable(f"a request holds the file {str(path)!r}, which cannot be read ({error.strerror})") from None
-
-
-def _numpy_scalar(value: Any) -> Any:
-    """The Python number or text of a numpy scalar; other values as they are."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(value, numpy.generic) or isinstance(value, numpy.void | numpy.datetime64):
-        return value
-    plain = value.item()
-    return value if type(plain) is type(value) else plain
-
-
-def _media(value: Any, walk: _Walk) -> Any:
-    """Data of an array, a tensor or a picture; None for other values. Their packages are not imported here."""
-    numpy, torch, pictures = (sys.modules.get(name) for name in ("numpy", "torch", "PIL.Image"))
-    try:
-        if numpy is not None and (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
-            about = [repr(value.dtype), value.dtype.str, list(value.shape), type(value).__name__]
-            if value.dtype.hasobject:
-                return _tagged("array", [*about, walk.exact(value.tolist())])
-            return _tagged("array", [*about, hashlib.sha256(numpy.ascontiguousarray(value).tobytes()).hexdigest()])
-        if torch is not None and isinstance(value, torch.Tensor):
-            flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            about = [type(value).__name__, str(value.dtype), list(value.shape)]
-            return _tagged("tensor", [*about, hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest()])
-        if pictures is not None and isinstance(value, pictures.Image):
-            return _tagged("picture", [_frame(value, walk) for _ in _frames(value)])
-    except _FAILURES as error:
-        if isinstance(error, Unkeyable):
-            raise
-        name = type(value).__qualname__
-        raise Unkeyable(f"a request holds a value of type {name}, which cannot be read ({error})") from None
-    return None
-
-
-def _frames(picture: Any) -> Iterator[None]:
-    """Each frame of a picture in turn; the picture then shows the frame that it showed before."""
-    count = getattr(picture, "n_frames", 1)
-    if count == 1:
-        yield
-        return
-    shown = picture.tell()
-    try:
-        for number in range(count):
-            picture.seek(number)
-            yield
-    finally:
-        picture.seek(shown)
-
-
-def _frame(picture: Any, walk: _Walk) -> Any:
-    data = picture.tobytes()
-    palette = picture.palette.getdata() if picture.palette is not None else None
-    return [picture.mode, list(picture.size), hashlib.sha256(data).hexdigest(), walk.exact(palette),
-            walk.exact(picture.info), walk.exact(dict(picture.getexif()))]  # fmt: skip
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -41,6 +41,12 @@ def run_id(world_size: int) -> str:
     return "".join(each if each.isalnum() or each in "-_." else "-" for each in name).strip("-._")[:128] or "run"
 
 
+def root_folder(root: str | Path) -> Path:
+    """The folder of all models; that of the file if the root is named like an index or a log, as in lmms-eval."""
+    path = Path(os.path.realpath(root))
+    return path.parent if path.suffix in (".db", SUFFIX) and not path.is_dir() else path
+
+
 @dataclass(frozen=True, slots=True)
 class CacheRun:
     """Folder of one run of one or several ranks, with its marks."""

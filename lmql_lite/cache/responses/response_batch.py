@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
 
-from lmql_lite.cache.responses.canonical import Unkeyable, canonical
+from lmql_lite.cache.responses.canonical import canonical
 from lmql_lite.cache.responses.group_commit import WriteGroup
+from lmql_lite.cache.responses.media_content import Unkeyable
 from lmql_lite.cache.responses.record_log import SCHEMA, line_of, sealed
-from lmql_lite.cache.responses.request import AnyRequest
+from lmql_lite.cache.responses.request import AnyRequest, rejection
 from lmql_lite.cache.responses.request_key import Keyed, KeyMaker
 from lmql_lite.cache.responses.response_index import Row, checksum
 from lmql_lite.cache.responses.response_store import Write
+from lmql_lite.cache.responses.value_codec import UnknownType, decoded, encoded
 from lmql_lite.store.single_flight import SingleFlight
 
 REMEMBERED = 256
@@ -87,6 +89,32 @@ class Batch:
         requests = [each.request for each in self.asked]
         step = size or max(1, len(requests))
         return (requests[start : start + step] for start in range(0, len(requests), step))
+
+
+def judged(request_type: str, answer: Any, minus_infinity: bool) -> tuple[str, str]:
+    """JSON text of an answer, and the reason why it must not be kept, "" if it may be."""
+    text, problem = "null", ""
+    try:
+        text = encoded(answer)
+    except UnknownType as error:
+        problem = str(error)
+    return text, problem or rejection(request_type, answer, minus_infinity) or ""
+
+
+def usable(known: Mapping[str, tuple[str, float]], oldest: float) -> tuple[dict[str, tuple[Any, float]], set[str]]:
+    """Answers and their times by key, and the keys of those that are too old, or of a kind that only a newer version
+    knows."""
+    hits: dict[str, tuple[Any, float]] = {}
+    stale: set[str] = set()
+    for key, (text, created_at) in known.items():
+        try:
+            if created_at < oldest:
+                stale.add(key)
+            else:
+                hits[key] = decoded(text), created_at
+        except ValueError:
+            stale.add(key)
+    return hits, stale
 
 
 class RecordMaker:

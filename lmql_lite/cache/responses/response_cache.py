@@ -17,15 +17,14 @@ from typing import Any
 from lmql_lite.cache.responses.cache_policy import CacheNotices, CachePolicy
 from lmql_lite.cache.responses.group_commit import Soon
 from lmql_lite.cache.responses.model_answers import answers_of, async_answers_of, called, method_of
-from lmql_lite.cache.responses.model_folder import CacheRun, ModelFolder, run_id
-from lmql_lite.cache.responses.request import EMPTY, AnyRequest, rejection, type_of
-from lmql_lite.cache.responses.request_key import Keyed, KeyMaker, KeyRule, fingerprint_model, model_hash, without_user
-from lmql_lite.cache.responses.response_batch import Asked, Batch, CacheHit, InFlight, RecordMaker
+from lmql_lite.cache.responses.model_folder import CacheRun, ModelFolder, root_folder, run_id
+from lmql_lite.cache.responses.request import EMPTY, AnyRequest, type_of
+from lmql_lite.cache.responses.request_key import KeyMaker, KeyRule, fingerprint_model, model_hash, without_user
+from lmql_lite.cache.responses.response_batch import Asked, Batch, CacheHit, InFlight, RecordMaker, judged, usable
 from lmql_lite.cache.responses.response_files import Explanation, explain
 from lmql_lite.cache.responses.response_index import KEYS_PER_QUERY, IndexDamaged
 from lmql_lite.cache.responses.response_merge import MergeReport, OnConflict, end_run, merge
 from lmql_lite.cache.responses.response_store import ResponseStore, StoreFiles
-from lmql_lite.cache.responses.value_codec import UnknownType, decoded, encoded
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.store.single_flight import ended
 
@@ -108,11 +107,10 @@ class ResponseCache:
     ) -> ResponseCache:
         """Cache of a model under a folder: `root/<model_hash>/rank<R>.jsonl` and `.db`.
 
-        Answers of all ranks are served, of any number of ranks. A second process of one rank writes its own files. A
-        root that is named like an index (`root/cache.db`) is the folder of that file, as in lmms-eval.
+        Answers of all ranks are served, of any number of ranks. A second process of one rank writes its own files.
         """
         fingerprint = fingerprint_model(model, model_args)
-        folder = _root(root) / model_hash(fingerprint)
+        folder = root_folder(root) / model_hash(fingerprint)
         return cls(folder / f"rank{rank}.db", folder / f"rank{rank}.jsonl", model_fingerprint=fingerprint,
                    task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder)  # fmt: skip
 
@@ -132,13 +130,12 @@ class ResponseCache:
         """Cache of one rank of a run, which `finalize` ends: `root/<model_hash>/runs/<run>/rank_<R>.jsonl` and `.db`.
 
         The run is named by LMMS_CACHE_RUN_ID, SLURM_JOB_ID or TORCHELASTIC_RUN_ID. Otherwise several ranks are named by
-        MASTER_ADDR, MASTER_PORT and their number, and a single rank at random. Answers of all runs are served. A root
-        that is named like an index (`root/cache.db`) is the folder of that file, as in lmms-eval.
+        MASTER_ADDR, MASTER_PORT and their number, and a single rank at random. Answers of all runs are served.
         """
         if not 0 <= rank < world_size:
             raise InputError(f"rank={rank} is not a rank of {world_size}", hint="count ranks from 0")
         fingerprint = fingerprint_model(model, model_args)
-        folder = ModelFolder(_root(root) / model_hash(fingerprint))
+        folder = ModelFolder(root_folder(root) / model_hash(fingerprint))
         run = folder.run(run_id(world_size))
         cache = cls(run.log(rank).with_suffix(".db"), run.log(rank), model_fingerprint=fingerprint,
                     task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder.path)  # fmt: skip
@@ -200,7 +197,6 @@ class ResponseCache:
         """`execute` for event loops. The method may be async or return an async iterator; others run in a thread."""
         method = method_of(model, request_type)
         batch = self._begin(request_type, requests, is_sync=False)
-        failed: BaseException | None = None
         soon = asyncio.get_running_loop().call_soon
         try:
             for part in batch.parts(batch_size):
@@ -243,13 +239,12 @@ class ResponseCache:
         batch = Batch(request_type or type_of(request), [request], [None])
         keyed = self._keys.key(batch.request_type, request)
         self._current()
-        self._note_unkeyed(keyed)
+        self._notices.note_unkeyed([keyed.problem] if keyed.problem else [])
         batch.asked.append(Asked(0, request, keyed, self.policy.mode == "refresh"))
         self._take(batch, response, time.time())
         is_kept = any(row for _, row in batch.writes)
         self._send(batch, is_due=True, is_awaited=True)
-        failed = self._leave(batch)
-        self._notices.speak(failed)
+        self._notices.speak(failed := self._leave(batch))
         return is_kept and failed is None
 
     def explain(self, request: AnyRequest, request_type: str | None = None) -> Explanation:
@@ -285,9 +280,9 @@ class ResponseCache:
                     batch.copies.setdefault(key, []).append(index)
                 else:
                     missing[key] = Asked(index, listed[index], keyed, key in stale or self.policy.mode == "refresh")
-        unkeyed = sum(1 for each in batch.asked if each.keyed.problem)
-        for each in batch.asked:
-            self._note_unkeyed(each.keyed)
+        unkeyed = len(problems := [each.keyed.problem for each in batch.asked if each.keyed.problem])
+        if store is not None:
+            self._notices.note_unkeyed(problems)
         self._notices.speak()
         counts = {"hits": hit_count, "unkeyed": unkeyed, "skipped_non_deterministic": len(batch.asked) - unkeyed,
                   "shared": sum(map(len, batch.copies.values())), "misses": 0}  # fmt: skip
@@ -303,10 +298,6 @@ class ResponseCache:
         self._count(counts)
         return batch
 
-    def _note_unkeyed(self, keyed: Keyed) -> None:
-        if keyed.problem and self._store is not None:
-            self._notices.note(f"{self._place.log}: requests are sent each time, and not kept: {keyed.problem}")
-
     def _found(self, keys: list[str], *, since: int | None = None) -> tuple[dict[str, tuple[Any, float]], set[str]]:
         """Cached answers and their times by key, and the keys with expired answers."""
         store = self._current()
@@ -317,18 +308,7 @@ class ResponseCache:
         except (CacheError, IndexDamaged, OSError, sqlite3.Error) as error:
             self._notices.note(f"{self._place.log}: the cache cannot be read ({error})")
             return {}, set()
-        hits: dict[str, tuple[Any, float]] = {}
-        stale: set[str] = set()
-        oldest = -1.0 if self._seconds is None else time.time() - self._seconds
-        for key, (text, created_at) in known.items():
-            if created_at < oldest:
-                stale.add(key)
-                continue
-            try:
-                hits[key] = decoded(text), created_at
-            except ValueError:  # a kind of value from a newer version, which is asked for again
-                stale.add(key)
-        return hits, stale
+        return usable(known, 0.0 if self._seconds is None else time.time() - self._seconds)
 
     def _fill(self, batch: Batch, counts: dict[str, int], flushes: int) -> None:
         """Looks up the missing answers once more."""
@@ -347,16 +327,12 @@ class ResponseCache:
         batch.note(asked, answer)
         if self._store is None or not self._store.keeps:
             return
-        problem, text = asked.keyed.problem, "null"
-        try:
-            text = encoded(answer)
-        except UnknownType as error:
-            problem = problem or str(error)
-        problem = problem or rejection(batch.request_type, answer, self.policy.minus_infinity) or ""
+        text, problem = judged(batch.request_type, answer, self.policy.minus_infinity)
+        problem = asked.keyed.problem or problem
         if problem and asked.keyed.key:
             self._count({"rejected": 1})
             if answer is not None and problem != EMPTY:
-                self._notices.note(f"{self._place.log}: an answer is not kept, and is asked for again: {problem}")
+                self._notices.note_rejected(problem)
         batch.writes.append(self._records.write(batch.request_type, asked, text, problem, created_at))
 
     def _send(self, batch: Batch, *, is_due: bool, is_awaited: bool = False, soon: Soon | None = None) -> bool:
@@ -442,8 +418,3 @@ class ResponseCache:
         nothing, for shards of several models, an output that is an input, and a conflict under `error`.
         """
         return merge([Path(path) for path in shard_paths], Path(output_path), on_conflict)
-
-
-def _root(root: str | Path) -> Path:
-    path = Path(os.path.realpath(root))
-    return path.parent if path.suffix in (".db", ".jsonl") and not path.is_dir() else path

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import lmql_lite as lq
-from lmql_lite.cache.responses.canonical import Unkeyable
+from lmql_lite.cache.responses.media_content import Unkeyable
 from lmql_lite.cache.responses.request import Request, generation_options, is_deterministic, rejection
 from lmql_lite.cache.responses.request_key import (
     KeyMaker,
