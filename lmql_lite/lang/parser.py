@@ -33,7 +33,7 @@ DEEPEST = 60
 
 # Python warns of a "\d" while it parses, which is of no use to the user of a query. Filters of warnings belong to the
 # whole process, so only one thread may set and restore them at a time.
-_QUIET = threading.Lock()
+QUIET = threading.Lock()
 
 
 def parse(source: Source) -> nodes.QueryNode:
@@ -42,7 +42,7 @@ def parse(source: Source) -> nodes.QueryNode:
     if odd := UNTEXT.search(source.text):
         message, hint = ODD.get(odd.group(), SURROGATE)
         raise QueryError(message, span=source.span(odd.start(), odd.end()), hint=hint)
-    with _QUIET, warnings.catch_warnings():
+    with QUIET, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lines = Scanner(source, problems).lines()
         if not lines:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.hole_matcher import HoleMatcher
 from lmql_lite.constraints.matcher import Ending, Matcher
-from lmql_lite.constraints.terms import And, Length, Matches, Stop, StopPattern, Term, conjunction
+from lmql_lite.constraints.terms import And, Length, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.generate.generator import Generator, HoleFill, Lookahead, matcher_of
 from lmql_lite.engine.state import State, Step, ended
-from lmql_lite.engine.tools.toolbox import CLOSING, MARK, Toolbox
+from lmql_lite.engine.tools.call_text import MARK, CallText
+from lmql_lite.engine.tools.toolbox import CLOSING, Toolbox
 from lmql_lite.errors import ConstraintError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
@@ -104,14 +105,18 @@ class ToolFill(HoleFill[Any, Any]):
             free, piece = text.free, text.piece
             if isinstance(piece, FreeText):
                 state = await self._called(state, text, piece)
-            elif free is not None and free.call is not None:
-                arguments = piece.value.decode().removesuffix(MARK)
-                state = await self._answered(state, text, free, free.call["begun"].decode(), arguments)
+            elif isinstance(piece, CallText) and free is not None and free.call is not None:
+                name = free.call["begun"].decode()
+                if piece.call is None:
+                    state = self._broken_off(state, text, free, name)
+                else:
+                    arguments = piece.call.decode().removesuffix(MARK)
+                    state = await self._answered(state, text, free, name, arguments)
         return state
 
     @property
     def _most_of_a_call(self) -> int:
-        """Token limit of a call. A call that has begun is always completed."""
+        """Token limit of a call, which may go beyond that of the hole."""
         return max(self.limit, LEAST_CALL)
 
     def _next(self, state: State, text: ToolText, op: Hole, lookahead: Lookahead) -> State:
@@ -137,33 +142,45 @@ class ToolFill(HoleFill[Any, Any]):
         if free.call["begun"] is None:
             name, arguments = free.call["name"].decode(), free.call["arguments"].decode()
             return await self._answered(state, text, free, name, arguments)
-        arguments = Matches(self._toolbox.tools[free.call["begun"].decode()].arguments)
-        pattern = conjunction((arguments, *_left(self._term, text.before)))
-        matcher = self._generator.engine.matcher(pattern, b"", self._most_of_a_call, self.op.name, self.op.span)
+        left = conjunction(_left(self._term, text.before))
+        matcher = self._generator.engine.matcher(left, b"", self._most_of_a_call, self.op.name, self.op.span)
         op = replace(self.op, continues_segment=True, predicates=(), type=None, following=b"")
-        return self._next(state, replace(text, piece=matcher), op, Lookahead((pattern,), goes_on=True, is_whole=False))
+        return self._next(state, replace(text, piece=CallText(matcher)), op, self._lookahead)
 
     async def _answered(self, state: State, text: ToolText, free: FreeText, name: str, arguments: str) -> State:
         """The state after a complete call and its result, where free text goes on."""
         call, used = b"", 0
-        if not isinstance(text.piece, FreeText):
-            call, used = text.piece.value, state.used
-            state = self._closed(_inside(state))
+        if isinstance(text.piece, CallText) and text.piece.call is not None:
+            call, used = text.piece.call, state.used
+            rest = call[len(text.piece.value) :]
+            state = self._generator.path.force(self._closed(_inside(state)), rest, self.op.name)
+            state = state._replace(text=state.text + rest.decode())
         # no drafts meanwhile, unlike for other awaited Python: models seldom predict the answer of a tool
         output = await self._toolbox.output(name, arguments, made=text.calls)
         self.ledger.events.append(events.ToolCalled(name, arguments, output.removesuffix("`")))
-        inserted = call + output.encode()
+        text = self._after(text, free, call + output.encode(), used, f"the result of {name}")
+        text = replace(text, calls=text.calls + 1)
+        return self._next(state.say(output), text, replace(self.op, continues_segment=False), self._lookahead)
+
+    def _broken_off(self, state: State, text: ToolText, free: FreeText, name: str) -> State:
+        """The state after a call that is not complete. It is text like any other, and free text goes on."""
+        call, used = text.piece.value, state.used
+        state = self._closed(_inside(state))
+        text = self._after(text, free, call, used, f"a call of {name} that is broken off")
+        return self._next(state, text, replace(self.op, continues_segment=True), self._lookahead)
+
+    def _after(self, text: ToolText, free: FreeText, added: bytes, used: int, what: str) -> ToolText:
+        """The text after a call of `used` tokens. Raises ConstraintError if the hole's condition does not allow it."""
         try:
-            piece = free.after_call(inserted, used)
+            piece = free.after_call(added, used)
         except ValueError:
             raise ConstraintError(
-                f"the condition of [{self.op.name}] does not allow the result of {name}: {inserted.decode()!r}",
+                f"the condition of [{self.op.name}] does not allow {what}: {added.decode()!r}",
                 span=self.op.condition.span,
                 hint="let the condition allow calls and results, which are part of the hole's text, "
                 "or give the tools a hole of their own",
             ) from None
-        text = ToolText(piece, text.before + inserted, None, text.used + used, text.calls + 1)
-        return self._next(state.say(output), text, replace(self.op, continues_segment=False), self._lookahead)
+        return ToolText(piece, text.before + added, None, text.used + used, text.calls)
 
 
 def _left(term: Term, said: bytes) -> tuple[Term, ...]:

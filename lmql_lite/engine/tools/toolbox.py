@@ -4,10 +4,10 @@ A call appears in the text as Python in backticks, with its result as a comment.
 
     The tower was built in 1889. `add(1889, 100) # result: 1989` So a hundred years later it was 1989.
 
-The model writes up to `# result: `; the result and the closing backtick are inserted. A backtick, the name of a tool
-and a parenthesis begin a call, which must then be well-formed. All other text is free. Arguments are Python literals.
-They are never executed, and are checked against the function's annotations. An error (wrong arguments, a tool that
-raises, an unknown tool) becomes the result, as `error: ..`, so that the model can correct itself.
+The model writes the call; the mark, the result and the closing backtick are inserted. Arguments are literals as Python
+or JSON spells them. They are never executed, and are checked against the function's signature and annotations. An error
+(wrong arguments, a tool that raises, an unknown tool) becomes the result, as `error: ..`, so that the model can correct
+itself. No argument is ever replaced by another one.
 """
 
 from __future__ import annotations
@@ -16,29 +16,26 @@ import ast
 import asyncio
 import inspect
 import json
+import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
+from lmql_lite.engine.tools.call_text import COMPLETE
 from lmql_lite.errors import InputError, did_you_mean
+from lmql_lite.lang.parser import QUIET
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
 
 MAX_CALLS = 16
 """Default maximum number of calls in one hole."""
-MARK = ") # result: "
-"""End of a call; the text after it is inserted."""
 CLOSING = "`"
-
-_PLAIN = (
-    r'(?:"(?:[^"\\\x00-\x1f]|\\["\'\\nrt])*"'
-    r"|'(?:[^'\\\x00-\x1f]|\\[\"'\\nrt])*'"
-    r"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|True|False|None)"
-)
-LITERAL = rf"(?:{_PLAIN}|\[(?:{_PLAIN}(?:, {_PLAIN})*)?\]|\{{(?:{_PLAIN}: {_PLAIN}(?:, {_PLAIN}: {_PLAIN})*)?\}})"
-"""Pattern of an argument: a text, a number, True, False, None, and lists and dicts of these."""
+JSON_NAMES = {"true": True, "false": False, "null": None, "NaN": math.nan, "Infinity": math.inf}
+"""Values that JSON, or Python's `json`, spells otherwise than Python."""
 
 
 class ToolError(Exception):
@@ -56,17 +53,18 @@ class Tool:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Raises InputError for an object that is not a function with a name."""
-        self.name = getattr(function, "__name__", "")
-        if not callable(function) or not self.name.isidentifier() or inspect.isclass(function):
+        whole = _whole(function)
+        self.name = getattr(function, "__name__", getattr(whole, "__name__", ""))
+        if not callable(function) or not self.name.isidentifier() or inspect.isclass(whole):
             raise InputError(
                 f"a tool must be a function with a name; this is {function!r}", hint="write def search(query): .."
             )
         self._function = function
-        self._signature = inspect.signature(function)
         try:
-            self._types = get_type_hints(inspect.unwrap(function), include_extras=True)
+            self._signature = inspect.signature(function)
+            self._types = get_type_hints(_annotated(function), include_extras=True)
         except Exception as error:
-            raise InputError(f"the annotations of the tool {self.name} cannot be read: {error}") from None
+            raise InputError(f"the signature of the tool {self.name} cannot be read: {error}") from None
 
     def __repr__(self) -> str:
         return f"<tool {self.described}>"
@@ -84,36 +82,26 @@ class Tool:
         parameters = [each.replace(annotation=_bare(each.annotation)) for each in whole.parameters.values()]
         return f"{self.name}{whole.replace(parameters=parameters, return_annotation=_bare(whole.return_annotation))}"
 
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The parameters that may be given by name."""
-        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return tuple(name for name, each in self._signature.parameters.items() if each.kind in by_name)
-
-    @property
-    def arguments(self) -> str:
-        """Regular expression for the text of a call after its opening parenthesis: the arguments and the `MARK`."""
-        by_place = rf"{LITERAL}(?:, {LITERAL})*"
-        parts = [by_place]
-        if self.named:
-            names = "|".join(map(re.escape, self.named))
-            by_name = rf"(?:{names})={LITERAL}(?:, (?:{names})={LITERAL})*"
-            parts = [rf"{by_place}(?:, {by_name})?", by_name]
-        return rf"(?:{'|'.join(parts)})?{re.escape(MARK)}"
-
     async def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The return value of the function; one that is not async runs in a thread. Raises ToolError if the arguments
         do not fit or the function raises."""
-        call = self._checked(arguments, named)
+        hint = ""
         try:
+            call = self._checked(arguments, named)
             if inspect.iscoroutinefunction(self._function):
                 result = await self._function(*call.args, **call.kwargs)
             else:
                 result = await asyncio.to_thread(self._outcome, call)
+                if isinstance(result, Exception) and "thread" in str(result):
+                    hint = f" ({self.name} runs in a thread of its own; write async def to run it in that of the query)"
+                if inspect.isawaitable(result):
+                    result = await result
+        except ToolError:
+            raise
         except Exception as error:
             result = error
         if isinstance(result, Exception):
-            raise ToolError(f"{type(result).__name__}: {result}") from result
+            raise ToolError(f"{type(result).__name__}: {result}{hint}") from result
         return result
 
     def _outcome(self, call: inspect.BoundArguments) -> Any:
@@ -132,19 +120,18 @@ class Tool:
             raise ToolError(f"{error}; it is {self._heading}") from None
         for name, value in call.arguments.items():
             try:
-                call.arguments[name] = self._adapters[name].validate_python(value)
+                (call.arguments[name],) = self._adapters[name].validate_python((value,))
+                errors = _truths_for_numbers(self._adapters[name], (value,))
             except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                place = ".".join(map(str, (name, *first["loc"])))
-                raise ToolError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, not {value!r}") from None
+                errors = error.errors(include_url=False)
+            for first in errors[:1]:
+                place = ".".join(map(str, (name, *first["loc"][1:])))
+                raise ToolError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, not {value!r}")
         return call
 
     @cached_property
     def _adapters(self) -> dict[str, TypeAdapter[Any]]:
         """Validator of each annotated parameter."""
-        from pydantic import ConfigDict, TypeAdapter
-        from pydantic.errors import PydanticUserError
-
         adapters = {}
         for name, parameter in self._signature.parameters.items():
             annotation = self._types.get(name, Any)
@@ -152,11 +139,54 @@ class Tool:
                 annotation = tuple[annotation, ...]  # type: ignore[valid-type]
             elif parameter.kind is parameter.VAR_KEYWORD:
                 annotation = dict[str, annotation]  # type: ignore[valid-type]
-            try:
-                adapters[name] = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
-            except PydanticUserError:
-                adapters[name] = TypeAdapter(annotation)  # a class with a configuration of its own
+            adapters[name] = _adapter(annotation)
         return adapters
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    """Validator of a tuple of one value: in there, dataclasses and typed dicts have no configuration of their own.
+
+    Names that they lack are errors. A TypedDict that pydantic cannot check, as before Python 3.12, is not checked.
+    """
+    from pydantic import ConfigDict, TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(tuple[annotation], config=ConfigDict(arbitrary_types_allowed=True, extra="forbid"))
+    except PydanticUserError as error:
+        if error.code != "typed-dict-version":
+            raise
+        return TypeAdapter(tuple[Any])
+
+
+def _truths_for_numbers(adapter: TypeAdapter[Any], value: Any) -> list[ErrorDetails]:
+    """Errors of numbers that were given as True or False, which pydantic takes for 1 and 0 unless it is strict."""
+    from pydantic import ValidationError
+    from pydantic_core import PydanticSerializationError, to_json
+
+    try:
+        adapter.validate_json(to_json(value), strict=True)
+    except PydanticSerializationError:  # a value that JSON lacks
+        return []
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        return [
+            each for each in found if each["type"] in ("int_type", "float_type") and isinstance(each["input"], bool)
+        ]
+    return []
+
+
+def _whole(function: Any) -> Any:
+    """The function of which this is a `functools.partial`, or itself."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _annotated(function: Any) -> Any:
+    """The function with the annotations: the innermost of wrapped ones, or the `__call__` of another object."""
+    inner = inspect.unwrap(_whole(function))
+    return inner if inspect.isroutine(inner) else type(inner).__call__
 
 
 def _bare(annotation: Any) -> Any:
@@ -187,12 +217,11 @@ class Toolbox:
         """Pattern that finds calls in free text: the `name` and `arguments` of a complete one, or the name of one that
         has `begun`.
 
-        If the model can be `held` to any condition, a call is found at its beginning, and must then be well-formed.
-        Otherwise, and for an unknown tool, a call is found when it is complete.
+        If the model can be `held` to any condition, a call is found at its beginning, and its mark is inserted.
+        Otherwise, and for an unknown tool, a call is found when the model has written the mark.
         """
         begun = "|".join(map(re.escape, self.tools)) if held else "(?!)"
-        complete = rf"(?P<name>[^\W\d]\w*)\((?P<arguments>[^`\n]*){re.escape(MARK)}"
-        return re.compile(rf"`(?:(?P<begun>{begun})\(|{complete})".encode())
+        return re.compile(rf"`(?:(?P<begun>{begun})\(|(?P<name>[^\W\d]\w*)\({COMPLETE})".encode())
 
     async def output(self, name: str, arguments: str, *, made: int) -> str:
         """The text to insert after a call, with the closing backtick. `made` is the number of earlier calls."""
@@ -210,12 +239,15 @@ class Toolbox:
 
 
 def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and named arguments of a call. Nothing is executed.
+    """The positional and named arguments of a call, in the spelling of Python or JSON. Nothing is executed.
 
-    Raises ToolError for an argument that is not a literal.
+    Raises ToolError for an argument that is not a literal, and for a name or a key that occurs twice.
     """
+    text = f"call({arguments})"
     try:
-        call = ast.parse(f"call({arguments})", mode="eval").body
+        with QUIET, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
@@ -224,15 +256,46 @@ def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:
     for keyword in call.keywords:
         if keyword.arg is None:
             raise ToolError("** is not allowed here")
-        named[keyword.arg] = _literal(keyword.value)
-    return [_literal(argument) for argument in call.args], named
+        if keyword.arg in named:
+            raise ToolError(f"the argument {keyword.arg!r} is given twice")
+        named[keyword.arg] = _literal(keyword.value, text)
+    return [_literal(argument, text) for argument in call.args], named
 
 
-def _literal(node: ast.expr) -> Any:
+def _literal(node: ast.expr, text: str) -> Any:
+    """The value of a literal in the text of a call."""
     try:
-        return ast.literal_eval(node)
+        return ast.literal_eval(_Spelled(text).visit(node))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        raise ToolError(f"{ast.unparse(node)} is not a literal: write the value itself") from None
+        spelled = ast.get_source_segment(text, node)
+        raise ToolError(f"{spelled} is not a literal: write the value itself") from None
+
+
+class _Spelled(ast.NodeTransformer):
+    """Replaces what JSON spells otherwise than Python: `true`, `"\\/"`, and two escapes for one character."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(JSON_NAMES[node.id]) if node.id in JSON_NAMES else node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        if not isinstance(node.value, str) or "\\" not in (spelled := ast.get_source_segment(self._text, node) or ""):
+            return node
+        try:
+            value = json.loads(spelled)
+        except ValueError:  # Python's own spelling
+            value = node.value
+        return ast.Constant(value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass"))
+
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:
+        self.generic_visit(node)
+        keys = [ast.literal_eval(key) for key in node.keys if key is not None]
+        for at, key in enumerate(keys):
+            if key in keys[:at]:
+                raise ToolError(f"the key {key!r} occurs twice in {ast.get_source_segment(self._text, node)}")
+        return node
 
 
 def written(value: Any) -> str:

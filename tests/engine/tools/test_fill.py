@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
+import re
 import threading
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,10 +16,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 import lmql_lite as lq
-from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.terms import Matches
 from lmql_lite.engine import events
-from lmql_lite.engine.tools.toolbox import MARK, Tool, Toolbox, ToolError, literals, written
+from lmql_lite.engine.tools.call_text import MARK
+from lmql_lite.engine.tools.toolbox import Tool, Toolbox, ToolError, literals, written
 from lmql_lite.errors import ConstraintError, InputError
 from lmql_lite.models.scripted import ScriptedCompleter
 
@@ -174,30 +175,34 @@ def test_a_result_that_cannot_be_written_is_an_error() -> None:
         written(circle)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(st.from_regex(Tool(settle).arguments, fullmatch=True))
-def test_whatever_the_form_of_a_call_lets_through_python_can_read(text: str) -> None:
-    literals(text.removesuffix(MARK))
-
-
 LITERALS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
-ARGUMENTS = st.one_of(LITERALS, st.lists(LITERALS, max_size=3), st.dictionaries(LITERALS, LITERALS, max_size=3))
+ARGUMENTS = st.recursive(
+    LITERALS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(LITERALS, inner, max_size=3), max_leaves=8
+)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(ARGUMENTS, max_size=3), st.lists(st.sampled_from("ab"), unique=True), ARGUMENTS)
-def test_literals_as_python_writes_them_have_that_form(by_place: list[Any], names: list[str], value: Any) -> None:
-    parts = [*map(repr, by_place), *(f"{name}={value!r}" for name in names)]
-    text = ", ".join(parts)
-    if "\\x" in text or "\\u" in text.lower() or "inf" in text or not text.isprintable():
-        return
-    automaton = Automaton(Matches(Tool(add).arguments))
-    state, count = automaton.start, 0
-    for byte in (text + MARK).encode():
-        state, count = automaton.step(state, count, byte)
-        assert state, (text, byte)
-    assert automaton.holds(state, count)
-    assert literals(text) == (by_place, dict.fromkeys(names, value))
+def test_literals_as_python_writes_them_are_read_as_python_reads_them(
+    by_place: list[Any], names: list[str], value: Any
+) -> None:
+    text = ", ".join([*map(repr, by_place), *(f"{name}={value!r}" for name in names)])
+    if "inf" not in text and "\\ud" not in text:  # half of a character, which JSON writes in two escapes
+        assert literals(text) == (by_place, dict.fromkeys(names, value))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.recursive(
+        st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False)),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    ),
+    st.booleans(),
+)
+def test_json_is_read_as_json(value: Any, is_escaped: bool) -> None:
+    text = json.dumps(value, ensure_ascii=is_escaped).replace("/", "\\/")
+    assert literals(text) == ([json.loads(text)], {})
 
 
 @pytest.mark.parametrize(
@@ -293,12 +298,14 @@ def test_watchers_are_told_of_calls_and_the_texts_join_to_the_prompt() -> None:
     assert "".join(event.text for event in seen if isinstance(event, events.Text)) == TALK
 
 
-def test_a_call_that_is_begun_can_only_be_well_formed() -> None:
-    model = lq.ScriptedModel("Q: `add(7, nonsense", certainty=3)  # what it wants is no literal
-    for seed in range(10):
-        result = run(model=model, decoder="sample", seed=seed, max_tokens=400)
-        call = result["X"].partition("`add(")[2].partition(MARK)[0]
-        literals(call)
+def test_calls_of_a_model_that_is_sampled_are_made_as_it_wrote_them() -> None:
+    calls = []
+    for seed in range(20):
+        model = lq.ScriptedModel("Q: `add(7, 1)", certainty=9, seed=seed)
+        result = run('"Q:[sample(tools=[add], temperature=1) X]"', {"add": add}, model=model, seed=seed, max_tokens=60)
+        calls += re.findall(r"`add\(([^`\n]*?)\) # result: (.*?`)", result["X"])
+    assert len(calls) > 5 and any(arguments != "7, 1" for arguments, _ in calls)
+    assert all(output(arguments) == result for arguments, result in calls)
 
 
 def test_conditions_judge_the_whole_text_and_stops_only_what_the_model_says() -> None:
@@ -389,7 +396,7 @@ def test_a_call_that_is_begun_at_the_bound_is_said_to_its_end_and_then_the_hole_
     assert ends == {" `add(1, 2) # result: 3`"}
     endless = lq.ScriptedModel('Q: `add("' + "a" * 100, words=())
     result = run('"Q:[argmax(tools=[add]) X]"', {"add": add}, model=endless, max_tokens=20)
-    assert "# result: error: a: input should be a valid integer" in result["X"]
+    assert result["X"].startswith(' `add("aaa') and "# result" not in result["X"] and result.endings["X"] == "bound"
     assert 60 < sum(token.hole == "X" for token in result.tokens) < 90
 
 
