@@ -162,15 +162,24 @@ class EncoderCache:
 
     def entry(self, item_hash: str, device: object = "cpu") -> EncoderEntry | None:
         """Entry of an item, on `device`, or None. Its tensors belong to the caller."""
-        entry = self._read(item_hash, device)
+        entry = self.load(item_hash, device)
+        self.count(entry is not None)
+        return entry
+
+    def load(self, item_hash: str, device: object = "cpu") -> EncoderEntry | None:
+        """As `entry`, for an item whose request was counted before."""
+        (found,) = self.tiers.get([self.key(item_hash)]) if self.is_consumer else [None]
+        return None if found is None else self._decoded(item_hash, found, device)
+
+    def count(self, is_hit: bool) -> None:
+        """Counts the request of an item, and writes the hit rate to the log when it is due."""
         with self._lock:
-            self._hits += entry is not None
-            self._misses += entry is None
+            self._hits += is_hit
+            self._misses += not is_hit
             is_due = time.monotonic() - self._reported > _REPORT_SECONDS
             self._reported = time.monotonic() if is_due else self._reported
         if is_due:
             _LOG.info("%s", self.report())
-        return entry
 
     def get(self, item_hash: str, device: object = "cpu") -> torch.Tensor | None:
         """The only tensor of an item, on `device`, or None. It belongs to the caller.
@@ -193,7 +202,7 @@ class EncoderCache:
         found = {one: self.entry(one, device) for one in dict.fromkeys(item_hashes)}
         if None in found.values():
             with self._encoding:  # another thread may have encoded them meanwhile
-                found = {one: entry or self._read(one, device) for one, entry in found.items()}
+                found = {one: entry or self.load(one, device) for one, entry in found.items()}
                 unseen = [one for one, entry in found.items() if entry is None]
                 made = encode([item_hashes.index(one) for one in unseen]) if unseen else ()
                 for one, new in zip(unseen, made, strict=True):
@@ -213,10 +222,6 @@ class EncoderCache:
         if self._hits + self._misses:
             _LOG.info("%s", self.report())
         self.tiers.close()
-
-    def _read(self, item_hash: str, device: object) -> EncoderEntry | None:
-        (found,) = self.tiers.get([self.key(item_hash)]) if self.is_consumer else [None]
-        return None if found is None else self._decoded(item_hash, found, device)
 
     def _decoded(self, item_hash: str, data: Buffer, device: object) -> EncoderEntry | None:
         """Entry from its bytes, copied; None and a notice if they belong to another item."""

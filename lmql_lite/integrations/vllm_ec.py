@@ -62,12 +62,18 @@ class LmqlLiteECConnector(ECConnectorBase):  # type: ignore[misc]
     # The scheduler's side -------------------------------------------------------------------------------------------
 
     def has_cache_item(self, identifier: str, *more: Any, **others: Any) -> bool:
-        """True if the item's encoder output can be loaded. Loads it into memory."""
+        """True if the item's encoder output can be loaded. Loads it into memory, and counts a hit or a miss."""
+        is_known = self._is_known(identifier)
+        if self._cache.is_consumer:
+            self._cache.count(is_known)
+        return is_known
+
+    def _is_known(self, identifier: str) -> bool:
         if not self._cache.is_consumer or not self._cache.contains(identifier):
             self._verified.pop(identifier, None)
             return False
         if identifier not in self._verified:
-            if self._cache.entry(identifier) is None:
+            if self._cache.load(identifier) is None:
                 return False
             self._verified[identifier] = None
             if len(self._verified) > _REMEMBERED:
@@ -81,7 +87,7 @@ class LmqlLiteECConnector(ECConnectorBase):  # type: ignore[misc]
     def update_state_after_alloc(self, request: Any, index: int, *more: Any, **others: Any) -> None:
         """Notes an item whose encoder output the worker is to load."""
         identifier = _identifiers(request)[index]
-        if self.has_cache_item(identifier):
+        if self._is_known(identifier):
             self._to_load.add(identifier)
 
     def build_connector_meta(self, scheduler_output: Any, *more: Any, **others: Any) -> ItemsToLoad:
@@ -101,11 +107,11 @@ class LmqlLiteECConnector(ECConnectorBase):  # type: ignore[misc]
             return
         for identifier in meta.mm_hashes:
             if identifier not in encoder_cache:
-                found = self._cache.get(identifier, _device())
-                if found is None:
+                found = self._cache.load(identifier, _device())  # counted when the scheduler asked for it
+                if found is None or len(found.tensors) != 1:
                     _LOG.warning("EC get: mm_hash=%s is gone", identifier)
                 else:
-                    encoder_cache[identifier] = found
+                    (encoder_cache[identifier],) = found.tensors.values()
 
     def save_caches(self, encoder_cache: dict[str, Any], mm_hash: str, *more: Any, **others: Any) -> None:
         """Stores the encoder's output of an item, unless this instance only consumes."""

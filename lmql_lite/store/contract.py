@@ -10,6 +10,19 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that must not change once a tier has them."""
 
 _MOST_NOTICES = 20
+MAX_GROUP = 256
+"""Maximum number of entries that a tier looks at to list a group."""
+_IN_GROUP = "@after%"
+
+
+def group_of(key: str) -> str | None:
+    """Group of an entry: the end of its key after `@after%`. Most entries have none.
+
+    >>> group_of("page@1@after%0"), group_of("page@1")
+    ('0', None)
+    """
+    _, mark, name = key.rpartition(_IN_GROUP)
+    return name if mark else None
 
 
 @dataclass
@@ -86,6 +99,9 @@ class Store(Protocol):
     def keys(self) -> list[str]:
         """All keys."""
         return list(self.sizes())
+
+    def group(self, name: str) -> list[str]:
+        """Keys of a group, at most `MAX_GROUP`, the least recently used first. Costs nothing for other entries."""
 
     def close(self) -> None:
         """Finishes pending work, and releases files and connections. A second call does nothing."""

@@ -1,29 +1,34 @@
 """Disk tier: one file per entry in one folder, shared by any number of processes.
 
 The folder is the index: the files' names are the keys, and their sizes and access times are used, so that nothing has
-to be loaded and neither a restart nor a crash loses anything. Only the holder of the folder's lock file writes: to a
-temporary file, then by a rename. Values are verified on reading, and damaged files are set aside.
+to be loaded and neither a restart nor a crash loses anything. Entries of a group have a folder of their own inside it.
+Only the holder of the lock file writes: to a temporary file, then by a rename. The lock file has the number of bytes in
+use, so that the folder is listed to evict entries and after a crash, and never to store one. Values are verified on
+reading, and damaged files are set aside.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 
 from lmql_lite.store.atomic_file import TEMPORARY_PREFIX, replace_file
-from lmql_lite.store.contract import Buffer, Notices, Store, TierCounts
+from lmql_lite.store.contract import MAX_GROUP, Buffer, Notices, Store, TierCounts, group_of
 from lmql_lite.store.envelope import CorruptEntry, envelope_size, seal, unseal
 from lmql_lite.store.file_lock import lock_file
 
 _LOCK_SECONDS = 2.0
 """Maximum wait of a writer for other processes, after which its entry is not stored."""
 _LONGEST_NAME = 240
+_ROOM = 0.9
+"""Share of the cap that eviction leaves in use, so that the entries after it find room without one."""
 _PINNED_SECONDS = 4102444800
 """Time of last access, in Unix seconds, of a pinned file: the year 2100, so that every process sees the pin."""
 _DAMAGED = ".damaged"
@@ -67,8 +72,8 @@ class DiskTier(Store):
         self._folder, self._most, self._suffix = folder, most_bytes, suffix
         self._keys, self._reads_only = keys, reads_only
         self._guard = Lock()
-        self._mark = secrets.token_bytes(16)
-        """Expected content of the lock file. If another process has changed it, `_used` is out of date."""
+        self._account = f"{suffix} {keys.pattern if keys else ''}"
+        """Name of this tier's entry in the lock file, beside those of other caches in the folder."""
         self._used = 0
         with self._failures("the folder cannot be created"):
             if not reads_only:
@@ -102,6 +107,7 @@ class DiskTier(Store):
         with self._failures("an entry cannot be written"), self._locked() as held:
             more = size - (path.stat().st_size if path.exists() else 0)
             if held and self._make_room(more, path):
+                path.parent.mkdir(exist_ok=True)
                 replace_file(path, (envelope, value))
                 self._used += more
                 self.counts.written_bytes += len(value)
@@ -134,14 +140,22 @@ class DiskTier(Store):
 
     def sizes(self) -> dict[str, int]:
         """See `Store.sizes`. The least recently used entry comes first."""
+        return self._sizes(self._files())
+
+    def group(self, name: str) -> list[str]:
+        return list(self._sizes(islice(self._listed(self._folder / file_name(name)), MAX_GROUP)))
+
+    def _sizes(self, files: Iterator[tuple[float, int, Path]]) -> dict[str, int]:
         end = len(self._suffix)
-        return {_key(path.name[:-end]): size for _, size, path in sorted(self._files()) if path.suffix == self._suffix}
+        return {_key(path.name[:-end]): size for _, size, path in sorted(files) if path.suffix == self._suffix}
 
     def close(self) -> None:
         """Does nothing, since no file is open between calls."""
 
     def _path(self, key: str) -> Path:
-        return self._folder / (file_name(key) + self._suffix)
+        group = group_of(key)
+        folder = self._folder if group is None else self._folder / file_name(group)
+        return folder / (file_name(key) + self._suffix)
 
     def _read(self, key: str) -> memoryview | None:
         path = self._path(key)
@@ -178,42 +192,82 @@ class DiskTier(Store):
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Holds the folder's lock, with `_used` up to date. Yields False if others held it for too long."""
+        """Holds the lock file, with `_used` up to date. Yields False if others held it for too long.
+
+        The lock file is empty while files change, so that a crash is seen by the next process, which counts anew.
+        """
         path = self._folder / ".lock"
         with self._guard, lock_file(path, _LOCK_SECONDS) as held:
-            if held and path.read_bytes() != self._mark:
-                for temporary in self._folder.glob(TEMPORARY_PREFIX + "*"):  # left by a crash
-                    temporary.unlink(missing_ok=True)
-                self._used = sum(size for _, size, _ in self._files())
-                path.write_bytes(self._mark)
-            if not held:
+            if held:
+                accounts = _accounts(path)
+                path.write_bytes(b"")
+                self._used = accounts.get(self._account, -1)
+                if self._used < 0:
+                    self._used = self._count()
+                yield True
+                path.write_text(json.dumps({**accounts, self._account: self._used}), "utf-8")
+            else:
                 self.notices.add(f"{self._folder} is locked by another process: an entry was not kept")
-            yield held
+                yield False
+
+    def _count(self) -> int:
+        """Bytes in use. Removes temporary files that a crash has left."""
+        for temporary in self._folder.rglob(TEMPORARY_PREFIX + "*"):
+            temporary.unlink(missing_ok=True)
+        return sum(size for _, size, _ in self._files())
 
     def _make_room(self, need: int, replaced: Path) -> bool:
-        """Evicts entries until `need` more bytes fit, damaged files first. False if pinned ones leave no room."""
+        """Evicts entries until `need` more bytes fit and a tenth of the cap is free, damaged files first.
+
+        False if pinned entries leave no room.
+        """
         if self._used + need <= self._most:
             return True
         files = sorted(self._files(), key=lambda file: (file[2].suffix == self._suffix, file[0]))
         self._used = sum(size for _, size, _ in files)
         for used_at, size, path in files:
-            if self._used + need > self._most and used_at < _PINNED_SECONDS and path != replaced:
+            used = self._used + need
+            if used <= self._most and used - size < _ROOM * self._most:
+                break
+            if used_at < _PINNED_SECONDS and path != replaced:
                 with suppress(OSError):
                     path.unlink()
                     self._used -= size
                     self.counts.evictions += 1
+                with suppress(OSError):
+                    if path.parent != self._folder:
+                        path.parent.rmdir()  # of a group without entries
         if self._used + need > self._most:
             self.notices.add(f"{self._folder}: an entry was not kept: pinned ones fill the cap of {self._most} bytes")
         return self._used + need <= self._most
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
         """Time of last use, size and path of each entry's file, including damaged ones."""
-        for path in self._folder.glob("*" + self._suffix + "*"):
-            key = path.name.removesuffix(_DAMAGED).removesuffix(self._suffix)
-            with suppress(OSError):
-                if self._keys is None or self._keys.fullmatch(_key(key)):
-                    found = path.stat()
-                    yield found.st_atime, found.st_size, path
+        yield from self._listed(self._folder)
+        with suppress(OSError), os.scandir(self._folder) as names:
+            for name in names:
+                if name.is_dir(follow_symlinks=False):
+                    yield from self._listed(Path(name.path))
+
+    def _listed(self, folder: Path) -> Iterator[tuple[float, int, Path]]:
+        """As `_files`, of one folder."""
+        with suppress(OSError), os.scandir(folder) as names:
+            for name in names:
+                key = name.name.removesuffix(_DAMAGED).removesuffix(self._suffix)
+                is_entry = key != name.name and (self._keys is None or self._keys.fullmatch(_key(key)) is not None)
+                with suppress(OSError):
+                    if is_entry and name.is_file(follow_symlinks=False):
+                        found = name.stat()
+                        yield found.st_atime, found.st_size, Path(name.path)
+
+
+def _accounts(path: Path) -> dict[str, int]:
+    """Bytes in use by account, from the lock file. None of them after a crash."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and all(isinstance(size, int) for size in found.values()) else {}
 
 
 def _unnoticed(path: str, flags: int) -> int:

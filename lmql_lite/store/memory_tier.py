@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 from threading import Lock
 
-from lmql_lite.store.contract import Buffer, Notices, Store, TierCounts
+from lmql_lite.store.contract import MAX_GROUP, Buffer, Notices, Store, TierCounts, group_of
 
 
 class MemoryTier(Store):
@@ -23,6 +24,7 @@ class MemoryTier(Store):
         self._lock = Lock()
         self._values: OrderedDict[str, Buffer] = OrderedDict()
         self._pinned: set[str] = set()
+        self._groups: dict[str, dict[str, None]] = {}
 
     def get(self, keys: Sequence[str]) -> list[Buffer | None]:
         self.touch(keys)
@@ -55,7 +57,12 @@ class MemoryTier(Store):
                 return False
             for old in evicted:
                 del self._values[old]
+                self._leave_group(old)
             self._values[key] = value
+            if (group := group_of(key)) is not None:
+                members = self._groups.setdefault(group, {})
+                members.pop(key, None)
+                members[key] = None
             self._values.move_to_end(key)
             self._used = others + len(value)
             self.counts.evictions += len(evicted)
@@ -72,6 +79,7 @@ class MemoryTier(Store):
         with self._lock:
             value = self._values.pop(key, None)
             self._pinned.discard(key)
+            self._leave_group(key)
             self._used -= len(value or b"")
             return value is not None
 
@@ -87,8 +95,19 @@ class MemoryTier(Store):
         with self._lock:
             return {key: len(value) for key, value in self._values.items()}
 
+    def group(self, name: str) -> list[str]:
+        with self._lock:
+            return list(islice(reversed(self._groups.get(name, {})), MAX_GROUP))[::-1]
+
+    def _leave_group(self, key: str) -> None:
+        if (group := group_of(key)) in self._groups:
+            self._groups[group].pop(key, None)
+            if not self._groups[group]:
+                del self._groups[group]
+
     def close(self) -> None:
         with self._lock:
+            self._groups.clear()
             self._values.clear()
             self._pinned.clear()
             self._used = 0

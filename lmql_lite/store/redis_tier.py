@@ -1,8 +1,9 @@
 """Redis tier: entries on a Redis or Valkey server, shared by machines.
 
-An entry is a string in its envelope. For the entries of a name, a sorted set has the times of last use and a hash the
-sizes, from which a script on the server enforces the limit. All keys have the hash tag `{name}`, so that a cluster
-keeps them in one slot. The server may lose any of them at any time.
+An entry is a string in its envelope. For the entries of a name, a sorted set has the times of last use, and a hash the
+sizes and their sum, from which a script on the server enforces the limit; it never reads them all. A group of entries
+is a sorted set of its own. All keys have the hash tag `{name}`, so that a cluster keeps them in one slot. The server
+may lose any of them at any time.
 """
 
 from __future__ import annotations
@@ -11,32 +12,66 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lmql_lite.store.contract import Buffer, Store, TierCounts
+from lmql_lite.store.contract import MAX_GROUP, Buffer, Store, TierCounts
 from lmql_lite.store.envelope import CorruptEntry, envelope_size, seal, unseal
 from lmql_lite.store.redis_connection import RedisConnection
 
 _PIECE_BYTES = 1 << 18
 """Size of the pieces in which a value is sent. The time-out applies to each piece, not to the whole value."""
-_PUT = """
-local name, size, cap, used, evicted = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[2]), 0
-local sizes = redis.call('HGETALL', KEYS[2])
-for i = 1, #sizes, 2 do if sizes[i] ~= name then used = used + tonumber(sizes[i + 1]) end end
-for _, old in ipairs(used > cap and redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(inf') or {}) do
-  if used <= cap then break end
-  if old ~= name then
-    used = used - tonumber(redis.call('HGET', KEYS[2], old) or '0')
-    redis.call('DEL', ARGV[5] .. old)
-    redis.call('HDEL', KEYS[2], old)
-    redis.call('ZREM', KEYS[1], old)
-    evicted = evicted + 1
+_USED = ":used"
+"""Field of the hash of sizes with their sum."""
+_GROUPS = """
+local function group_of(key) return string.match(key, '^.*@after%%(.*)$') end
+local function remove(key)
+  local size = tonumber(redis.call('HGET', KEYS[2], key) or '0')
+  redis.call('HDEL', KEYS[2], key)
+  redis.call('ZREM', KEYS[1], key)
+  if group_of(key) then redis.call('ZREM', base .. 'group:' .. group_of(key), key) end
+  return redis.call('DEL', base .. 'entry:' .. key), size
+end
+"""
+_PUT = (
+    "local base, name, size, cap, now = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]\n"
+    + _GROUPS
+    + f"local total = '{_USED}'"
+    + """
+local used, evicted, kept = redis.call('HGET', KEYS[2], total), 0, 0
+if not used then
+  used = 0
+  for _, each in ipairs(redis.call('HVALS', KEYS[2])) do used = used + tonumber(each) end
+end
+used = used - tonumber(redis.call('HGET', KEYS[2], name) or '0') + size
+while used > cap do
+  local old = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(inf', 'LIMIT', kept, 1)[1]
+  if not old then break end
+  if old == name then kept = 1 else
+    local _, freed = remove(old)
+    used, evicted = used - freed, evicted + 1
   end
 end
-if used > cap then return -1 end
-redis.call('SET', KEYS[3], table.concat(ARGV, '', 6))
-redis.call('ZADD', KEYS[1], 'GT', ARGV[4], name)
-redis.call('HSET', KEYS[2], name, size)
-return evicted
+local fits = used <= cap
+if fits then
+  redis.call('SET', KEYS[3], table.concat(ARGV, '', 6))
+  redis.call('ZADD', KEYS[1], 'GT', now, name)
+  redis.call('HSET', KEYS[2], name, size)
+  if group_of(name) then redis.call('ZADD', base .. 'group:' .. group_of(name), now, name) end
+else
+  used = used - size + tonumber(redis.call('HGET', KEYS[2], name) or '0')
+end
+redis.call('HSET', KEYS[2], total, used)
+return fits and evicted or -1
 """
+)
+_DELETE = (
+    "local base, name = ARGV[1], ARGV[2]\n"
+    + _GROUPS
+    + f"local total = '{_USED}'"
+    + """
+local removed, size = remove(name)
+if size > 0 and redis.call('HEXISTS', KEYS[2], total) == 1 then redis.call('HINCRBY', KEYS[2], total, -size) end
+return removed
+"""
+)
 
 
 class RedisTier(Store):
@@ -53,7 +88,7 @@ class RedisTier(Store):
         self.name, self.counts, self.notices = "redis", TierCounts(), self._connection.notices
         self._url, self._most = url, most_bytes
         base = f"lmql_lite:{{{namespace}}}:"
-        self._order, self._sizes, self._entry = base + "order", base + "sizes", base + "entry:"
+        self._base, self._order, self._sizes, self._entry = base, base + "order", base + "sizes", base + "entry:"
 
     def get(self, keys: Sequence[str]) -> list[Buffer | None]:
         def command(pipeline: Any) -> None:
@@ -83,7 +118,7 @@ class RedisTier(Store):
         view = memoryview(value)
         pieces = [view[at : at + _PIECE_BYTES] for at in range(0, len(value), _PIECE_BYTES)]
         names = (self._order, self._sizes, self._entry + key)
-        fixed = (key, len(value), self._most, time.time_ns() // 1000, self._entry, seal(key, value))
+        fixed = (self._base, key, len(value), self._most, time.time_ns() // 1000, seal(key, value))
         if len(value) <= self._most:
             (evicted,) = self._asked(lambda pipeline: pipeline.eval(_PUT, 3, *names, *fixed, *pieces), [None])
         else:
@@ -100,12 +135,8 @@ class RedisTier(Store):
         self._asked(lambda pipeline: self._touched(pipeline, keys), [])
 
     def delete(self, key: str) -> bool:
-        def command(pipeline: Any) -> None:
-            pipeline.delete(self._entry + key)
-            pipeline.zrem(self._order, key)
-            pipeline.hdel(self._sizes, key)
-
-        return bool(self._asked(command, [0])[0])
+        names = (self._order, self._sizes, self._entry + key)
+        return bool(self._asked(lambda pipeline: pipeline.eval(_DELETE, 3, *names, self._base, key), [0])[0])
 
     def pin(self, key: str, pinned: bool) -> bool:
         def command(pipeline: Any) -> None:
@@ -116,7 +147,12 @@ class RedisTier(Store):
 
     def sizes(self) -> dict[str, int]:
         found = self._asked(lambda pipeline: pipeline.hgetall(self._sizes), [{}])[0]
-        return {key.decode(): int(size) for key, size in found.items()}
+        return {key.decode(): int(size) for key, size in found.items() if key.decode() != _USED}
+
+    def group(self, name: str) -> list[str]:
+        place = f"{self._base}group:{name}"
+        found = self._asked(lambda pipeline: pipeline.zrange(place, -MAX_GROUP, -1), [[]])[0]
+        return [key.decode() for key in found]
 
     def close(self) -> None:
         self._connection.close()

@@ -92,6 +92,9 @@ class Tiered(Store):
         """See `Store.sizes`. An entry on several tiers counts on the first of them."""
         return {key: size for tier in reversed(self.tiers) for key, size in tier.sizes().items()}
 
+    def group(self, name: str) -> list[str]:
+        return list(dict.fromkeys(key for tier in reversed(self.tiers) for key in tier.group(name)))
+
     def close(self) -> None:
         with self._lock:
             worker, self._worker = self._worker, None

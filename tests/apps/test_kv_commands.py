@@ -59,7 +59,7 @@ def test_encoder_entries_beside_pages_are_counted_of_their_own(tmp_path: Path) -
     assert lines[0].startswith("org/m (float): 3 pages, ")
     assert lines[1].startswith("org/m (bfloat16): 2 encoder entries, ")
     stored = json.loads(lq("stats", tmp_path, "--json")[1])
-    files = sum(path.stat().st_size for path in tmp_path.glob("*.pt"))
+    files = sum(path.stat().st_size for path in tmp_path.rglob("*.pt"))
     assert stored["models"][0]["bytes"] + stored["encoder"][0]["bytes"] == files
     assert (stored["models"][0]["pages"], stored["encoder"][0]["entries"]) == (3, 2)
 

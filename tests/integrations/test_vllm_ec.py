@@ -136,6 +136,40 @@ def test_statement_19_the_role_of_the_connector_changes_nothing(connector: Conne
     assert connector("ec_both", "two").has_cache_item("a")
 
 
+@pytest.mark.parametrize("same_process", [True, False])
+def test_the_hit_rate_counts_each_item_once_and_its_misses(
+    connector: Connector, same_process: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The order of calls of vLLM's scheduler and worker, for ten items of which one is known."""
+    connector("ec_producer", "before").save_caches({"item 0": output()}, "item 0")
+    scheduler = connector("ec_both", "scheduler")
+    worker = connector("ec_both", "scheduler" if same_process else "worker")
+    asked = request(*(f"item {number}" for number in range(10)))
+    known = [scheduler.has_cache_item(f"item {number}") for number in range(10)]
+    assert known == [True] + [False] * 9
+    for number in range(10):
+        scheduler.update_state_after_alloc(asked, number)
+    cache: dict[str, Any] = {}
+    worker.start_load_caches(cache, metadata=scheduler.build_connector_meta(None))
+    assert list(cache) == ["item 0"]
+    for number in range(1, 10):
+        cache[f"item {number}"] = output(number)
+        worker.save_caches(cache, f"item {number}")
+    with caplog.at_level("INFO", "lmql_lite.cache.encoder"):
+        scheduler.shutdown()
+        worker.shutdown()
+    assert [line for line in caplog.messages if "hit rate" in line] == ["MM cache hit rate: 10.0%"]
+
+
+def test_an_item_that_is_asked_for_again_is_counted_again(connector: Connector) -> None:
+    both = connector()
+    both.save_caches({"a": output()}, "a")
+    assert [both.has_cache_item(name) for name in ("a", "b", "a", "a")] == [True, False, True, True]
+    assert both.has_caches(request("a", "b")) == [True, False]
+    report = both._cache.report()
+    assert (report.hits, report.misses) == (4, 2)
+
+
 def test_the_name_in_configurations_for_lmcache(connector: Connector) -> None:
     connector()
     module = importlib.import_module(MODULE)

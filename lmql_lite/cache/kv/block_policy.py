@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,19 +20,27 @@ _FORM = re.compile(r"\s*([a-z]+)\s*(?:\((.*)\))?\s*")
 class CBlock(str):
     """Text of a prompt whose keys and values are reused at any place. Inside a query `{block(text)}` makes a block.
 
-    `cache=False` makes it ordinary text. A block is a str; joined with other text, it becomes ordinary text.
+    `cache=False` makes it ordinary text; `meta` is the caller's, and changes nothing. A block is a str, so its `value`
+    cannot be changed; joined with other text, it becomes ordinary text. None is the empty text. Raises TypeError for a
+    value of another type.
 
     >>> lq.CBlock("A long document.").cache
     True
     """
 
     cache: bool
+    meta: dict[str, Any]
 
-    def __new__(cls, text: object, cache: bool = True) -> CBlock:
-        """Block with the text of `text`."""
-        made = super().__new__(cls, text)
-        made.cache = cache
+    def __new__(cls, value: str | None, cache: bool = True, *, meta: Mapping[str, Any] | None = None) -> CBlock:
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"a CBlock is made of a str or None; this is {value!r}")
+        made = super().__new__(cls, value or "")
+        made.cache, made.meta = cache, dict(meta or {})
         return made
+
+    @property
+    def value(self) -> str:
+        return str(self)
 
 
 def block(text: object) -> CBlock:
@@ -40,7 +49,7 @@ def block(text: object) -> CBlock:
     >>> lq.run_sync('"{block(text)}[X]"', {"text": "Say:"}, model=lq.ScriptedModel("Say: hi")).prompt
     'Say: hi'
     """
-    return CBlock(text)
+    return CBlock(str(text))
 
 
 @dataclass(frozen=True, slots=True)

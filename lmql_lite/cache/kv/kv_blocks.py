@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -65,7 +65,7 @@ class SimpleLRUCache(Generic[Value]):
         return len(self._values)
 
 
-def merge_dynamic_caches(caches: Sequence[Any]) -> Any:
+def merge_dynamic_caches(caches: Iterable[Any]) -> Any:
     """New transformers cache with the unchanged keys and values of `caches`, one after the other.
 
     Keys keep the places at which they were computed: rotate them first (`joined_blocks`). The caches are not changed.
@@ -75,6 +75,7 @@ def merge_dynamic_caches(caches: Sequence[Any]) -> Any:
     import transformers
 
     library: Any = transformers
+    caches = list(caches)
     if not caches:
         raise KVError("there is no cache to merge", hint="give at least one")
     for layer in (layer for cache in caches for layer in cache.layers):
@@ -163,19 +164,19 @@ def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> b
     return True
 
 
-def joined_blocks(network: Any, blocks: Sequence[tuple[KV, int]], *, rotate: bool = True) -> KV:
+def joined_blocks(network: Any, blocks: Iterable[tuple[KV, int]], *, rotate: bool = True) -> KV:
     """Keys and values of consecutive blocks. Each block comes with the place at which it was prefilled.
 
     `rotate=False` does not move keys, which is wrong and only for comparison. Raises KVError without blocks.
     """
     import torch
 
-    if not blocks:
-        raise KVError("there is no block to join", hint="give at least one")
     place, moved = 0, []
     for kv, first in blocks:
         moved.append(rotated_kv(network, kv, place - first) if rotate and place != first else kv)
         place += kv[0][0].shape[1]
+    if not moved:
+        raise KVError("there is no block to join", hint="give at least one")
     return tuple(
         (torch.cat([kv[layer][0] for kv in moved], 1), torch.cat([kv[layer][1] for kv in moved], 1))
         for layer in range(len(moved[0]))

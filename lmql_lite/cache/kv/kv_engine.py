@@ -153,13 +153,14 @@ class KVCacheEngine:
         self.tiers.touch(keys[: is_there.index(False)] if False in is_there else keys)
 
     def retrieve(
-        self, tokens: TokenIds, mask: Mask | None = None, return_tuple: bool = True
+        self, tokens: TokenIds, mask: Mask | None = None, return_tuple: bool = True, device: object = "cpu"
     ) -> tuple[KV | torch.Tensor | tuple[()], torch.Tensor]:
         """Keys and values of the longest known prefix, in whole pages, and a mask of the tokens that they cover.
 
         `mask` marks the wanted tokens: all, or all from some token on. `return_tuple=False` returns one tensor
         `[layers, 2, heads, tokens, head size]`, or with `vllm` `[layers, 2, tokens, heads, head size]`. For a miss the
-        first part is `()`. Raises KVError for a mask of another form.
+        first part is `()`. Keys and values are on `device`, the mask on the CPU. Raises KVError for a mask of another
+        form.
         """
         import torch
 
@@ -173,6 +174,7 @@ class KVCacheEngine:
             return (), found
         found[skipped:end] = True
         kv = self._joined(pages, skipped - first * self.config.chunk_size, end - first * self.config.chunk_size)
+        kv = tuple((key.to(device), value.to(device)) for key, value in kv)  # type: ignore[call-overload]
         return (kv if return_tuple else kv_to_tensor(kv)), found
 
     def lookup(self, tokens: TokenIds) -> int:

@@ -54,10 +54,15 @@ def token_ids(tokens: TokenIds) -> Tokens:
 
 
 def left_out(mask: Mask | None, tokens: int) -> int:
-    """Number of tokens that a mask excludes at the beginning. Raises KVError unless it is False..., True..."""
+    """Number of tokens that a mask excludes at the beginning. Zeros and ones of any type are a mask as well.
+
+    Raises KVError unless it is False..., True...
+    """
     if mask is None:
         return 0
     flags = np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask)
+    if flags.dtype.kind in "iuf" and ((flags == 0) | (flags == 1)).all():
+        flags = flags != 0
     if flags.shape != (tokens,) or flags.dtype != np.bool_:
         raise KVError(f"a mask of shape {flags.shape} and type {flags.dtype} is not a mask of {tokens} tokens")
     count = int((~flags).sum())

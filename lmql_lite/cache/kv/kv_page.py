@@ -37,6 +37,8 @@ LMCACHE_DTYPES = {
     "float8_e5m2": "fp8_e5m2",
 }
 """Names in LMCache's keys, by torch's names."""
+_ALIASES = {"fp8": "uint8", "fp8_e4m3": "float8_e4m3fn"}
+"""Further names of LMCache, which later versions write."""
 
 
 class KVError(CacheError, ValueError, AssertionError):
@@ -50,6 +52,7 @@ def dtype_name(dtype: object) -> str:
     ('bfloat16', 'float16', 'float32')
     """
     name = str(dtype).removeprefix("torch.")
+    name = _ALIASES.get(name, name)
     for known, other in LMCACHE_DTYPES.items():
         if name in (known, other):
             return known

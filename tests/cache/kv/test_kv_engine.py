@@ -52,7 +52,7 @@ def test_statement_8_and_check_11_another_key_field_is_a_miss(tmp_path: Path, ch
 def test_statement_9_files_carry_the_key_and_the_full_key_stands_inside(tmp_path: Path) -> None:
     with opened(tmp_path) as engine:
         engine.store(ids(256), kv(256))
-        (name,) = [path.name for path in tmp_path.glob("*.pt")]
+        (name,) = [path.name for path in tmp_path.rglob("*.pt")]
         assert name.startswith("huggingface@org%2Fmodel%401@1@0@") and name.endswith(".pt")
         assert name[:-3].encode() in (tmp_path / name).read_bytes()[:400]
 
@@ -130,7 +130,7 @@ def test_statement_14_and_check_7_masks_of_store() -> None:
 
 def test_statements_15_16_19_and_check_8_existing_pages_are_not_rewritten_unless_told(tmp_path: Path) -> None:
     def written() -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in tmp_path.glob("*.pt")}
+        return {path.name: path.stat().st_ino for path in tmp_path.rglob("*.pt")}
 
     with opened(tmp_path) as engine:
         engine.store(ids(1000), kv(1000))
@@ -458,7 +458,7 @@ def test_check_14_a_foreign_or_damaged_page_is_a_miss_that_names_it(tmp_path: Pa
         for value in (b"no page at all", bytes(1000), bytes(whole)[:-4], _with_other_tokens(whole)):
             engine.tiers.put(second, value)
             assert engine.retrieve(ids(512))[1].sum() == 256 == engine.lookup(ids(512))
-        path = next(path for path in tmp_path.glob("*.pt") if path.name.startswith(first[:40]) and first in path.name)
+        path = next(path for path in tmp_path.rglob("*.pt") if path.name.startswith(first[:40]) and first in path.name)
         path.write_bytes(path.read_bytes()[:-1])
         assert engine.retrieve(ids(512))[0] == () and engine.longest(ids(512)) == ((), 0)
         assert any("is damaged" in notice for notice in engine.report().notices)
@@ -484,7 +484,7 @@ def test_check_15_a_planted_pickle_is_never_executed(tmp_path: Path, monkeypatch
     monkeypatch.setattr(torch, "load", refuse)
     with opened(tmp_path) as engine:
         engine.store(ids(300), kv(300))
-    for path in tmp_path.glob("*.pt"):
+    for path in tmp_path.rglob("*.pt"):
         path.write_bytes(b"cos\nsystem\n(S'echo never'\ntR.")
     with opened(tmp_path) as engine:
         assert engine.retrieve(ids(300))[0] == () and len(engine.report().notices) == 2
@@ -559,4 +559,4 @@ with opened(Path({str(tmp_path)!r})) as engine:
 def test_the_python_of_the_documentation_runs() -> None:
     text = (Path(__file__).parents[3] / "docs" / "kv.md").read_text("utf-8")
     exec(text.split("```python\n")[1].split("```")[0], {})
-    assert list(Path("kv-cache").glob("*.pt"))
+    assert list(Path("kv-cache").rglob("*.pt"))

@@ -140,7 +140,7 @@ def test_check_14_damage_on_disk_costs_time_and_no_token(tmp_path: Path) -> None
     with opened(tmp_path, metadata, chunk_size=CHUNK, local_cpu=False) as engine:
         for place in range(3, 4000, 397):
             stored(engine, network, asked[: 3 * CHUNK])
-            path = sorted(tmp_path.glob("*.pt"))[place % 3]
+            path = sorted(tmp_path.rglob("*.pt"))[place % 3]
             damaged = bytearray(path.read_bytes())
             damaged[place * 17 % len(damaged)] ^= 0x40
             path.write_bytes(damaged)

@@ -52,12 +52,12 @@ def test_check_16_kill_during_two_hundred_stores_leaves_whole_pages(tmp_path: Pa
     with opened(tmp_path, chunk_size=64, local_cpu=False, max_local_disk_size=cap / 2**30) as engine:
         pages = engine.inspect()["disk"]
         assert len(pages) > 10 and None not in engine.tiers.get(engine.tiers.keys())
-        assert sum(path.stat().st_size for path in tmp_path.glob("*.pt")) == sum(size for _, size in pages) <= cap
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.pt")) == sum(size for _, size in pages) <= cap
         for seed in range(6):
             found, known = engine.longest(ids(600, seed))
             assert not known or same(found, kv(known, seed))
         engine.store(ids(600, 7), kv(600, 7))
-        assert engine.lookup(ids(600, 7)) == 600 and not list(tmp_path.glob(".tmp-*"))
+        assert engine.lookup(ids(600, 7)) == 600 and not list(tmp_path.rglob(".tmp-*"))
         assert engine.report().notices == ()
 
 
@@ -66,7 +66,7 @@ def test_check_17_two_processes_on_one_folder_never_see_wrong_keys_and_values(tm
     for process in [worker(tmp_path, seed, rounds) for seed in range(2)]:
         output, errors = process.communicate(timeout=600)
         assert (process.returncode, output, errors) == (0, "ready\ndone\n", "")
-    assert sum(path.stat().st_size for path in tmp_path.glob("*.pt")) <= 600_000
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.pt")) <= 600_000
 
 
 def test_check_18_a_redis_server_that_comes_goes_and_hangs_changes_no_result(
