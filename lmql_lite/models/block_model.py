@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.cache.kv.block_policy import BlockPolicy
-from lmql_lite.cache.kv.block_reuse import BlockReuse, Span, kept_by, unsupported_reason
+from lmql_lite.cache.kv.block_reuse import BlockReuse, KeptBlocks, Span, unsupported_reason
 from lmql_lite.cache.kv.kv_blocks import Divergence, divergence
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
 from lmql_lite.cache.kv.scattered_pass import KVSlots
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import Scorer, ScoreRequest
+from lmql_lite.models.base import PassCounts, Scorer, ScoreRequest
 from lmql_lite.models.kv_tiers import block_engine
 from lmql_lite.store.contract import Notices
 from lmql_lite.tokens import Tokenizer, common_length
@@ -76,7 +77,8 @@ class BlockModel:
         self.kv = block_engine(exact.name, exact.fingerprint, exact.network, exact.kv)
         """Engine that keeps the blocks."""
         weakref.finalize(self, self.kv.close)  # also when the process ends
-        self._reuse = BlockReuse(exact.network, policy, kept_by(self.kv, exact.network))
+        self._kept = KeptBlocks(self.kv, exact.network)
+        self._reuse = BlockReuse(exact.network, policy, self._kept)
         self._live: list[tuple[tuple[int, ...], KVSlots]] = []
         self._measured: dict[bytes, Divergence] = {}
         """Distance from a full prefill, by the digest of a path up to its last block."""
@@ -124,7 +126,7 @@ class BlockModel:
         base, marked = self._marked(ids[:end], spans), self._marked(ids, spans)
         identity = hashlib.sha256(np.asarray(base, np.int64).tobytes()).digest()
         places = sorted({one - 1 for one in ends})
-        with self._exact.exclusively():
+        with self._exact.exclusively(), self._counted(request.counts):
             if not self._is_near(identity):
                 return None
             slots = self._resumed(marked, len(base), len(spans), places[0])
@@ -139,6 +141,16 @@ class BlockModel:
             rows = dict(zip(places, self._exact.rows(self._reuse.ask(slots, ids, places)), strict=True))
             self._keep(marked, slots)
         return [rows[one - 1] for one in ends]
+
+    @contextmanager
+    def _counted(self, counts: PassCounts | None) -> Iterator[None]:
+        """Adds what is computed and found inside to the counts of a run."""
+        fed, found = self._kept.fed + self._reuse.fed, Counter(self._kept.found)
+        yield
+        if counts is not None:
+            counts.fed += self._kept.fed + self._reuse.fed - fed
+            for tier, count in (self._kept.found - found).items():
+                counts.reused[tier] = counts.reused.get(tier, 0) + count
 
     def _marked(self, ids: tuple[int, ...], spans: Sequence[Span]) -> tuple[int, ...]:
         """The ids with a mark before each block."""
@@ -181,6 +193,7 @@ class BlockModel:
             return None
         known = min(common - marks, limit)
         self._live.remove(best)
+        self._kept.found["memory"] += known
         if best[1].length - known <= _REDO_TOKENS:
             best[1].length = known
             return best[1]

@@ -245,3 +245,35 @@ def test_block_is_a_name_like_any_other_where_the_query_binds_it() -> None:
     assert run(model, "block = str.upper\n\"{block('a')}[X]\"", {}).prompt.startswith("A")
     assert run(model, "\"{block('Say:')}[X]\"", {}).prompt == "Say: hi"
     assert run(model, '"{text}[X]"', {"text": lq.CBlock("Say:")}).prompt == "Say: hi"
+
+
+@pytest.mark.parametrize(
+    "policy", ["rotate(behind=8)", "blend(0.3, behind=8)", "blend(0.3, recompute=deviation)", "smash"]
+)
+def test_a_run_with_blocks_counts_what_was_computed_and_what_was_known(
+    folder: Path, policy: str, tmp_path: Path
+) -> None:
+    query = 'argmax(max_tokens=3)\n"Read: {block(one)}\\nThen: {block(two)}\\nQ: {question}[X]"'
+
+    def usage(model: Any, question: str, session: Any = None) -> Any:
+        inputs = {**INPUTS, "question": question}
+        return run(model, query, inputs, blocks=policy, session=session or lq.Session()).usage
+
+    tokens = len(run(TransformersModel.load(folder), query, {**INPUTS, "question": "what?"}).tokens)
+    model, session = TransformersModel.load(folder, kv=str(tmp_path)), lq.Session()
+    first, second = (usage(model, question, session) for question in ("what?", "and who?"))
+    assert first.tokens_fed >= tokens - 1
+    assert second.tokens_fed < first.tokens_fed / 2 + tokens * (0.3 if "blend" in policy else 0)
+    assert second.kv_from_memory >= tokens / 2
+    again = usage(model, "what?", session)
+    assert (again.tokens_fed, again.forward_passes) == (None, 0)
+    model.kv.close()
+    for each in session._reused[model].values():
+        each.kv.close()
+    other = usage(TransformersModel.load(folder, kv=str(tmp_path)), "where?")
+    assert other.kv_from_disk >= tokens / 2
+
+
+def test_a_text_without_blocks_counts_under_a_policy_too(model: TransformersModel) -> None:
+    usage = run(model, PLAIN + " ", blocks="rotate", session=lq.Session()).usage
+    assert usage.tokens_fed

@@ -7,6 +7,7 @@ Text between blocks is computed in place, and sees all text before it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,17 +35,25 @@ def prefilled_by(network: Any) -> Prefilled:
     return lambda tokens: _continued(network, tokens, (), 0)
 
 
-def kept_by(engine: KVCacheEngine, network: Any) -> Prefilled:
-    """Prefill of tokens that the engine does not know; the engine keeps the result."""
+class KeptBlocks:
+    """Prefill of tokens that an engine does not know; the engine keeps the result.
 
-    def prefilled(tokens: tuple[int, ...]) -> KV:
-        kv, known = engine.longest(tokens)
+    `fed` is the number of tokens computed so far, `found` that of the tokens that were known, by tier.
+    """
+
+    def __init__(self, engine: KVCacheEngine, network: Any) -> None:
+        self._engine, self._network = engine, network
+        self.fed = 0
+        self.found = Counter[str]()
+
+    def __call__(self, tokens: tuple[int, ...]) -> KV:
+        kv, known = self._engine.longest(tokens)
+        self.found += Counter(self._engine.requests[-1].by_tier)
         if known < len(tokens):
-            kv = _continued(network, tokens, kv, known)
-            engine.store(tokens, kv, blocking=False)
-        return tuple((keys.to(network.device), values.to(network.device)) for keys, values in kv)
-
-    return prefilled
+            self.fed += len(tokens) - known
+            kv = _continued(self._network, tokens, kv, known)
+            self._engine.store(tokens, kv, blocking=False)
+        return tuple((keys.to(self._network.device), values.to(self._network.device)) for keys, values in kv)
 
 
 def _continued(network: Any, tokens: tuple[int, ...], kv: KV, known: int) -> KV:
@@ -91,6 +100,8 @@ class BlockReuse:
     def __init__(self, network: Any, policy: BlockPolicy, prefilled: Prefilled) -> None:
         self.network, self.policy = network, policy
         self._prefilled = prefilled
+        self.fed = 0
+        """Number of tokens fed to the network so far, without prefills and passes that stop after two layers."""
 
     def slots(self, tokens: Sequence[int], spans: Sequence[Span]) -> KVSlots:
         """Keys and values of a prompt that ends with its last block. Tokens to compute are in `missing`, among them
@@ -119,6 +130,7 @@ class BlockReuse:
     def ask(self, slots: KVSlots, tokens: Sequence[int], wanted: Sequence[int]) -> torch.Tensor:
         """Logits after the tokens at the places `wanted`. Computes missing tokens and those after `slots`."""
         places = (*slots.missing, *range(slots.length, len(tokens)))
+        self.fed += len(places)
         numbers = {place: number for number, place in enumerate(places)}
         return scattered_pass(
             self.network, slots, [tokens[at] for at in places], places, [numbers[place] for place in wanted]
@@ -138,6 +150,7 @@ class BlockReuse:
         import torch
 
         ids = torch.tensor([[*tokens, *suffix]], device=self.network.device)
+        self.fed += ids.shape[1]
         keep = torch.arange(len(tokens), len(tokens) + len(suffix), device=self.network.device)
         with torch.inference_mode():
             logits: torch.Tensor = self.network(input_ids=ids, use_cache=False, logits_to_keep=keep).logits[0]

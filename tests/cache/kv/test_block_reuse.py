@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lmql_lite.cache.kv.block_policy import BlockPolicy, CBlock
-from lmql_lite.cache.kv.block_reuse import BlockReuse, kept_by, prefilled_by, unsupported_reason
+from lmql_lite.cache.kv.block_reuse import BlockReuse, KeptBlocks, prefilled_by, unsupported_reason
 from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
 from lmql_lite.cache.kv.kv_layout import cache_keyword, from_cache
@@ -113,7 +113,7 @@ def test_check_29_known_blocks_are_not_computed_again() -> None:
     hook = network.model.layers[0].register_forward_pre_hook(lambda _, inputs: fed.append(inputs[0].shape[1]))
     engine = KVCacheEngine(KVCacheConfig(chunk_size=16), KVCacheMetadata("tiny", fingerprint="t"))
     try:
-        own = BlockReuse(network, BlockPolicy.parse("rotate(behind=4)"), kept_by(engine, network))
+        own = BlockReuse(network, BlockPolicy.parse("rotate(behind=4)"), KeptBlocks(engine, network))
         tokens, suffix = prompt(90).tolist(), prompt(10, seed=9).tolist()
         first = own.ask(own.slots(tokens, SPANS), tokens + suffix, range(90, 100))
         cold, fed[:] = sum(fed), []
