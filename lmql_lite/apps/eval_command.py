@@ -104,6 +104,9 @@ def run_eval(
         if resume is not None:
             identity_of(resume)
             output = resume
+        for other in (*reuse, *([baseline] if baseline is not None else [])):
+            if other.is_dir() or not other.exists():  # a log alone has rows, too
+                identity_of(other)
         gates = [gate(each) for each in minimum]
         task = _task(query) if harness is not None else None
         of_tries = [each for each in metrics if is_of_tries(each)]

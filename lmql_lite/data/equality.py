@@ -154,14 +154,17 @@ def bare(value: Any) -> str:
 
 def words(value: Any) -> list[str]:
     """Words of a text without case, articles and punctuation. In scripts without blanks each character is a word."""
-    found = [word for chunk in _plain_text(value).split() for word in _words_of(_ungrouped(_peeled(chunk)))]
+    found = [word for chunk in _plain_text(value).split() for word in _words_of(chunk)]
     kept = [word for word in found if any(category(each)[0] != "P" for each in word)] or [*filter(None, found)]
     return [word for place, word in enumerate(kept) if word not in _ARTICLES or place == len(kept) - 1]
 
 
 def _words_of(chunk: str) -> Iterator[str]:
+    if chunk.isascii() and chunk.isalnum():
+        yield chunk
+        return
     word = ""
-    joined = _JOINED.sub("", chunk)
+    joined = _JOINED.sub("", _ungrouped(_peeled(chunk)))
     for place, one in enumerate(joined):
         is_mark = category(one)[0] == "M"
         if not is_mark and (_UNSPACED.match(one) or _UNSPACED.match(word)):
@@ -198,7 +201,7 @@ def _ungrouped(found: str) -> str:
 
 
 def _peeled(found: str) -> str:
-    while (shorter := _peeled_once(found)) != found:
+    while not (found[:1].isalnum() and found[-1:].isalnum()) and (shorter := _peeled_once(found)) != found:
         found = shorter
     return found
 

@@ -22,7 +22,7 @@ from lmql_lite.data.outcomes import Scoring
 from lmql_lite.data.run_identity import continued
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.redaction import redacted
-from lmql_lite.store.atomic_file import replace_file
+from lmql_lite.store.atomic_file import TEMPORARY_PREFIX, replace_file
 from lmql_lite.store.file_lock import try_lock
 
 ROWS, RUN, REPORT = "rows.jsonl", "run.json", "report.json"
@@ -100,7 +100,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             if (path / RUN).exists():
                 identity = continued(dict(identity), identity_of(path), path)
-            elif any(path.iterdir()):
+            elif any(map(_is_foreign, path.iterdir())):
                 raise InputError(f"{path} has files and is not a data-set run", hint="name a new folder with -o")
             self._log = RecordLog(path / ROWS, opening(str(identity["model"]), str(identity.get("fingerprint"))))
         except BlockingIOError:
@@ -147,6 +147,12 @@ class RunFolder:
             self._write([])
         self.note(status)
         self._log.close()
+
+
+def _is_foreign(file: Path) -> bool:
+    """False for what a run leaves that is killed before it has written anything: an empty log, a temporary file."""
+    is_empty_log = file.name == ROWS and file.stat().st_size == 0
+    return not is_empty_log and not file.name.startswith(TEMPORARY_PREFIX)
 
 
 def _holder(path: Path) -> str:

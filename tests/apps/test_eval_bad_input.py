@@ -217,6 +217,24 @@ def test_only_the_rows_that_failed_are_run_again() -> None:
     assert not report()["errors"] and report()["attempts"] == 4 and calls() == 6
 
 
+@pytest.mark.parametrize("option", ["--baseline", "--reuse-rows"])
+def test_another_run_that_is_not_there_is_named_before_anything_runs(option: str) -> None:
+    done = lq("q.lq", "d.csv", "-o", "r", "-m", "exact", option, "gone")
+    assert done.exit_code == 2 and "gone is not a data-set run" in done.output
+    assert calls() == 0 and not Path("r").exists()
+
+
+def test_a_folder_of_a_run_that_was_killed_before_it_wrote_anything_is_used_again() -> None:
+    Path("r").mkdir()
+    Path("r/rows.jsonl").touch()
+    Path("r/.tmp-1-abc").write_text("{")
+    assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact").exit_code == 0
+    Path("s").mkdir()
+    Path("s/notes.txt").write_text("mine")
+    done = lq("q.lq", "d.csv", "-o", "s", "-m", "exact")
+    assert done.exit_code == 2 and "has files and is not a data-set run" in done.output
+
+
 def test_a_run_of_which_every_row_failed_is_no_success() -> None:
     Path("q.lq").write_text('"{word}"\nraise ValueError("no")\n')
     done = lq("q.lq", "d.csv", "-o", "r", "-m", "exact")
