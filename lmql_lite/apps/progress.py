@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 COUNTER_AFTER_S = 0.5
 REDRAWN_AFTER_S = 0.1
+TICK_S = 1.0
 
 
 class Watcher:
     """Reader of a run's events. On a terminal, it draws a counter of generated tokens on stderr; `end` erases it.
+    Before the first token, the line says what the run waits for, and for how long (`wait`).
 
     `streams`: instead of the counter, the text of a query that returns nothing is written to stdout as it is generated.
     """
@@ -38,6 +41,21 @@ class Watcher:
         self._counts = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._counter: StatusLine | None = None
         self._notes: list[str] = []
+        self._waiting = ""
+        self._drawing = threading.RLock()
+        self._ended = threading.Event()
+
+    def wait(self, model: str) -> None:
+        """Draws a line each second until the run ends, from a thread of its own: loading blocks the event loop."""
+        if self._counts:
+            self._waiting = f"{'waiting for' if '/' in model.partition(':')[0] else 'loading'} {model}"
+            threading.Thread(target=self._tick, name="lq status line", daemon=True).start()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(TICK_S):
+            with self._drawing:
+                if self._counts and not self._ended.is_set():
+                    self._draw()
 
     def see(self, record: Record) -> None:
         from lmql_lite.engine import events
@@ -46,13 +64,16 @@ class Watcher:
             case events.Started(decoder=decoder):
                 is_one = record.results == 1 and not DECODERS[decoder].branches
                 self._streams = self._streams and not record.returns and is_one
-                self._counts = self._counts and not self._streams
+                self._waiting = f"waiting for {record.model}"
             case events.Notice(message) if self.written:
                 self._notes.append(message)
             case events.Notice(message):
-                self.end()
-                note(message)
+                with self._drawing:
+                    self._erase()
+                    note(message)
             case events.Text(text) if self._streams:
+                self._counts = False
+                self.end()
                 self.written += text
                 put(printable(text))
             case events.Pruned() if self._streams:
@@ -64,7 +85,12 @@ class Watcher:
                 self._count()
 
     def end(self) -> None:
-        """Erases the counter."""
+        """Erases the counter for good."""
+        self._ended.set()
+        with self._drawing:
+            self._erase()
+
+    def _erase(self) -> None:
         if self._counter is not None:
             self._counter.close()
             self._counter = None
@@ -81,10 +107,15 @@ class Watcher:
         now = time.monotonic()
         if not self._counts or now - self._began < COUNTER_AFTER_S or now - self._drawn < REDRAWN_AFTER_S:
             return
-        self._drawn = now
+        with self._drawing:
+            self._draw()
+
+    def _draw(self) -> None:
+        now = self._drawn = time.monotonic()
         if self._counter is None:
             self._counter = StatusLine(is_shared=sys.stdout.isatty())
-        self._counter.draw(f"{counted(self._generated, 'token')} · {now - self._began:.0f} s")
+        text = counted(self._generated, "token") if self._generated else self._waiting
+        self._counter.draw(f"{text} · {now - self._began:.0f} s")
 
 
 class EventLines(Watcher):
@@ -93,6 +124,9 @@ class EventLines(Watcher):
     def __init__(self, lines: Lines) -> None:
         super().__init__()
         self._lines, self._out = lines, sys.stdout
+
+    def wait(self, model: str) -> None:
+        """Nothing: every line is an event."""
 
     def see(self, record: Record) -> None:
         put(self._lines.line(record).text(), self._out)

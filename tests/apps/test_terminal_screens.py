@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from lmql_lite.assets import asset
 
 pyte = pytest.importorskip("pyte")
 
@@ -104,6 +107,48 @@ def test_the_counter_is_erased_before_the_result_is_written(started: Started) ->
     code, lines = terminal.ended()
     assert b" tokens" in terminal.raw, "a counter was drawn"
     assert (code, lines) == (0, ["[", '  " Camera\\n"', "]"])
+
+
+def test_a_model_that_is_loaded_shows_that_it_is_and_for_how_long(started: Started) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
+    model = f"local:{asset('demo/model', 'config.json').parent}"
+    terminal = started("run", "value.lq", "--var", "place=Rome", "--model", model)
+    terminal.until(r"loading local:.* [1-9]\d* s")
+    code, lines = terminal.ended()
+    assert (code, lines[0], lines[-1]) == (0, "[", "]")
+
+
+def test_a_server_that_is_silent_shows_what_is_waited_for(started: Started) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, and never answers
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        terminal = started("run", "value.lq", "--var", "place=Rome", "--model", "openai/some", "--base-url", address)
+        terminal.until(r"waiting for openai/some · [1-9]\d* s")
+        terminal.process.send_signal(signal.SIGINT)
+        code, lines = terminal.ended()
+    assert code == 130
+    assert not any("waiting" in line for line in lines)
+
+
+def test_nothing_is_drawn_in_a_pipe_while_a_server_is_silent(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        command = ["run", "value.lq", "--var", "place=Rome", "--model", "openai/some", "--base-url", address]
+        command += ["--timeout", "4"]
+        run = subprocess.run(
+            [sys.executable, "-m", "lmql_lite", *command], cwd=folder, capture_output=True, timeout=200
+        )
+    assert run.returncode and b"waiting for" not in run.stdout + run.stderr and b"\x1b" not in run.stderr
+
+
+def test_a_line_that_is_typed_is_not_drawn_over(started: Started, folder: Path) -> None:
+    (folder / "asks.lq").write_text(f"name = input('Name? ')\n{PACK.replace('{place}', '{name}')}return name\n")
+    terminal = started("run", "asks.lq")
+    terminal.until("Name")
+    time.sleep(2.5)
+    os.write(terminal.ours, b"Ada\n")
+    code, lines = terminal.ended()
+    assert (code, lines[0], lines[-1]) == (0, "Name? Ada", "Ada")
+    assert b"the model" not in terminal.raw
 
 
 def test_a_line_that_the_query_prints_stands_above_the_counter(started: Started, folder: Path) -> None:
