@@ -29,10 +29,11 @@ _NUMERAL = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:
 _EXACT_INTEGERS = 2**53
 _MAX_DIGITS = 400
 _PAIRS = {"(": ")", "[": "]", '"': '"', "'": "'", "`": "`", "「": "」", "『": "』", "【": "】"}
-_EMPHASIS = re.compile(r"(\*{1,3})(?=\S)([^*]+)(?<=\S)\1")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_)(?=[^\s_])([^*_]+)(?<=[^\s_])\1(?![\w*])")
+_QUOTED = re.compile(r"(?<!\w)'([^']+)'(?!\w)")
 _ENDS = re.compile(r"(?<=[^\s.,;:?!…。、])(?:[.,;:?…。、]|(?<=[^\W\d_])!|(?<=[?!])!)+$")
 _BEGINS = re.compile(r"^(?:(?:[,;:…¿¡。、]|\.(?!\w))+\s*(?=[\w\"'`]|[(\[]\w)|[-*•]\s+(?=[^\W\d_]))")
-_UNCLOSED = re.compile(r"[\"`'(\[](?=\w)|(?<=[^\W\d_])[\"`]|(?<=[\w.])[)\]]")
+_UNCLOSED = re.compile(r"[\"`'(\[](?=[\w\"'`(\[])|(?<=[^\s\d])[\"`]|(?<=[\w.!?+#%\"'])[)\]]")
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff]"
@@ -40,6 +41,7 @@ _UNSPACED = re.compile(
 """Characters of scripts without blanks between words."""
 _JOINED = re.compile(r"(?<=[^\W\d_])[.'](?=[^\W\d_])|(?<=\b[^\W\d_])/(?=[^\W\d_]\b)")
 """Marks inside a word: `U.S`, `don't`, `N/A`."""
+_POSSESSIVE = re.compile(r"(?<=[^\W\d_]{2})'$")
 _ARTICLES = ("a", "an", "the")
 
 
@@ -154,7 +156,8 @@ def bare(value: Any) -> str:
 
 def words(value: Any) -> list[str]:
     """Words of a text without case, articles and punctuation. In scripts without blanks each character is a word."""
-    found = [word for chunk in _plain_text(value).split() for word in _words_of(chunk)]
+    unmarked = _QUOTED.sub(r"\1", _EMPHASIS.sub(r"\2", _plain_text(value)))
+    found = [word for chunk in unmarked.split() for word in _words_of(chunk)]
     kept = [word for word in found if any(category(each)[0] != "P" for each in word)] or [*filter(None, found)]
     return [word for place, word in enumerate(kept) if word not in _ARTICLES or place == len(kept) - 1]
 
@@ -164,7 +167,7 @@ def _words_of(chunk: str) -> Iterator[str]:
         yield chunk
         return
     word = ""
-    joined = _JOINED.sub("", _ungrouped(_peeled(chunk)))
+    joined = _POSSESSIVE.sub("", _JOINED.sub("", _ungrouped(_peeled(chunk))))
     for place, one in enumerate(joined):
         is_mark = category(one)[0] == "M"
         if not is_mark and (_UNSPACED.match(one) or _UNSPACED.match(word)):

@@ -142,7 +142,7 @@ def test_a_row_is_none_of_its_own_examples_where_both_are_of_one_split() -> None
     assert found[5] == "Reviews.\nRoom 0. It was good\n\nRoom 1. It was bad\n\nRoom 5. It was"
     Path("choice.yaml").write_text(choices + f"num_fewshot: 6\nfewshot_split: test\n{FIRST}\n")
     assert prompts()[0] == "the task cannot read this row: 6 examples are needed, and its split has 5 others"
-    assert lq("choice.yaml", "-o", "r", "--limit", "1").exit_code == 0
+    assert lq("choice.yaml", "-o", "r", "--limit", "1").exit_code == 8, "every row failed"
 
 
 def test_an_option_that_is_the_name_of_a_column_is_that_text() -> None:
