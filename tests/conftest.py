@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.result import Result
@@ -13,6 +14,9 @@ from lmql_lite.engine.run import Run
 from lmql_lite.engine.session import Session
 
 ROOT = Path(__file__).parent.parent
+
+settings.register_profile("project", deadline=None)  # a busy machine is not a fault
+settings.load_profile("project")
 
 
 @pytest.fixture(autouse=True)
