@@ -52,9 +52,9 @@ def test_statement_8_and_check_11_another_key_field_is_a_miss(tmp_path: Path, ch
 def test_statement_9_files_carry_the_key_and_the_full_key_stands_inside(tmp_path: Path) -> None:
     with opened(tmp_path) as engine:
         engine.store(ids(256), kv(256))
-        (name,) = [path.name for path in tmp_path.rglob("*.pt")]
-        assert name.startswith("huggingface@org%2Fmodel%401@1@0@") and name.endswith(".pt")
-        assert name[:-3].encode() in (tmp_path / name).read_bytes()[:400]
+        (path,) = tmp_path.rglob("*.pt")
+        assert path.name.startswith("huggingface@org%2Fmodel%401@1@0@")
+        assert path.stem.encode() in path.read_bytes()[:400]
 
 
 @pytest.mark.parametrize("fmt", ["huggingface", "vllm"])
