@@ -21,8 +21,8 @@ from lmql_lite.observe.lines import as_object, choice_of
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECORDED = EXAMPLES / "recorded"
 INPUTS: dict[str, dict[str, Any]] = json.loads((RECORDED / "inputs.json").read_text("utf-8"))
-TYPED = {"14_chat": ("What is the capital of France?", "What colour is snow?", "What does the cow say?", "")}
-"""For `input()`, which nobody can answer on the page."""
+TYPED: dict[str, list[str]] = json.loads((RECORDED / "typed.json").read_text("utf-8"))
+"""Lines that `input()` reads."""
 SEED = 11
 """That of the example that draws; the others need none, and would be given another one each time."""
 

@@ -280,7 +280,7 @@ def test_a_wheel_that_was_built_without_npm_serves_a_page_that_says_so(tmp_path:
         page_works(page)
         build_line = page.http.get("/api/about").json()["build"]
         assert "npm" in build_line and "\n" not in build_line
-        assert said == f"note: the page works without its bundle; {build_line}\n"
+        assert said == f"note: this is the plain page; {build_line}\n"
 
 
 def test_a_build_runs_no_npm_and_writes_nothing_into_the_checkout(tmp_path: Path) -> None:

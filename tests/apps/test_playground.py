@@ -188,9 +188,9 @@ CRASHES = {
     "exits at once": ("import os\nos._exit(3)", "Crashed", "ended before the query did, with exit code 3"),
     "exits": ("import sys\nsys.exit(3)", "Crashed", "the query ended its own interpreter: sys.exit(3)"),
     "memory": ("x = bytearray(2_000_000_000)", "BudgetError", "the run needs more memory than the 512 MB"),
-    "reads a line": ("x = input()", "InputError", "cannot read what somebody types"),
-    "reads stdin": ("import sys\nx = sys.stdin.read()", "InputError", "cannot read what somebody types"),
-    "iterates over stdin": ("import sys\nx = list(sys.stdin)", "InputError", "cannot read what somebody types"),
+    "reads a line": ("x = input()", "InputError", "input() has no line to read"),
+    "reads stdin": ("import sys\nx = sys.stdin.read()", "InputError", "input() has no line to read"),
+    "iterates over stdin": ("import sys\nx = list(sys.stdin)", "InputError", "input() has no line to read"),
     "prints without end": ("while True:\n    print('x' * 100_000)", "BudgetError", "printed more than the 20,000,000"),
     "never stops talking": ('for i in range(9000):\n    "{i}"', "BudgetError", "told more than the 4,000 lines"),
 }

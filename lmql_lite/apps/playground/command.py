@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.command(short_help="Write and run queries in the browser.")
 @click.argument("path", metavar="[FILE|DIR]", required=False)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of the server (default: a free one)."
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Port of the server; 0 is any free one. Default: the same one for a folder each time, if it is free.",
 )
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 @click.option(
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--prices", metavar="IN,OUT", callback=two_prices, help="Prices of a million tokens, as for lq run.")
 def playground(
     path: str | None,
-    port: int,
+    port: int | None,
     no_open: bool,
     models: tuple[str, ...],
     base_url: str | None,
@@ -65,7 +68,7 @@ def playground(
                 f"--cache takes a .tokens file; {cache!r} does not end in .tokens", hint="--cache play.tokens"
             )
         from lmql_lite.apps.playground.files import Files, Page
-        from lmql_lite.apps.playground.serving import ServerOptions, listening, open_browser, serve
+        from lmql_lite.apps.playground.serving import ServerOptions, listening, listening_for, open_browser, serve
 
         files = None if path is None else Files.of(Path(path))
         bounds = {"prices": prices, **({} if max_cost is None else {"max_cost": max_cost})} if prices else {}
@@ -74,12 +77,12 @@ def playground(
         def ready(address: str) -> None:
             write(f"Playground ready: {address}\n")
             if (build := Page.find().build) is not None:
-                note(f"the page works without its bundle; {build}")
+                note(f"this is the plain page; {build}")
             note("Ctrl-C stops the server")
             if not no_open:
                 threading.Thread(target=open_browser, args=(address,), daemon=True).start()  # it may wait for it
 
-        serve(options, listening(port), ready)
+        serve(options, listening_for(files) if port is None else listening(port), ready)
 
 
 def _offered(models: tuple[str, ...], base_url: str | None) -> dict[str, Access]:

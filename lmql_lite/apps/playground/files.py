@@ -30,6 +30,8 @@ DEEPEST = 6
 
 _PART = re.compile(r"(?!\.)[^\0-\x1f/\\:*?\"<>|]{1,200}(?<![. ])")
 """Part of a path: not hidden, no `..`, no drive, no other separator."""
+_DEVICE = re.compile(r"(?i)(con|prn|aux|nul|(com|lpt)[0-9¹²³]) *(\..*)?")
+"""Name of a device on Windows, whatever its suffix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class Files:
             )
         return Files(place.parent, place.name)
 
+    @property
+    def key(self) -> str:
+        """Key of the folder, the same at each start."""
+        return key_of(str(self.root))
+
     def names(self) -> list[str]:
         return [self.only] if self.only else sorted(self._below(self.root, DEEPEST))[:MOST_FILES]
 
@@ -65,6 +72,13 @@ class Files:
             return (self.root / name).stat().st_size
         except OSError:
             return 0
+
+    def is_copy(self, name: str, text: str) -> bool:
+        """True if the file has exactly this text."""
+        try:
+            return self.read(name)[0] == text
+        except RequestRefused:
+            return False
 
     def _below(self, folder: Path, depth: int) -> Iterator[str]:
         try:
@@ -95,12 +109,18 @@ class Files:
         Raises Refused where it is not what was read as `version`; None is a file that was not there."""
         place = self._place(name)
         old = self._data(place)
-        if (None if old is None else _version(old)) != version:
+        if old is None and any(map(_DEVICE.fullmatch, name.split("/"))):
+            raise RequestRefused(422, f"{name!r} names a device on Windows, not a file", "choose another name")
+        if old is None and version is not None:
+            raise RequestRefused(409, f"{name!r} is no longer in the folder", "save it as a new file")
+        if old is not None and version is None:
+            raise RequestRefused(409, f"there is already a file {name!r}", "open it, or save under another name")
+        if old is not None and _version(old) != version:
             raise RequestRefused(
                 409, f"{name!r} has changed since it was read", "load it again, or save it under another name"
             )
         if not place.parent.is_dir():
-            raise RequestRefused(404, f"there is no folder for {name!r}")
+            raise RequestRefused(404, f"there is no folder for {name!r}", "make the folder first, or leave it out")
         if old is not None and b"\r\n" in old and "\r" not in text:
             text = text.replace("\n", "\r\n")  # editors of pages know one kind of line end
         try:
@@ -156,6 +176,11 @@ class Files:
             raise RequestRefused(422, f"{place.name!r} cannot be read: {error.strerror or error}") from None
 
 
+def key_of(folder: str) -> str:
+    """Key under which the page keeps the drafts of a folder; of "" without one."""
+    return hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
 def _is_part(name: str) -> bool:
     """True for a part of a path. A name that is not printable may look like another one."""
     return name.isprintable() and _PART.fullmatch(name) is not None
@@ -165,9 +190,9 @@ def _version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-HOW_TO_BUILD = "for colours, completion and the tree: npm ci && npm run build, in playground/"
+HOW_TO_BUILD = "for colours, completion and the tree run: cd playground && npm ci --ignore-scripts && npm run build"
 """Command that builds the bundle in a checkout; an installed package has nothing to build it from."""
-HOW_TO_INSTALL = "for colours, completion and the tree: install the package anew where npm is, from its sources"
+HOW_TO_INSTALL = f"{HOW_TO_BUILD}, in a checkout, and install the package from there again; releases have it built"
 
 TYPES = {
     ".html": "text/html",
@@ -213,14 +238,16 @@ class Page:
 
 
 def examples() -> list[dict[str, Any]]:
-    """Each query of `examples/`; the first sentence of its first comment is its title, and `inputs` are what its
-    recorded run was given."""
-    found, inputs = [], json.loads((folder("examples") / "recorded" / "inputs.json").read_text("utf-8"))
+    """Each query of `examples/`; the first sentence of its first comment is its title. `inputs` are those of its
+    recorded run, and `typed` the lines that `input()` read there."""
+    found, recorded = [], folder("examples") / "recorded"
+    inputs, typed = (json.loads((recorded / f"{name}.json").read_text("utf-8")) for name in ("inputs", "typed"))
     for place in sorted(folder("examples").glob("*.lq")):
         text = place.read_text("utf-8")
         comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.split("\n")))
         title = comment.split(". ")[0].rstrip(".")
-        found.append({"name": place.name, "title": title, "text": text, "inputs": inputs.get(place.stem, {})})
+        given = {"inputs": inputs.get(place.stem, {}), "typed": typed.get(place.stem, [])}
+        found.append({"name": place.name, "title": title, "text": text, **given})
     return found
 
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from lmql_lite import __version__
 from lmql_lite.apps.completions import WORDS
-from lmql_lite.apps.playground.files import Files, Page, examples, recording
+from lmql_lite.apps.playground.files import Files, Page, examples, key_of, recording
 from lmql_lite.apps.playground.guard import RequestRefused, reply
 from lmql_lite.apps.playground.limits import IS_BOUNDED, Limits
 from lmql_lite.apps.playground.process import Checker
@@ -97,6 +97,7 @@ class Playground:
                 "build": self.page.build,
                 "models": [{"id": model, "demo": model == "demo"} for model in self.models],
                 "cache": {"name": self.cache_name, "session": self.cache_name == SESSION},
+                "drafts": self.files.key if self.files else key_of(""),
                 "start": {"file": only} if only else None,
                 "limits": {
                     "seconds": limits.seconds,
@@ -120,7 +121,15 @@ class Playground:
     async def list_files(self, request: Request) -> Response:
         if self.files is None:
             return reply({"files": [], "folder": False})
-        found = [{"name": name, "bytes": self.files.size(name)} for name in self.files.names()]
+        shipped = {example["name"]: example["text"] for example in examples()}
+        found = [
+            {
+                "name": name,
+                "bytes": self.files.size(name),
+                "shipped": name in shipped and self.files.is_copy(name, shipped[name]),
+            }
+            for name in self.files.names()
+        ]
         return reply({"files": found, "folder": self.files.only is None})
 
     async def read_file(self, request: Request) -> Response:
@@ -221,7 +230,16 @@ class Playground:
         said = {name: value for name, value in options.items() if value is not None}
         if (prefill := body.get("prefill")) is not None:
             said["prefill"] = prefill
-        job = {"text": text, "name": name[:LONGEST_NAME], "inputs": inputs, "options": {**said, **self.fixed}}
+        typed = _field(body, "typed", list, None) or []
+        if not all(isinstance(line, str) and "\n" not in line for line in typed):
+            raise RequestRefused(400, "'typed' is not a list of lines")
+        job = {
+            "text": text,
+            "name": name[:LONGEST_NAME],
+            "inputs": inputs,
+            "typed": typed,
+            "options": {**said, **self.fixed},
+        }
         return job if (case := _field(body, "case", str, None)) is None else {**job, "case": self._case(name, case)}
 
     def _case(self, name: str, wanted: str) -> tuple[str, str]:
@@ -272,7 +290,7 @@ def _field(body: Mapping[str, Any], name: str, kind: type, default: object = _RE
     if value is None and default is not _REQUIRED:
         return default
     if not isinstance(value, kind):
-        what = "a text" if kind is str else "an object"
+        what = "a text" if kind is str else "a list" if kind is list else "an object"
         raise RequestRefused(400, f"{name!r} is {'missing' if value is None else f'not {what}'}")
     return value
 

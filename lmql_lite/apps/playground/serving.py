@@ -18,7 +18,7 @@ from typing import Any
 
 import uvicorn
 
-from lmql_lite.apps.playground.files import Files
+from lmql_lite.apps.playground.files import Files, key_of
 from lmql_lite.apps.playground.guard import Guard
 from lmql_lite.apps.playground.limits import Limits
 from lmql_lite.apps.playground.orphans import MARK, marked, watched
@@ -29,6 +29,9 @@ from lmql_lite.errors import InputError
 from lmql_lite.models.registry import Access
 
 HOST = "127.0.0.1"
+FIRST_PORT = 20_000
+PORTS = 10_000
+"""Below the ports that systems give out by themselves."""
 CHECK_SECONDS = 10
 PLAN_SECONDS = 120
 """A plan may load a model."""
@@ -61,6 +64,15 @@ def listening(port: int) -> socket.socket:
         why = "is in use" if number == errno.EADDRINUSE else "cannot be used"
         raise InputError(f"port {port} {why}", hint="name another one; --port 0 takes one that is free") from None
     return here
+
+
+def listening_for(folder: Files | None) -> socket.socket:
+    """Socket on the folder's own port, so that the browser finds its drafts after a restart: it keeps them by address.
+    Any free port if that one is taken."""
+    try:
+        return listening(FIRST_PORT + int(folder.key if folder else key_of(""), 16) % PORTS)
+    except InputError:
+        return listening(0)
 
 
 def serve(options: ServerOptions, here: socket.socket, ready: Ready) -> None:

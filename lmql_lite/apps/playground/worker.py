@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from types import FrameType
@@ -195,6 +195,7 @@ async def _send_events(job: Mapping[str, Any], session: Offered, send: Send) -> 
     case = _case(job)
     given = job["options"] if case is None else {**case.options, **job["options"]}
     inputs = job["inputs"] if case is None else case.inputs
+    sys.stdin = TypedLines(job["typed"])
     async with aclosing(query.stream(inputs, **cast(Options, {**given, "session": session}))) as stream:
         async for event in stream:
             if isinstance(event, events.Finished):
@@ -230,7 +231,7 @@ def channels() -> tuple[BinaryIO, Send]:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    sys.stdin = NoKeyboard()
+    sys.stdin = TypedLines([])
     for stream in (sys.stdout, sys.stderr):
         cast(io.TextIOWrapper, stream).reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     if hasattr(os, "fork"):
@@ -253,20 +254,26 @@ def channels() -> tuple[BinaryIO, Send]:
     return jobs, send
 
 
-class NoKeyboard(io.TextIOBase):
-    """Standard input that raises instead of waiting for a line that nobody can type."""
+class TypedLines(io.TextIOBase):
+    """Standard input with the lines of the page's box. After the last one it raises instead of waiting for a line that
+    nobody can type."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._rest = list(lines)
 
     def readable(self) -> bool:
         return True
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        if self._rest:
+            return f"{self._rest.pop(0)}\n"
         raise NoMoreInput(
-            "a query in the playground cannot read what somebody types",
-            hint="read an input instead: a name that the query does not bind, such as {question}",
+            "input() has no line to read in the playground",
+            hint="write one line for each call into the box below the query, or use `lq chat FILE` in a terminal",
         )
 
     def read(self, size: int | None = -1, /) -> str:
-        return self.readline()
+        return self.readline() + "".join(f"{self._rest.pop(0)}\n" for _ in range(len(self._rest)))
 
 
 def _flush() -> None:
