@@ -2,8 +2,9 @@
 import { byId, counted } from "./dom.js";
 
 export class Cases {
-  /** `onRun(list)` runs several askings one after the other and gives their recordings; `asked()` is the one of the page. */
-  constructor({ server, asked, onRun, onFailure }) {
+  /** `onRun(list)` runs what `list()` gives, one after the other, and gives the recordings; `asked()` is what the page would
+   * run, but for `inputs()`. */
+  constructor({ server, asked, inputs, onRun, onFailure }) {
     this._server = server;
     this._asked = asked;
     this._onRun = onRun;
@@ -11,7 +12,7 @@ export class Cases {
     this._cases = [];
     this._models = [];
     byId("run-cases").addEventListener("click", () => this._runCases());
-    byId("run-models").addEventListener("click", () => this._onRun(this._models.map((model) => ({ ...asked(), options: { ...asked().options, model } }))));
+    byId("run-models").addEventListener("click", () => this._onRun(() => this._models.map((model) => ({ ...asked(), inputs: inputs(), options: { ...asked().options, model } }))));
   }
 
   set models(ids) {
@@ -46,7 +47,7 @@ export class Cases {
     const list = cases.flatMap((each) => each.seeds.map((seed) => ({
       text, name, inputs: each.inputs, case: each.name, options: { model: options.model, ...(seed === null ? {} : { seed }) },
     })));
-    const recordings = await this._onRun(list);
+    const recordings = await this._onRun(() => list);
     const passed = cases.filter((each) => {
       const own = recordings.filter(({ asked }) => asked.case === each.name);
       return own.length === each.seeds.length && own.filter(isPassed).length >= each.pass_rate * own.length - 1e-9;

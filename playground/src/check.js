@@ -40,7 +40,7 @@ export class Checker {
     if (number !== this._number) return;
     this._known = text;
     this.completions = found.completions.map(({ label, kind }) => ({ label, detail: kind, type: kind }));
-    this._onInputs(found.inputs);
+    this._onInputs(found.inputs, /\binput\s*\(/.test(text));
     this.show(found.problems);
   }
 

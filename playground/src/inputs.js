@@ -16,6 +16,15 @@ export class Inputs {
     byId("inputs").replaceChildren(...names.map((name) => this._field(name)));
   }
 
+  /** The lines that `input()` reads, for a query that calls it; null for any other. */
+  get typed() {
+    return byId("typed-section").hidden ? null : byId("typed").value === "" ? [] : byId("typed").value.split("\n");
+  }
+
+  showTyped(isShown) {
+    byId("typed-section").hidden = !isShown;
+  }
+
   /** Texts for inputs that have none yet. */
   offer(texts) {
     for (const [name, text] of Object.entries(texts)) {
@@ -27,8 +36,15 @@ export class Inputs {
   }
 
   /** The inputs of each run: one, unless some have a value on each line. Raises SyntaxError with a sentence where one is
-   * no JSON, and where there are too many. */
+   * empty or no JSON, and where there are too many. */
   sets() {
+    const empty = this._names.filter((name) => this._isEmpty(name));
+    if (empty.length) {
+      for (const name of empty) fieldOf(name).setAttribute("aria-invalid", "true");
+      fieldOf(empty[0]).focus();
+      const says = empty.length === 1 ? `the input ${empty[0]} is empty` : `the inputs ${empty.join(", ")} are empty`;
+      throw new SyntaxError(`${says}: fill in the box, or choose JSON and write "" for an empty text`);
+    }
     let sets = [{}];
     for (const name of this._names) {
       const values = this._read(name);
@@ -36,6 +52,16 @@ export class Inputs {
       if (sets.length > MOST_RUNS) throw new SyntaxError(`the inputs make more than ${MOST_RUNS} runs`);
     }
     return sets;
+  }
+
+  /** The first value of each input that has one, for a plan. */
+  given() {
+    return Object.fromEntries(this._names.filter((name) => !this._isEmpty(name)).map((name) => [name, this._read(name)[0]]));
+  }
+
+  _isEmpty(name) {
+    const { kind, text } = this._value(name);
+    return kind === "text" && text === "";
   }
 
   _read(name) {
@@ -69,13 +95,23 @@ export class Inputs {
 
   _field(name) {
     const value = this._value(name);
-    const area = make("textarea", { rows: "1", "aria-label": `input ${name}`, oninput: () => (value.text = area.value) });
+    const area = make("textarea", { rows: "1", "aria-label": `input ${name}`, oninput: () => {
+      value.text = area.value;
+      area.removeAttribute("aria-invalid");
+    } });
     area.value = value.text;
-    const kind = make("select", { "aria-label": `kind of ${name}`, onchange: () => (value.kind = kind.value) },
+    const kind = make("select", { "aria-label": `kind of ${name}`, onchange: () => {
+      value.kind = kind.value;
+      area.removeAttribute("aria-invalid");
+    } },
       make("option", { value: "text" }, "text"), make("option", { value: "json" }, "JSON"), make("option", { value: "lines" }, "each line"));
     kind.value = value.kind;
     return make("div", { class: "input" }, make("span", { class: "input-name" }, name), area, kind);
   }
+}
+
+function fieldOf(name) {
+  return byId("inputs").querySelector(`textarea[aria-label="input ${CSS.escape(name)}"]`);
 }
 
 /** A field for each option that `about.options` names, the model apart. Empty is "as the query says". */

@@ -23,7 +23,10 @@ export function listen({ run, stop, save, plan, help, tabs, card, say, problem, 
   addEventListener(
     "keydown",
     (event) => {
-      if (document.querySelector("dialog[open]")) return;
+      if (document.querySelector("dialog[open]")) {
+        if (held(event) && event.key === "s") event.preventDefault(); // the browser would save the page
+        return;
+      }
       const found = actions.find(([fits]) => fits(event));
       if (!found) return;
       event.preventDefault();

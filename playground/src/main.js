@@ -23,9 +23,10 @@ const FIRST = '"Q: What is the capital of France?\\nA:[ANSWER]" where STOPS_BEFO
 
 class Page {
   async start() {
-    byId("theme").textContent = `Theme: ${applyTheme()}`;
+    this.nameTheme(applyTheme());
     const address = fromAddress();
     const before = remembered();
+    this.isReloading = false;
     this.isStarting = false; // a run was asked for, and the server has not answered
     this.awaited = null; // the example whose recorded run is to be shown
     this.planned = null; // the text whose plan is shown
@@ -42,7 +43,11 @@ class Page {
     this.inputs = new Inputs();
     this.options = new Options();
     this.inputs.saved = before.inputs ?? [];
-    this.checker = new Checker({ server: this.server, editor: this.editor, onInputs: (names) => this.inputs.show(names) });
+    byId("typed").value = before.typed ?? "";
+    this.checker = new Checker({ server: this.server, editor: this.editor, onInputs: (names, isTyped) => {
+        this.inputs.show(names);
+        this.inputs.showTyped(isTyped);
+      } });
     this.stage = new Stage({
       onPlace: (place) => this.goTo(place),
       onGoOn: (prefill) => this.goOn(prefill),
@@ -92,33 +97,38 @@ class Page {
     this.cases = new Cases({
       server: this.server,
       asked: () => this.asked(),
+      inputs: () => this.inputs.sets()[0],
       onRun: (list) => this.run(list),
       onFailure: (error) => this.tell(error),
     });
     if (before.open) this.library.restore(before.open);
-    this.listen();
+    this.listen(address);
     nameKeys();
     await this.greet(address, before);
     document.documentElement.dataset.ready = rich ? "rich" : "plain";
   }
 
-  listen() {
+  listen(address) {
     const on = (id, act) => byId(id).addEventListener("click", act);
     on("run", () => this.run());
     on("stop", () => this.stop());
     on("share", () => this.sharing.show());
-    on("examples", () => byId("examples-dialog").showModal());
+    on("examples", () => this.library.show());
     on("help", () => byId("help-dialog").showModal());
     on("ask-plan", () => this.plan());
-    on("theme", () => (byId("theme").textContent = `Theme: ${nextTheme()}`));
+    on("theme", () => this.nameTheme(nextTheme()));
     for (const button of document.querySelectorAll("[data-close]")) {
       button.addEventListener("click", () => button.closest("dialog").close());
     }
     addEventListener("hashchange", async () => {
-      const { code } = fromAddress();
+      const { code, token } = fromAddress();
+      if (token !== address.token) return this.reload(); // of a server that was started anew on this port
       if (code) await this.sharing.open(`#code=${code}`);
     });
     addEventListener("pagehide", () => this.remember());
+    addEventListener("beforeunload", (event) => {
+      if (this.library.isUnsaved && !this.isReloading) event.preventDefault();
+    });
     listen({
       run: () => this.run(),
       stop: () => this.stop(),
@@ -133,35 +143,71 @@ class Page {
     });
   }
 
+  /** Loads the page anew; it then shows the same text. */
+  reload() {
+    this.remember();
+    this.isReloading = true;
+    location.reload();
+  }
+
+  nameTheme(theme) {
+    byId("theme").title = `theme: ${theme}`;
+    byId("theme").setAttribute("aria-label", `theme: ${theme}`);
+  }
+
   /** What the page shows first: a link's query, what stood there before, the named file, or an example. */
   async greet(address, before) {
-    if (address.code) await this.sharing.open(`#code=${address.code}`);
-    if (!address.token) {
-      this.tell(null, "This page can show recordings. To run queries, open the address that `lq playground` has printed.");
-      this.server = null;
-      this.showState();
-      return;
-    }
+    let about = null;
+    let failure = address.token ? null : [null, "This page can show recordings. To run queries, open the address that `lq playground` has printed."];
     try {
-      const about = await this.server.get("/api/about");
-      this.introduce(about);
-      const examples = await this.library.fill();
-      const file = address.file ?? about.start?.file;
-      if (!address.code && before.text === undefined) {
-        const first = file ?? (this.library.isExamples ? null : this.library.files[0]);
-        if (first) await this.library.open(first);
-        else this.library.openText(examples[0]?.name ?? "query.lq", examples[0]?.text ?? FIRST);
-        if (!file && this.library.isExamples) byId("examples-dialog").showModal();
-      }
-      if (before.text !== undefined) this.cases.open(this.library.remembered);
-      this.checker.now();
-      const last = before.run ? await this.runner.again(before.run, before.source ?? "") : null;
-      const example = examples.find(({ text }) => text === this.editor.text());
-      if (last) this.show(last);
-      else if (example) await this.showExample(example);
+      if (address.token) about = await this.server.get("/api/about");
     } catch (error) {
-      this.tell(error);
+      failure = [error];
     }
+    const isBack = before.text !== undefined && (!about || before.place === about.drafts);
+    if (!isBack && before.text !== undefined) this.leave();
+    const place = about?.drafts ?? before.place ?? "";
+    this.library.begin(place);
+    remember({ place });
+    try {
+      if (about) await this.meet(about, address, isBack ? before : {});
+      else if (address.code) await this.sharing.open(`#code=${address.code}`);
+    } catch (error) {
+      failure = [error];
+    }
+    if (failure) this.tell(...failure);
+    if (!address.token) this.server = null;
+    this.showState();
+  }
+
+  async meet(about, address, before) {
+    this.introduce(about);
+    const examples = await this.library.fill();
+    if (address.code) await this.sharing.open(`#code=${address.code}`);
+    else if (before.text !== undefined) await this.library.again();
+    else await this.openFirst(address.file ?? about.start?.file, examples);
+    if (before.text !== undefined) this.cases.open(this.library.remembered);
+    this.checker.now();
+    const last = before.run ? await this.runner.again(before.run, before.source ?? "") : null;
+    const example = examples.find(({ text }) => text === this.editor.text());
+    if (last) this.show(last);
+    else if (example) await this.showExample(example);
+  }
+
+  async openFirst(file, examples) {
+    const first = file ?? (this.library.isExamples ? null : this.library.firstFile);
+    if (first) await this.library.open(first);
+    else if (examples.length) await this.library.open(examples[0].name);
+    else this.library.openText("query.lq", FIRST);
+    if (!file && this.library.isExamples) this.library.show();
+  }
+
+  /** This tab has shown a playground of another folder, which has its drafts. */
+  leave() {
+    this.library.restore({});
+    this.editor.open("");
+    this.inputs.saved = [];
+    byId("typed").value = "";
   }
 
   introduce(about) {
@@ -184,7 +230,7 @@ class Page {
     return {
       text: this.editor.text(),
       name: this.library.name,
-      inputs: this.inputs.sets()[0],
+      typed: this.inputs.typed,
       options: {
         model: byId("option-model").value || null,
         ...this.options.values(),
@@ -195,12 +241,12 @@ class Page {
   /** A run like the one that is shown, whose first holes have these texts. */
   goOn(prefill) {
     this.tabs.show("output");
-    return this.run([askedFrom(this.player.recording.asked, this.player.scene.started, prefill)]);
+    return this.run(() => [askedFrom(this.player.recording.asked, this.player.scene.started, prefill)]);
   }
 
   /** Runs what is asked for, one after the other: what stands on the page, once for each set of inputs, unless it is
-   * told. Several then stand beside each other. Gives their recordings, which have ended where there are several. */
-  async run(list = null) {
+   * told. Several are then compared. Gives their recordings, which have ended where there are several. */
+  async run(list = () => this.inputs.sets().map((inputs) => ({ ...this.asked(), inputs }))) {
     const recordings = [];
     if (!this.server || this.isStarting || this.runner.run !== null) return recordings;
     this.quiet();
@@ -209,7 +255,7 @@ class Page {
     this.showState();
     try {
       await this.checker.upToDate();
-      const wanted = list ?? this.inputs.sets().map((inputs) => ({ ...this.asked(), inputs }));
+      const wanted = list();
       const numbers = [];
       for (const asked of wanted) {
         numbers.push(await this.begin(asked));
@@ -255,9 +301,9 @@ class Page {
   async askPlan() {
     if (!this.server) return;
     try {
-      const asked = this.asked();
+      const asked = { ...this.asked(), inputs: this.inputs.given() };
       this.planned = asked.text;
-      byId("plan").replaceChildren(make("p", { class: "empty" }, "The plan is on its way."));
+      byId("plan").replaceChildren(make("p", { class: "empty" }, "Planning."));
       const found = await this.server.post("/api/plan", asked);
       showPlan(byId("plan"), found);
       if (found.problems) this.checker.show(found.problems);
@@ -285,13 +331,14 @@ class Page {
   /** A run of it that was recorded. Nothing is run. */
   async showExample(example) {
     this.inputs.offer(example.inputs);
+    if (!byId("typed").value) byId("typed").value = example.typed.join("\n");
     if (this.isStarting || this.runner.run !== null) return; // what is under way is to be seen
     this.awaited = example;
     try {
       const recording = await readRecording(example.name, await this.server.recorded(example.name), () => {}, example.text);
       if (this.awaited !== example) return;
       recording.isExample = true;
-      recording.asked = { text: example.text, name: example.name, inputs: example.inputs, options: {} };
+      recording.asked = { text: example.text, name: example.name, inputs: example.inputs, typed: example.typed, options: {} };
       this.show(recording);
       this.say("a recorded run of the example is shown");
     } catch (error) {
@@ -325,6 +372,7 @@ class Page {
 
   changed() {
     this.checker?.changed();
+    this.library?.keep();
     this.library?.showName();
     this.showStale();
     this.remember();
@@ -360,7 +408,7 @@ class Page {
     }
     this.show(recording);
     this.runs.add(recording);
-    this.tell(null, query ? `${file.name} is a recording, and this is its query. Read it before you run it: it may run Python.` : `${file.name} is a recording without its query: the one on this page may be another one.`);
+    this.tell(null, query ? `${file.name} is a recording, and this is its query. Read it before you run it: it may run Python.` : `${file.name} is a recording without its query; the query in the editor may be a different one.`);
   }
 
   goTo(place) {
@@ -370,7 +418,7 @@ class Page {
 
   remember(more = {}) {
     const open = this.library?.remembered;
-    remember({ open, text: this.editor?.text(), inputs: this.inputs?.saved, options: this.options?.saved, ...more });
+    remember({ open, text: this.editor?.text(), inputs: this.inputs?.saved, typed: byId("typed").value, options: this.options?.saved, ...more });
   }
 
   /** Marks output of a text that is not the editor's any more. */
