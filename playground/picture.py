@@ -1,4 +1,4 @@
-"""Takes the README's picture of the page, `docs/playground.png`: a real run in a real Chromium.
+"""Takes the README's picture of the page, `docs/playground.png`, in a real Chromium: the tree of a second run.
 
 npm --prefix playground run build && python playground/picture.py
 """
@@ -13,11 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 TOP = Path(__file__).parent.parent
 PICTURE = TOP / "docs" / "playground.png"
 QUERY = TOP / "examples" / "01_packing_list.lq"
+EDIT = '"What I need most is the[MOST]." where MOST in [" water bottle", " water melon", " hat"]\n'
+"""What is added before the second run: it asks the model, and leaves some tokens without a choice."""
 
 
 def main() -> None:
@@ -41,11 +43,24 @@ def take(address: str) -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 700})
         page.goto(address)
         page.wait_for_selector("html[data-ready]")
-        page.click("#run")
-        page.wait_for_selector("#state[data-state=done]", timeout=60_000)
+        page.click("#guide-close")
+        run(page)
+        page.focus("#query [contenteditable]")
+        page.keyboard.press("ControlOrMeta+End")
+        page.keyboard.insert_text(EDIT)
+        run(page)
+        page.click("#tab-trie")
+        page.wait_for_selector("#trie .run")
         page.wait_for_selector("#panels[aria-busy=false]")
         page.screenshot(path=PICTURE)
         browser.close()
+
+
+def run(page: Page) -> None:
+    page.click("#run")
+    page.wait_for_selector("#state[data-state=running], #state[data-state=starting]", state="attached")
+    page.wait_for_selector("#state[data-state=done]", timeout=60_000)
+    page.wait_for_selector("#panels[aria-busy=false]")
 
 
 if __name__ == "__main__":

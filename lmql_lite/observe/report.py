@@ -70,8 +70,9 @@ def _result(result: Result, number: str) -> Iterator[str]:
     if result.variables:
         yield f"<h2>Holes{number}</h2><table><tr><th>name</th><th>value</th><th>ended by</th></tr>"
         for name, value in result.variables.items():
-            ending = shown(result.endings.get(name, ""))
-            yield f"<tr><th>{shown(name)}</th><td>{_json(value)}</td><td>{ending}</td></tr>"
+            ending = result.endings.get(name, "")
+            word = "complete" if ending == "forced" else ending  # a forced token is another thing, counted below
+            yield f"<tr><th>{shown(name)}</th><td>{_json(value)}</td><td>{shown(word)}</td></tr>"
         yield "</table>"
     yield f"<h2>Ledger{number}</h2><p>{shown(saved(result.usage))}</p>{ledger(result.usage.as_dict())}"
     if result.usage.cost is not None:

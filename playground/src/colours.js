@@ -71,11 +71,11 @@ export class Colours {
     if (run) yield run;
   }
 
-  /** The token at an offset of the text; null where there is none. */
+  /** The token at an offset of the text, with its own offsets: {token, from, to}; null where there is none. */
   tokenAt(offset) {
     const { path, tokens } = this._hypothesis;
     for (let place = this._first(offset); place < this._starts.length && this._starts[place] <= offset; place++) {
-      if (this._starts[place] >= 0 && offset < this._ends[place]) return tokens[path[place]];
+      if (this._starts[place] >= 0 && offset < this._ends[place]) return { token: tokens[path[place]], from: this._starts[place], to: this._ends[place] };
     }
     return null;
   }

@@ -23,7 +23,7 @@ class RunView {
       result: make("div", { class: "result" }),
       trie: make("div", { class: "trie" }),
       list: make("table"),
-      card: make("aside", { class: "card", role: "region", "aria-label": "what is known of the token", hidden: true }),
+      card: make("aside", { class: "card", role: "region", "aria-label": "token", hidden: true }),
       ledger: make("div"),
       select: make("select", { "aria-label": "branch" }),
     };
@@ -48,8 +48,8 @@ class RunView {
     this.root = make("div", { class: "lq-run" }, make("div", { class: "row" }, make("div", { class: "tabs", role: "tablist", "aria-label": "views of the run" }, ...this._tabs), label),
       this._box, parts.card, make("section", { class: "ledger", "aria-label": "ledger" }, parts.ledger));
     this._card = new Card(parts.card, null);
-    const choose = (token, run = null) => token && this._card.show(token, this._player.scene, run);
-    this._output = new OutputView(parts.output, choose);
+    const choose = (token, run) => this._card.show(token, this._player.scene, { run });
+    this._output = new OutputView(parts.output, (token) => choose(token, null));
     this._result = new ResultView(parts.result, onPlace);
     this._ledger = new LedgerView(parts.ledger);
     this._trie = new TrieView({ root: parts.trie, list: parts.list, scope: null, ghosts, buttons: { inward, outward, fit }, onChoose: choose });

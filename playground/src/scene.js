@@ -2,6 +2,7 @@
 // tokens are only ever added, and what changed is put down in `changed`.
 
 import { shortened } from "./dom.js";
+import { endingOf } from "./kinds.js";
 
 const LONGEST = 2_000; // characters of a value in the log
 
@@ -141,7 +142,7 @@ export class Scene {
 
   _note(line) {
     const text = NOTES[line.type]?.(line);
-    if (text !== undefined) this.log.push({ ms: line.ms, what: line.type, text });
+    if (text !== undefined) this.log.push({ ms: line.ms, what: line.kind === "Stopped" ? "stopped" : line.type, text });
   }
 }
 
@@ -212,16 +213,16 @@ const NOTES = {
   media: (line) => line.name,
   thought: (line) => shortened(line.text, LONGEST),
   "hole.opened": (line) => `[${line.name}]${line.span ? ` in line ${line.span.line}` : ""}`,
-  "hole.closed": (line) => `[${line.name}] = ${JSON.stringify(shortened(line.value, LONGEST))}, ended by ${line.ending}`,
-  forked: (line) => `hypothesis ${line.parent} became ${line.children.join(", ")}`,
-  pruned: (line) => `hypothesis ${line.state} was given up`,
+  "hole.closed": (line) => `[${line.name}] = ${JSON.stringify(shortened(line.value, LONGEST))}, ended by ${endingOf(line.ending)}`,
+  forked: (line) => `branch ${line.parent} became ${line.children.join(", ")}`,
+  pruned: (line) => `branch ${line.state} was given up`,
   tool: (line) => `${line.name}(${line.arguments}) → ${line.output}`,
   bound: (line) => `${line.name} = ${shortened(JSON.stringify(line.value), LONGEST)}`,
   done: () => "the run has ended",
-  error: (line) => `${line.kind}: ${line.message}`,
+  error: (line) => (line.kind === "Stopped" ? line.message : `${line.kind}: ${line.message}`),
 };
 
-/** Counts how often a hole's conditions forbade what the model liked best, and by which clause. */
+/** Counts how often a hole's conditions overruled the model's first choice, and by which clause. */
 function choose(choices, line) {
   let found = choices.get(line.hole);
   if (!found) choices.set(line.hole, (found = { times: 0, allowed: 0, vocabulary: line.vocabulary, overruled: new Map() }));
@@ -353,7 +354,7 @@ export class Trie {
 
   /** Runs of tokens that nothing branches off and that are of one kind, as {tokens, kind, hole, passes, children};
    * breadth first, at most `most` of them. A run that was left out is counted in `hidden` of its parent. `best` are the
-   * nodes of the result, which come first. With `ghosts` a place where the model was asked has what else it had in mind
+   * nodes of the result, which come first. With `ghosts` a place where the model was asked has its alternatives
    * as runs with an `alternative`. */
   runs(most, best = new Set(), ghosts = false) {
     const top = { tokens: [], kind: "root", hole: null, passes: 0, children: [], hidden: 0, last: this.root, depth: 0 };
@@ -392,7 +393,7 @@ const MOST_GHOSTS = 3; // at one place
 const LEAST_GHOST = 0.005; // probability
 const NO_RUN = { kind: "ghost", fate: "missed", hole: null, passes: 0, children: [], hidden: 0, isBest: false, isOther: false };
 
-/** What the model had in mind where one of these nodes was chosen, likeliest first, without the nodes themselves. */
+/** Alternatives where one of these nodes was chosen, likeliest first, without the nodes themselves. */
 function thoughtOf(nodes) {
   const asked = nodes.find((node) => node.kept && node.token?.alternatives)?.token;
   if (!asked) return [];

@@ -13,7 +13,7 @@ export class Refused extends Error {
 export class Gone extends Error {
   constructor() {
     super("the server of this page does not answer");
-    this.hint = "start `lq playground` again, and open the address that it prints; Share has the query of this page as a file";
+    this.hint = "start `lq playground` again, and open the address that it prints; until then the text is kept as a draft, and Share has it as a file";
   }
 }
 

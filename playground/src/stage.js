@@ -27,16 +27,16 @@ export class Stage {
     this._before = []; // scenes of runs that have ended
     this._told = 0;
     this._branches = new Branches({ select: byId("hypothesis"), label: byId("hypothesis-label"), onChoose: () => this.player.wake() });
-    this._output = new OutputView(byId("output"), (token) => token && this._card(token));
+    this._output = new OutputView(byId("output"), (token, anchor) => this._card(token, null, anchor));
     this._result = new ResultView(byId("result"), onPlace);
-    this._tokens = new TokensView(byId("tokens"), (token) => this._card(token));
+    this._tokens = new TokensView(byId("tokens"), (token, anchor) => this._card(token, null, anchor));
     this._trie = new TrieView({
       root: byId("trie"),
       list: byId("trie-list"),
       scope: byId("trie-scope"),
       ghosts: byId("trie-ghosts"),
       buttons: { inward: byId("trie-in"), outward: byId("trie-out"), fit: byId("trie-fit") },
-      onChoose: (token, run) => this._card(token, run),
+      onChoose: (token, run, anchor) => this._card(token, run, anchor),
     });
     this._constraints = new ConstraintsView(byId("constraints"), onPlace);
     this._log = new LogView(byId("log"));
@@ -60,10 +60,10 @@ export class Stage {
     this._branches.forget();
   }
 
-  _card(token, run = null) {
+  _card(token, run, anchor) {
     const place = this._mayRun() ? placeOf(this._branches.shown(this._shown), run ? run.tokens[0] : token) : null;
-    this.card.show(token, this._shown, run, place);
-    this._onCard();
+    this._onCard(); // may take something off the page
+    this.card.show(token, this._shown, { run, place, anchor: anchor() });
   }
 
   /** Draws what is in view until `deadline`; says whether something is left. */
@@ -80,7 +80,7 @@ export class Stage {
     byId("onward").hidden = !prefill;
     if (!prefill) return;
     const { name, text, verb } = told(prefill);
-    byId("onward").replaceChildren(make("b", {}, "Goes on from another run. "), `[${visible(name)}] ${verb} `, make("code", {}, onOneLine(text) || "nothing"), "; what stands before it is as it was there.");
+    byId("onward").replaceChildren(make("b", {}, "Continued from another run. "), `[${visible(name)}] ${verb} `, make("code", {}, onOneLine(text) || "nothing"), "; the text before it is unchanged.");
   }
 
   /** Says what a reader of the screen should hear: holes and the end, not every token. */
@@ -89,7 +89,7 @@ export class Stage {
     const closed = scene.holes.findLast((hole) => hole.ending !== null);
     if (scene.end && this._told !== scene.end) {
       this._told = scene.end;
-      say(scene.end.type === "done" ? "the run is done" : `the run has ended: ${scene.end.message}`);
+      say(scene.end.type === "done" ? "the run is done" : scene.end.kind === "Stopped" ? scene.end.message : `the run has ended: ${scene.end.message}`);
     } else if (!scene.end && closed && this._told !== closed) {
       this._told = closed;
       say(`hole completed: ${closed.name} = ${shortened(closed.value, SPOKEN)}`);
@@ -166,5 +166,5 @@ function* legend() {
   for (const [kind, says] of Object.entries(SOURCES)) {
     yield make("li", {}, sample(kind), ` ${says}`);
   }
-  yield make("li", {}, "The thicker the line under a token, the likelier the model found it.");
+  yield make("li", {}, "A thicker line means a more probable token.");
 }

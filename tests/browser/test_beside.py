@@ -19,7 +19,7 @@ def grid(tab: Tab) -> dict[str, list[str]]:
 def test_the_second_run_stands_beside_the_first_with_what_it_saved(open_tab: Open, server: Server) -> None:
     tab = open_tab(server)
     tab.show("runs")
-    assert "Each run on this page stands here" in (tab.page.locator("#runs-empty").text_content() or "")
+    assert "Each run on this page is listed here" in (tab.page.locator("#runs-empty").text_content() or "")
     tab.run(LIST)
     ledger = [tab.count("tokens_from_cache"), tab.count("tokens_from_model")]
     tab.run()

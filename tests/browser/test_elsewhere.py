@@ -75,7 +75,7 @@ def shown(page: Page) -> dict[str, Any]:
         "ledger": dict(page.locator("[data-count]").evaluate_all(ROWS)),
         "hero": page.inner_text(".hero strong"),
     }
-    page.get_by_role("tab", name="Tree").or_(page.get_by_role("tab", name="Trie")).click()
+    page.get_by_role("tab", name="Tree").click()
     page.wait_for_selector(".panels[aria-busy=false] .trie [role=treeitem]")
     return {**found, "tree": page.locator(".trie .run").evaluate_all(NODES)}
 

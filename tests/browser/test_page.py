@@ -128,12 +128,13 @@ def test_a_token_tells_which_clause_forbade_what_the_model_liked_better(tab: Tab
     assert any("✓ taken" in row for row in rows)
     forbidden = [row for row in rows if 'forbidden by "o" not in THING' in row]
     assert forbidden and forbidden[0].startswith("flops")
+    tab.page.click("#card .facts summary")
     assert "of 1,536 tokens" in tab.page.inner_text("#card")
     tab.show("constraints")
     tab.page.wait_for_selector("#constraints td")
     row = tab.page.locator("#constraints tr", has_text='"o" not in THING').inner_text().split("\t")
     assert row[2] not in ("–", "")
-    assert "What the model liked best was forbidden" in tab.page.inner_text("#constraints")
+    assert "The model's first choice was overruled" in tab.page.inner_text("#constraints")
 
 
 def test_of_beams_the_result_is_shown_and_those_given_up_are_ghosts(tab: Tab) -> None:
@@ -155,9 +156,10 @@ def test_a_token_tells_where_it_came_from_and_what_else_was_tried(tab: Tab) -> N
     tab.run(PICKY)
     tab.show("tokens")
     tab.page.locator("#tokens .token", has_text=" Sun").last.click()
+    tab.page.click("#card .facts summary")
     card = tab.page.inner_text("#card")
-    assert "in the text" in card and "THING" in card and "53 75 6E" in card
-    assert "Beach" in card and "taken back" in card and "What the model had in mind" in card
+    assert "THING" in card and "53 75 6E" in card
+    assert "Beach" in card and "taken back" in card and "Alternatives" in card
     tab.page.keyboard.press("Escape")
     assert tab.page.is_hidden("#card")
 
@@ -195,7 +197,7 @@ def test_conditions_are_shown_clause_by_clause_and_lead_to_the_query(tab: Tab) -
     tab.page.wait_for_selector("#constraints td")
     text = tab.page.inner_text("#constraints")
     assert 'STOPS_AT(THING, "\\n")' in text and "even(THING)" in text
-    assert "Python judges the whole value" in text and "✓ met" in text
+    assert "Python checks the whole value" in text and "✓ met" in text
     tab.page.click("#constraints button")
     assert tab.page.evaluate("getSelection().toString()") == "[THING]"
 

@@ -50,7 +50,7 @@ def take_the_second_best_token_and_go_on(person: Person) -> None:
     person.click("#output .hole[data-hole=WHY] .source")
     person.click(".alternatives button")
     person.tab.wait("done")
-    person.sees("#onward", "Goes on from another run")
+    person.sees("#onward", "Continued from another run")
 
 
 def say_what_a_value_is_and_go_on(person: Person) -> None:

@@ -25,6 +25,7 @@ from lmql_lite.engine.drawing import bundle, kept, ledger, shown
 from lmql_lite.observe.lines import Line, Lines, failed, read
 from lmql_lite.observe.report import report
 from lmql_lite.tokens import Token
+from tests.conftest import ROOT
 
 EVIL = (
     "<img src=x onerror=alert(1)></span></div><script>alert(2)</script><style>*{display:none}</style>"
@@ -207,3 +208,9 @@ def test_a_report_has_the_query_the_inputs_and_the_date_and_no_key_law_7() -> No
     assert re.search(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ, lq \d", page)
     head = page[: page.index("<h2>Run")]
     assert "sk-0123456789abcdef" not in head
+
+
+def test_a_hole_that_is_complete_is_not_called_forced_in_a_report() -> None:
+    recording = ROOT / "examples" / "recorded" / "05_sentiment.lqrun"
+    page = report(list(read(io.BytesIO(recording.read_bytes()), recording.name)))
+    assert "<td>complete</td>" in page and "<td>forced</td>" not in page

@@ -4,6 +4,9 @@ import { FATES, SOURCES, probability } from "../kinds.js";
 import { withAlternative, withBeginning, withValue } from "../onward.js";
 import { percent } from "./tokens.js";
 
+const GAP = 6; // pixels between the card and what was chosen
+const LEAST_HEIGHT = 140;
+
 export function times(count) {
   return count === 0 ? "never" : count === 1 ? "once" : `${count} times`;
 }
@@ -28,43 +31,68 @@ export class Card {
   close() {
     this._isOpen = false;
     this._root.hidden = true;
+    markToken([]);
   }
 
-  /** `place` is where another run may go on from, null where none can. */
-  show(token, scene, run = null, place = null) {
+  /** `place` is where another run may continue from, null where none can; `anchor` the rectangle of what was chosen. */
+  show(token, scene, { run = null, place = null, anchor = null }) {
     const goOn = place && ((prefill) => this._onGoOn(prefill));
     const share = probability(token);
-    const facts = [
-      ["text", make("code", {}, onOneLine(run ? run.tokens.map((each) => each.text).join("") : token.text))],
-      ["from", `${token.source}: ${SOURCES[token.source]}`],
-      ["became", FATES[run?.fate ?? token.fate]],
-      ["hole", token.hole === null ? "none, the program's own text" : visible(token.hole)],
-    ];
-    if (run) facts.push(["tokens", String(run.tokens.length)], ["reached", times(run.passes)]);
-    else {
-      facts.push(
-        ["bytes", hex(token)],
-        ["number", String(token.id)],
-        ["probability", share === null ? "the model was not asked" : `${percent(share)} (log ${token.logprob.toFixed(3)})`],
-        ["emitted at", `${token.ms} ms`],
-      );
-      if (token.allowed !== undefined) facts.push(["allowed there", `${many(token.allowed)} of ${many(token.vocabulary)} tokens`]);
-    }
+    const fate = run?.fate ?? token.fate;
+    const text = run ? run.tokens.map((each) => each.text).join("") : token.text;
+    const facts = [["text", make("code", {}, onOneLine(text))], ["from", `${token.source}: ${SOURCES[token.source]}`]];
+    if (!run) facts.push(["probability", share === null ? "the model was not called" : percent(share)]);
+    if (fate !== "kept") facts.push(["fate", FATES[fate]]);
+    const more = [["hole", token.hole === null ? "none, the program's own text" : visible(token.hole)]];
+    if (run) more.push(["tokens", String(run.tokens.length)], ["reached", times(run.passes)]);
+    else more.push(["bytes", hex(token)], ["token id", String(token.id)]);
+    if (!run && share !== null) more.push(["log-probability", token.logprob.toFixed(3)]);
+    if (!run && token.allowed !== undefined) more.push(["allowed", `${many(token.allowed)} of ${many(token.vocabulary)} tokens`]);
     this._root.replaceChildren(
-      make("div", { class: "card-head" }, make("h3", {}, run ? "Part of the tree" : "Token"),
+      make("div", { class: "card-head" },
+        make("h3", {}, run ? "Part of the tree" : "Token"),
         make("button", { type: "button", class: "quiet", "aria-label": "close", onclick: () => this.close() }, "✕")),
-      make("div", { class: "card-body" },
-        make("div", {}, ...inMind(run ? run.tokens[0] : token, place, goOn), ...(goOn ? onward(place, goOn) : []), ...alsoTried(run ? run.tokens[0] : token, scene)),
-        make("dl", {}, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))))),
+      list(facts),
+      ...inMind(run ? run.tokens[0] : token, place, goOn), ...(goOn ? onward(place, goOn) : []), ...alsoTried(run ? run.tokens[0] : token, scene),
+      make("details", { class: "facts" }, make("summary", {}, "Details"), list(more)),
     );
     this._isOpen = true;
     this._root.hidden = false;
+    this._root.scrollTop = 0;
+    if (anchor && getComputedStyle(this._root).position === "absolute") this._place(anchor);
+  }
+
+  /** Puts the card below what was chosen, or above it where there is more room, so that nothing moves. */
+  _place(anchor) {
+    const { style } = this._root;
+    style.maxHeight = "";
+    const box = this._root.offsetParent.getBoundingClientRect();
+    const bottom = Math.min(box.bottom, innerHeight);
+    const below = bottom - anchor.bottom - GAP;
+    const above = anchor.top - Math.max(box.top, 0) - GAP;
+    const isBelow = below >= this._root.offsetHeight || below >= above;
+    style.maxHeight = `${Math.max(LEAST_HEIGHT, Math.min(this._root.offsetHeight, isBelow ? below : above))}px`;
+    const top = isBelow ? anchor.bottom + GAP : anchor.top - GAP - this._root.offsetHeight;
+    const left = Math.max(0, Math.min(anchor.left - box.left, box.width - this._root.offsetWidth));
+    style.top = `${top - box.top + this._root.offsetParent.scrollTop}px`;
+    style.left = `${left}px`;
   }
 }
 
-/** What the model had in mind at this place, and which clause forbade some of it. */
+function list(facts) {
+  return make("dl", {}, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+}
+
+/** Marks the text of one token, as ranges of the page; none marks nothing. */
+export function markToken(ranges) {
+  if (!globalThis.CSS?.highlights) return; // the card names the token
+  if (ranges.length) CSS.highlights.set("lq-token", new Highlight(...ranges));
+  else CSS.highlights.delete("lq-token");
+}
+
+/** Alternatives at this place, and the clause that forbade some of them. */
 function* inMind(token, place, goOn) {
-  yield make("h4", {}, "What the model had in mind");
+  yield make("h4", {}, "Alternatives");
   if (!token.alternatives) {
     yield make("p", { class: "empty" }, unasked(token));
     return;
@@ -83,8 +111,8 @@ function* inMind(token, place, goOn) {
 }
 
 function goOnWith(alternative, place, goOn) {
-  const says = alternative.text === null ? "end here" : "go on with it";
-  const name = alternative.text === null ? "end the hole here" : `go on with ${onOneLine(alternative.text)}`;
+  const says = alternative.text === null ? "end here" : "continue from here";
+  const name = alternative.text === null ? "end the hole here" : `continue from here with ${onOneLine(alternative.text)}`;
   return make("button", { type: "button", "aria-label": name, onclick: () => goOn(withAlternative(place, alternative)) }, says);
 }
 
@@ -92,11 +120,11 @@ function goOnWith(alternative, place, goOn) {
 function* onward(place, goOn) {
   const field = make("textarea", { rows: "2", "aria-label": `text of ${place.name}` });
   field.value = place.value;
-  yield make("details", { class: "onward" }, make("summary", {}, `Change [${visible(place.name)}] and go on`), field,
+  yield make("details", { class: "onward" }, make("summary", {}, `Change [${visible(place.name)}] and continue`), field,
     make("p", { class: "row" },
-      make("button", { type: "button", onclick: () => goOn(withBeginning(place, field.value)) }, "Go on from this text"),
-      make("button", { type: "button", onclick: () => goOn(withValue(place, field.value)) }, "Take it as the value")),
-    make("p", { class: "hint" }, "All that stands before it stays as it is, and costs nothing."));
+      make("button", { type: "button", onclick: () => goOn(withBeginning(place, field.value)) }, "Continue from this text"),
+      make("button", { type: "button", onclick: () => goOn(withValue(place, field.value)) }, "Use it as the whole value")),
+    make("p", { class: "hint" }, "The text before it is unchanged, and costs nothing."));
 }
 
 function forbidden({ clause }) {
@@ -105,13 +133,13 @@ function forbidden({ clause }) {
 }
 
 function unasked(token) {
-  if (token.source === "forced") return "Nobody was asked: a condition left nothing else, or the text was given.";
-  if (token.hole === null) return token.logprob === null ? "Nobody was asked: this is the program's own text." : "This is the program's own text; the model only decided where to cut it into tokens.";
+  if (token.source === "forced") return "No request was sent: the conditions allowed nothing else, or the text was given.";
+  if (token.hole === null) return token.logprob === null ? "No request was sent: this is the program's own text." : "This is the program's own text; only its division into tokens depends on the model.";
   if (token.allowed !== undefined) return "No notable alternative: the token was nearly certain.";
   return "Not recorded in this run.";
 }
 
-/** What else was said at this place in the run, or guessed. */
+/** Other tokens at this place in the run: taken back, or drafted. */
 function* alsoTried(token, scene) {
   const others = scene.trie.beside(token);
   if (!others.length) return;

@@ -1,5 +1,6 @@
 // The conditions of each hole, clause by clause, as far as the plan and the run tell of them.
 import { make, shortened, visible } from "../dom.js";
+import { endingOf } from "../kinds.js";
 import { times } from "./card.js";
 
 export class ConstraintsView {
@@ -18,7 +19,7 @@ export class ConstraintsView {
     const names = new Set([...(plan?.holes ?? []).map((hole) => hole.name), ...scene.holes.map((hole) => hole.name)]);
     const unmet = scene.end?.kind === "ConstraintError" ? [this._unmet(scene.end)] : [];
     if (!names.size && !unmet.length) {
-      this._root.replaceChildren(make("p", { class: "empty" }, "Run the query, or ask for its plan: then every clause of its holes stands here, how it guides the model, and whether it is met."));
+      this._root.replaceChildren(make("p", { class: "empty" }, "After a run or a plan: each clause of each hole, how it guides the model, and its state."));
       return;
     }
     this._root.replaceChildren(...unmet, ...[...names].map((name) => this._hole(name, scene, plan, isAsked)));
@@ -41,7 +42,7 @@ export class ConstraintsView {
       ? make("button", { type: "button", class: "link", onclick: () => this._onPlace(span) }, `line ${span.line}`)
       : null);
     const choices = scene.choices.get(name);
-    const table = plan ? clauses(planned, filled, scene, choices?.overruled) : make("p", { class: "empty" }, isAsked ? "The clauses are being looked up." : "Only the plan knows the clauses, and a recording has none.");
+    const table = plan ? clauses(planned, filled, scene, choices?.overruled) : make("p", { class: "empty" }, isAsked ? "Looking up the clauses." : "The clauses come from the plan, and a recording has no plan.");
     return make("section", { class: "clauses" }, title, table, ...narrowed(choices), ...fillings(filled));
   }
 }
@@ -56,23 +57,23 @@ function* narrowed(choices) {
   if (!choices) return;
   const mean = Math.round(choices.allowed / choices.times).toLocaleString("en");
   const overruled = [...choices.overruled.values()].reduce((sum, each) => sum + each, 0);
-  yield make("p", {}, `${choices.times === 1 ? "One token was" : `${choices.times} tokens were`} chosen, `
-    + `from ${mean} of ${choices.vocabulary.toLocaleString("en")} tokens that were allowed${choices.times === 1 ? "" : ", on average"}. `
-    + (overruled ? `What the model liked best was forbidden ${times(overruled)}.` : "What the model liked best was never forbidden."));
+  yield make("p", {}, `${choices.times === 1 ? "1 token was" : `${choices.times} tokens were`} chosen; `
+    + `${choices.times === 1 ? "" : "on average, "}${mean} of ${choices.vocabulary.toLocaleString("en")} tokens were allowed. `
+    + (overruled ? `The model's first choice was overruled ${times(overruled)}.` : "The model's first choice was always allowed."));
 }
 
 function clauses(planned, filled, scene, overruled) {
   const rows = [];
   for (const hole of planned) {
     const later = new Set(hole.later);
-    for (const clause of hole.conditions) rows.push([clause, later.has(clause) ? "known only in the run" : "guides token by token"]);
-    for (const clause of hole.judged) rows.push([clause, "Python judges the whole value"]);
-    for (const clause of later) if (!hole.conditions.includes(clause)) rows.push([clause, "known only in the run"]);
+    for (const clause of hole.conditions) rows.push([clause, later.has(clause) ? "known during the run" : "guides token by token"]);
+    for (const clause of hole.judged) rows.push([clause, "Python checks the whole value"]);
+    for (const clause of later) if (!hole.conditions.includes(clause)) rows.push([clause, "known during the run"]);
     rows.push([`ends ${hole.ends.join(", or ")}`, hole.most_tokens === null ? "" : `at most ${hole.most_tokens} tokens`]);
   }
-  if (!rows.length) return make("p", { class: "empty" }, "It has no conditions.");
+  if (!rows.length) return make("p", { class: "empty" }, "This hole has no conditions.");
   const state = stateOf(filled, scene);
-  const head = make("tr", {}, ...["clause", "how", "forbade the favourite", "state"].map((each) => make("th", { scope: "col" }, each)));
+  const head = make("tr", {}, ...["clause", "how", "overruled the model", "state"].map((each) => make("th", { scope: "col" }, each)));
   const body = rows.map(([clause, how]) =>
     make("tr", {}, make("td", {}, make("code", {}, visible(clause.split(/\s+/).join(" ")))), make("td", {}, how),
       make("td", {}, overruled?.has(clause) ? times(overruled.get(clause)) : "–"),
@@ -82,14 +83,14 @@ function clauses(planned, filled, scene, overruled) {
 
 function stateOf(filled, scene) {
   const last = filled.at(-1);
-  if (!last) return { kind: "undecided", says: "? not asked yet" };
+  if (!last) return { kind: "undecided", says: "? not reached yet" };
   if (last.ending !== null) return { kind: "met", says: `✓ met${filled.length > 1 ? ` ${filled.length} times` : ""}` };
   if (scene.end?.type === "error") {
     return scene.end.kind === "ConstraintError"
       ? { kind: "violated", says: "✕ cannot be met" }
-      : { kind: "undecided", says: "? the run ended before" };
+      : { kind: "undecided", says: "? the run ended first" };
   }
-  return { kind: "holds", says: "… holds so far" };
+  return { kind: "holds", says: "… met so far" };
 }
 
 const SHOWN = 20;
@@ -98,7 +99,7 @@ const LONGEST = 400; // characters of a value
 function* fillings(filled) {
   if (!filled.length) return;
   const items = filled.slice(0, SHOWN).map((hole) =>
-    make("li", {}, hole.value === null ? "open" : make("code", {}, visible(JSON.stringify(shortened(hole.value, LONGEST)))), hole.ending ? ` ended by ${visible(hole.ending)}` : ""));
+    make("li", {}, hole.value === null ? "open" : make("code", {}, visible(JSON.stringify(shortened(hole.value, LONGEST)))), hole.ending ? ` ended by ${visible(endingOf(hole.ending))}` : ""));
   yield make("ol", { class: "fillings" }, ...items);
   if (filled.length > SHOWN) yield make("p", { class: "empty" }, `and ${filled.length - SHOWN} more`);
 }

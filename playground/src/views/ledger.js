@@ -66,11 +66,11 @@ export class LedgerView {
     const share = kept ? cache / kept : 0;
     yield make("p", { class: "sum saved" },
       make("strong", { id: "saved" }, `saved ${cache} of ${counted(kept, "token")}${kept ? ` (${percent(share)})` : ""}`), " versus no cache ",
-      this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would be asked for each of these ${cache} tokens.`),
-      scene.end?.type === "done" && kept && !cache && !isExample ? make("span", { class: "hint" }, " Run it again: the model is not asked for text that the cache has.") : null);
+      this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would generate each of these ${cache} tokens.`),
+      scene.end?.type === "done" && kept && !cache && !isExample ? make("span", { class: "hint" }, " Run it again: text in the cache needs no model.") : null);
     const cost = scene.end?.cost;
     if (cost) yield make("p", { class: "sum" }, `cost ${cost.told ? "" : "at most "}${cost.amount.toFixed(6)}`);
-    else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, `cost: free; the model runs in this process, and was asked in ${counted(counts.forward_passes, "pass", "passes")}`);
+    else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, `cost: free; the model runs in this process`);
     else if (counts.requests) yield make("p", { class: "sum" }, "cost: no price known");
   }
 
@@ -97,11 +97,11 @@ export class LedgerView {
 function asking({ forward_passes: passes, requests }, asked) {
   if (passes) return `${counted(passes, "pass", "passes")} of the model`;
   if (requests) return `${counted(requests, "request")} to the model`;
-  return asked ? `${asked} of the model` : "0 s of model";
+  return asked ? `${asked} from the model` : "the model was not called";
 }
 
 /** The sources as lengths. */
-export function shares(counts, kept) {
+function shares(counts, kept) {
   const parts = Object.entries(counts).filter(([, count]) => count).map(([kind, count]) => {
     const part = make("span", { class: `share ${kind}`, title: `${count} ${kind}` }, `${MARKS[kind] ?? ""} ${kind === "draft" ? "drafted" : kind} ${count}`.trim());
     part.style.flexGrow = String(count / kept);

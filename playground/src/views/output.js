@@ -2,7 +2,8 @@
 // so that a long text is laid out piece by piece.
 import { Colours } from "../colours.js";
 import { make, visible } from "../dom.js";
-import { ENDINGS, MARKS, SOURCES } from "../kinds.js";
+import { markToken } from "./card.js";
+import { ENDINGS, MARKS, SOURCES, endingOf } from "../kinds.js";
 
 const SOFT = 4_000; // characters of a block: it ends with the next line feed
 const HARD = 8_000; // it ends here
@@ -14,7 +15,13 @@ export class OutputView {
     this._hypothesis = null;
     root.addEventListener("click", (event) => {
       const part = event.target.closest("[data-from]");
-      if (part && getSelection().isCollapsed) onChoose(this._colours.tokenAt(offsetIn(part, event)));
+      if (!part || !getSelection().isCollapsed) return;
+      const found = this._colours.tokenAt(offsetIn(part, event));
+      if (!found) return;
+      const ranges = this._ranges(found);
+      const here = ranges.find((range) => range.intersectsNode(part)) ?? part;
+      onChoose(found.token, () => here.getBoundingClientRect());
+      markToken(ranges);
     });
   }
 
@@ -35,6 +42,19 @@ export class OutputView {
     if (follows) scroller.scrollTop = scroller.scrollHeight;
     for (const [hole, label] of this._labels) if (label.version !== hole.version) this._name(hole, label);
     return false;
+  }
+
+  /** Where the text from one offset to another stands on the page. */
+  _ranges({ from, to }) {
+    return [...this._root.querySelectorAll("[data-from]")].flatMap((part) => {
+      const start = Number(part.dataset.from);
+      const text = part.firstChild;
+      if (start >= to || start + text.length <= from) return [];
+      const range = new Range();
+      range.setStart(text, Math.max(0, from - start));
+      range.setEnd(text, Math.min(text.length, to - start));
+      return [range];
+    });
   }
 
   _reset(hypothesis) {
@@ -123,8 +143,8 @@ export class OutputView {
     label.element.dataset.counts = JSON.stringify(hole.counts);
     if (hole.to === null) return;
     const marks = said.filter(([kind]) => MARKS[kind]).map(([kind, count]) => ` ${MARKS[kind]}${count}`);
-    label.element.append(make("small", {}, ` ${visible(hole.ending)}`), ...marks.map((mark) => make("small", { class: "marks" }, mark)));
-    label.element.title = `${said.map(([kind, count]) => `${count} ${kind}`).join(", ")}; ended by ${hole.ending}: ${ENDINGS[hole.ending] ?? ""}`;
+    label.element.append(make("small", {}, ` ${visible(endingOf(hole.ending))}`), ...marks.map((mark) => make("small", { class: "marks" }, mark)));
+    label.element.title = `${said.map(([kind, count]) => `${count} ${kind}`).join(", ")}; ended by ${endingOf(hole.ending)}: ${ENDINGS[hole.ending] ?? ""}`;
   }
 }
 

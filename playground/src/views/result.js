@@ -1,6 +1,6 @@
 // How a run ended: its value, its holes, or what went wrong.
 import { make, shortened, visible } from "../dom.js";
-import { ENDINGS } from "../kinds.js";
+import { ENDINGS, endingOf } from "../kinds.js";
 
 const LONGEST = 4_000; // characters of a value
 
@@ -20,6 +20,7 @@ export class ResultView {
   }
 
   _failed(line) {
+    if (line.kind === "Stopped") return make("p", { class: "stopped" }, "The run was stopped. The text so far is above.");
     const place = line.span
       ? make("button", { type: "button", class: "link", onclick: () => this._onPlace(line.span) }, `line ${line.span.line}`)
       : null;
@@ -40,7 +41,7 @@ function* done(line) {
   if (names.length) {
     const rows = names.map((name) =>
       make("tr", {}, make("th", { scope: "row" }, visible(name)), make("td", {}, said(name, line.vars[name])),
-        make("td", { title: ENDINGS[line.endings[name]] }, visible(line.endings[name] ?? ""))),
+        make("td", { title: ENDINGS[line.endings[name]] }, visible(endingOf(line.endings[name] ?? "")))),
     );
     const head = make("tr", {}, ...["hole", "last value", "ended by"].map((each) => make("th", { scope: "col" }, each)));
     yield make("table", { class: "values" }, make("thead", {}, head), make("tbody", {}, ...rows));

@@ -1,12 +1,13 @@
-// The runs of this page: a list, and some of them beside each other with what differs marked.
+// The runs of this page: a comparison of some of them, with what differs marked, and a list with their answers.
 import { counted, make, onOneLine, shortened, visible } from "../dom.js";
 import { told } from "../onward.js";
-import { shares } from "./ledger.js";
 
 const MOST = 50; // runs that are listed
 const MOST_BESIDE = 8;
 const LONGEST = 300; // characters of a cell
 const SHORT = 40; // of an input in the list
+const MOST_ANSWERS = 3; // holes of a run in the list
+const LONGEST_ANSWER = 120; // characters of one of them
 
 export class RunsView {
   /** `onShow(recording)`: a run is to be seen again. */
@@ -53,21 +54,20 @@ export class RunsView {
   }
 
   *_rows() {
-    const names = ["beside", "run", "ended", "with", "output", "time"];
+    const names = ["compare", "run", "status", "query", "answer"];
     yield make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name))));
     const beside = this._beside.map(({ number }) => number);
     yield make("tbody", {}, ...this._runs.toReversed().map((run) => this._row(run, beside.includes(run.number))));
   }
 
   _row({ number, recording, summary }, isBeside) {
-    const box = make("input", { type: "checkbox", id: `beside-${number}`, checked: isBeside, "aria-label": `run ${number} beside others`, onchange: () => this._toggle(number) });
+    const box = make("input", { type: "checkbox", id: `beside-${number}`, checked: isBeside, "aria-label": `compare run ${number}`, onchange: () => this._toggle(number) });
     return make("tr", {},
       make("td", {}, box),
       make("td", {}, make("button", { type: "button", class: "link", onclick: () => this._onShow(recording) }, `Run ${number}`)),
-      make("td", {}, summary ? summary.ended : "under way"),
+      make("td", {}, summary ? summary.ended : "running"),
       make("td", {}, given(recording)),
-      make("td", {}, summary ? strip(summary) : ""),
-      make("td", { class: "number" }, summary ? seconds(summary.ms) : ""));
+      make("td", {}, ...(summary ? answer(summary) : [])));
   }
 
   _toggle(number) {
@@ -85,7 +85,7 @@ function summary({ end, ms, lines }) {
   else for (const { type, name, value } of lines) if (type === "hole.closed") values.set(numbered(values, name), value);
   if (isDone && end.value !== null) values.set("value", shown(end.value));
   const { usage = null } = end;
-  const ended = isDone ? "✓ done" : `✕ ${end.kind === "Stopped" ? "stopped" : shortened(end.message, LONGEST)}`;
+  const ended = isDone ? "✓ done" : end.kind === "Stopped" ? "stopped" : `✕ ${shortened(end.message, LONGEST)}`;
   const judged = lines.find(({ type }) => type === "judged");
   return { values, usage, ms, ended: judged && isDone ? verdict(judged.problems) : ended };
 }
@@ -114,18 +114,24 @@ function kept({ tokens_from_cache, tokens_from_model, draft_accepted, tokens_for
   return { cache: tokens_from_cache ?? 0, model: tokens_from_model ?? 0, draft: draft_accepted ?? 0, forced: tokens_forced ?? 0 };
 }
 
-function strip({ usage }) {
-  if (!usage) return "";
-  const counts = kept(usage);
-  const sum = Object.values(counts).reduce((all, each) => all + each, 0);
-  return make("div", {}, sum ? shares(counts, sum) : null, make("small", {}, `${counted(sum, "token")}: ${counts.cache} from the cache, ${counts.model + counts.draft} of the model`));
+/** What the run answered: its value, else its holes; and in small what that took. */
+function* answer({ values, usage, ms }) {
+  const shownFirst = values.has("value") ? [["value", values.get("value")]] : [...values];
+  for (const [name, text] of shownFirst.slice(0, MOST_ANSWERS)) {
+    yield make("div", {}, name === "value" ? null : make("small", {}, `${visible(name)} `), make("code", {}, onOneLine(shortened(text.trim(), LONGEST_ANSWER))));
+  }
+  if (shownFirst.length > MOST_ANSWERS) yield make("div", {}, make("small", {}, `and ${shownFirst.length - MOST_ANSWERS} more`));
+  const counts = usage && kept(usage);
+  const sum = counts ? Object.values(counts).reduce((all, each) => all + each, 0) : 0;
+  const tokens = counts ? `${counted(sum, "token")}: ${counts.cache} from the cache, ${counts.model + counts.draft} from the model · ` : "";
+  yield make("small", { class: "hint" }, `${tokens}${seconds(ms)}`);
 }
 
 /** What the run was given: inputs, and where it goes on from. */
 function given({ asked, name }) {
   if (!asked) return visible(String(name));
   const inputs = Object.entries(asked.inputs ?? {}).map(([input, value]) => `${input} = ${shortened(onOneLine(shown(value)), SHORT)}`);
-  const onward = asked.prefill ? [`goes on: [${told(asked.prefill).name}]`] : [];
+  const onward = asked.prefill ? [`continued: [${told(asked.prefill).name}]`] : [];
   const model = asked.options?.model ? [asked.options.model] : [];
   const cases = asked.case ? [`case ${asked.case}`] : [];
   return [asked.name, ...cases, ...model, ...inputs, ...onward].map(visible).join(" · ");
@@ -135,7 +141,7 @@ function given({ asked, name }) {
 
 function* grid(runs) {
   yield make("thead", {}, make("tr", {}, make("th", { scope: "col" }, ""), ...runs.map(({ number }) => make("th", { scope: "col" }, `Run ${number}`))));
-  const rows = [...askedRows(runs), ...valueRows(runs), ...countRows(runs)];
+  const rows = [...askedRows(runs), ...valueRows(runs), ...countRows(runs), ...queryRows(runs)];
   yield make("tbody", {}, ...rows.map(([name, cells, isText]) => {
     const first = cells[0] ?? "";
     return make("tr", {}, make("th", { scope: "row" }, visible(name)), ...cells.map((cell, at) => {
@@ -149,7 +155,6 @@ function* grid(runs) {
 function* askedRows(runs) {
   const asked = runs.map(({ recording }) => recording.asked);
   if (asked.some((each) => !each)) return;
-  if (new Set(asked.map(({ text }) => text)).size > 1) yield ["query", asked.map(({ text }) => text), true];
   for (const part of ["inputs", "options"]) {
     const names = new Set(asked.flatMap((each) => Object.keys(each[part] ?? {})));
     for (const name of names) {
@@ -157,6 +162,12 @@ function* askedRows(runs) {
       if (new Set(values).size > 1) yield [name, values, true];
     }
   }
+}
+
+/** The text of the query, where it is not the same in all of them. */
+function* queryRows(runs) {
+  const texts = runs.map(({ recording }) => recording.asked?.text ?? null);
+  if (!texts.includes(null) && new Set(texts).size > 1) yield ["query", texts, true];
 }
 
 function* valueRows(runs) {

@@ -47,8 +47,8 @@ export class TokensView {
     const cell = this._cell(at);
     this._root.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
     cell.tabIndex = 0;
-    cell.focus();
     cell.scrollIntoView({ block: "nearest" });
+    cell.focus({ preventScroll: true });
   }
 
   _reset(hypothesis) {
@@ -149,7 +149,7 @@ export class TokensView {
     this._current = Number(at);
     this._root.querySelector('[aria-selected="true"]')?.setAttribute("aria-selected", "false");
     event.target.setAttribute("aria-selected", "true");
-    this._onChoose(this._hypothesis.tokens[this._current]);
+    this._onChoose(this._hypothesis.tokens[this._current], () => event.target.getBoundingClientRect());
   }
 
   _key(event) {

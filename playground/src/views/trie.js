@@ -9,7 +9,7 @@ import { percent } from "./tokens.js";
 import { Zoom } from "./zoom.js";
 
 const MOST_RUNS = 300; // drawn at once
-const MOST_WITH_GHOSTS = 150; // tokens of a tree that shows what else the model had in mind
+const MOST_WITH_GHOSTS = 150; // tokens of a tree that shows alternatives
 const LABEL = 26; // characters
 const CHARACTER = 7.3;
 const PADDING = 9;
@@ -142,7 +142,7 @@ export class TrieView {
   }
 
   _tabulate(drawn) {
-    const head = make("tr", {}, ...["text", "from", "hole", "tokens", "times", "what became of it"].map((name) => make("th", { scope: "col" }, name)));
+    const head = make("tr", {}, ...["text", "from", "hole", "tokens", "times", "fate"].map((name) => make("th", { scope: "col" }, name)));
     const rows = drawn.map((run) =>
       make(
         "tr",
@@ -167,7 +167,7 @@ export class TrieView {
     element.setAttribute("aria-selected", "true");
     element.focus({ preventScroll: true });
     this._zoom.show(run.x, run.row * ROW, run.width + 2 * PADDING, ROW);
-    this._onChoose(run.alternative?.asked ?? run.tokens[0], run.alternative ? null : run);
+    this._onChoose(run.alternative?.asked ?? run.tokens[0], run.alternative ? null : run, () => element.getBoundingClientRect());
   }
 
   _key(event) {
@@ -222,8 +222,9 @@ function widthOf(run) {
   return labelOf(run).length * CHARACTER + 2 * PADDING;
 }
 
+/** Text on one line; spaces that nobody would see are signs. */
 function label(text) {
-  return shortened(onOneLine(text), LABEL);
+  return shortened(onOneLine(/^ +$/.test(text) ? text.replaceAll(" ", "␣") : text), LABEL);
 }
 
 function described(run) {
