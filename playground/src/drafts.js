@@ -28,7 +28,12 @@ export class Drafts {
 
   get(id) {
     const draft = this._read(id);
-    return draft && { ...draft, id, isKept: ofBrowser.isKept(this._prefix + id) };
+    return draft && { ...draft, id, isKept: this.isKept(id) };
+  }
+
+  /** False if only this page has the draft, or its latest text. */
+  isKept(id) {
+    return ofBrowser.isKept(this._prefix + id);
   }
 
   /** The page shows this text of a draft. `isOwn`: this tab has written it, before it was loaded anew. */

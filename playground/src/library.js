@@ -168,7 +168,7 @@ export class Library {
     if (text !== open.saved) open.draft = this._drafts.put(open.draft, { ...open, text });
     else if (open.draft !== null) this._dropDraft(open);
     if (open.draft !== before) this._drawList();
-    const isUnkept = open.draft !== null && !this._drafts.get(open.draft)?.isKept;
+    const isUnkept = open.draft !== null && !this._drafts.isKept(open.draft);
     if (isUnkept && !this._isUnkept) {
       this._onFailure(null, `This browser does not keep the draft of ${open.name}: its storage is full or forbidden. The text is there only while this page is open; save it, or delete drafts.`);
     }
