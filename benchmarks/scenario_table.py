@@ -33,18 +33,19 @@ class Table:
         tokens: int | None = None,
         saving: float | None = None,
         deaf: Sequence[Counts] | None = None,
+        times: float = DEAF,
     ) -> None:
         """One line: medians, how many times fewer tokens than with the cache off, and what they are held to.
 
         `saving` is the least share of the tokens of `off`. `deaf` are the same runs with a server that bills answers to
-        their ends, whoever reads them.
+        their ends, whoever reads them; it may bill so many `times` as much.
         """
         parts = ((run.requests, run.prompt_tokens, run.completion_tokens, run.tokens) for run in runs)
         asked, prompt, said, total = (statistics.median(part) for part in zip(*parts, strict=True))
         before = statistics.median(run.tokens for run in off) if off else total
-        times = f"{before / total:.1f}x" if total else "all"
+        saved = f"{before / total:.1f}x" if total else "all"
         spread = f"({min(run.tokens for run in runs)}..{max(run.tokens for run in runs)})"
-        line = f"  {name:60} {asked:8g} {prompt:7g} {said:6g} {total:7g} {spread:>14} {times if off else '':>7}"
+        line = f"  {name:60} {asked:8g} {prompt:7g} {said:6g} {total:7g} {spread:>14} {saved if off else '':>7}"
         if requests is not None:
             line += f"  requests <= {requests} {self._met(name, asked <= requests)}"
         if tokens is not None:
@@ -55,7 +56,7 @@ class Table:
         if deaf is not None:
             billed = statistics.median(run.tokens for run in deaf)
             many = statistics.median(run.requests for run in deaf)
-            line += f"  deaf {many:g} · {billed:g} <= {DEAF:g}x {self._met(f'{name}, deaf', billed <= DEAF * total)}"
+            line += f"  deaf {many:g} · {billed:g} <= {times:g}x {self._met(f'{name}, deaf', billed <= times * total)}"
         print(line.rstrip())
 
     def reported(self, name: str, requests: int, tokens: int) -> None:

@@ -76,9 +76,6 @@ class Watcher:
                 self.end()
                 self.written += text
                 put(printable(text))
-            case events.Pruned() if self._streams:
-                self.written = ""
-                put("\n")
             case events.TokenMoved(token) if token.hole is not None:
                 self._generated += 1 if token.fate == "kept" else -1
                 self.answered += token.fate == "kept" and token.source in ("model", "draft")

@@ -144,8 +144,7 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A branch was given up. If it was the only one, the server has changed, and a branch with another number starts
-    the run again."""
+    """A branch was given up."""
 
     state: int
 

@@ -88,6 +88,8 @@ class Ledger:
         """Events of the branch, in order."""
         self.scope: KVScope | None = None
         """Scope of the questions of the hole that is open, where nothing else may be reused for it."""
+        self.notices: list[str] = []
+        """Sentences about the server that a user should read."""
         self.drafted = Drafted()
         self._kept: Counter[str] = Counter()
         self._prompt = 0
@@ -100,17 +102,6 @@ class Ledger:
         fork.events, fork.drafted = [], self.drafted.fork()
         fork._kept = Counter(self._kept)
         return fork
-
-    @property
-    def has_read(self) -> bool:
-        """True if text of the model is on the path, whatever its source."""
-        return any(self._kept.values())
-
-    def take_over(self, other: Ledger) -> None:
-        """Adds the costs of a run that this one replaces."""
-        self.requests += other.requests
-        self._reported += other._reported
-        self._bills += other._bills
 
     def prune(self, steps: Iterable[Step]) -> list[Token]:
         """Adds tokens of branches that were given up and are in no result. Returns them as pruned."""
@@ -285,6 +276,11 @@ class OpenRequest:
         self._sent += 1
         if self._sent > 1:
             self._ledger.count_request()
+
+    def repeat(self, ledger: Ledger, spent: ServerUsage | None) -> None:
+        """Adds the cost so far to `ledger`; the request is sent again. Raises BudgetError if it cannot be afforded."""
+        ledger.pay(replace(self.bill, spent=spent))
+        ledger.account.room(ledger.budget, self.bill.most_prompt)
 
     def pay(self, ledger: Ledger, spent: ServerUsage | None) -> None:
         """Adds the cost to `ledger`, that of the run that follows the request now."""

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmql_lite.cache.model_trees import ModelTrees
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
-from lmql_lite.engine.decode.decoding import Decoding, Reading, numbered
+from lmql_lite.engine.decode.decoding import Decoding, Reading
 from lmql_lite.engine.generate.capability_cache import CapabilityCache
 from lmql_lite.engine.generate.local import LocalModel
 from lmql_lite.engine.generate.remote import RemoteModel
-from lmql_lite.engine.generate.remote_scheduler import ServerChanged
 from lmql_lite.engine.recording import RecordedRun, Recording
 from lmql_lite.engine.settings import Settings
-from lmql_lite.errors import ModelError
-from lmql_lite.program.ops import Program
-
-ONCE = re.compile(r"\b(input|tools)\b")
-"""Words of queries that must not run a second time: their questions to the user and their tool calls cannot be
-undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +31,6 @@ class Opened:
     reads_only: bool
     sources: list[Sequence[str]]
     capabilities: CapabilityCache
-    number: int = 0
-    """Number of the first branch; above 0 if these runs replace others that had read text of the model."""
-
-    @property
-    def has_read(self) -> bool:
-        """True if a run has read text of the model."""
-        return any(each.run.generator.ledger.has_read for each in self.runs)
-
-    def given_up(self, error: ModelError, program: Program) -> list[events.Pruned]:
-        """Events of the end of these runs, which others replace because the server has changed. There are none if these
-        runs have read no text of the model.
-
-        Raises the error if it has another cause, or if the query must not run a second time.
-        """
-        if not isinstance(error.__cause__, ServerChanged) or (self.has_read and ONCE.search(program.span.text)):
-            raise error
-        return [events.Pruned(each) for each in range(self.number, self.next_number)]
-
-    @property
-    def next_number(self) -> int:
-        """Number of the first branch of runs that replace these."""
-        return self.number + len(self.runs) if self.has_read else self.number
-
-    def numbered(self, batch: events.Batch) -> events.Batch:
-        """Events with the numbers of their branches."""
-        return [numbered(event, getattr(event, "state", 0) + self.number) for event in batch]
 
     def new_notices(self, shown: dict[str, None]) -> list[events.Notice]:
         """Notices that are not shown yet."""

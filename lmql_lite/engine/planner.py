@@ -15,7 +15,7 @@ from lmql_lite.engine import frame
 from lmql_lite.engine.foreseen import Foreseen, NotForeseen
 from lmql_lite.engine.generate.generator import lookahead_at
 from lmql_lite.engine.generate.question import TOKEN_BYTES, PushDown, requested, text_engine, tokens_for
-from lmql_lite.engine.generate.remote_scheduler import LEAST_STRIDE, TURN_TOKENS
+from lmql_lite.engine.generate.remote_scheduler import TURN_TOKENS
 from lmql_lite.engine.plan import Plan, PlannedHole, Spending, Way
 from lmql_lite.engine.session import Session
 from lmql_lite.engine.settings import Settings, checked
@@ -265,7 +265,7 @@ class _Planner:
             many = 1.0 + (len(self._options(op)) or inf)
             return _Asked(many, many, value)
         room = ROOM if way in ("told", "schema") else 0
-        answer = room + _asked_for({"freely": max(self.limit, LEAST_STRIDE), "stops": most}.get(way, self.limit))
+        answer = room + _asked_for({"stops": most}.get(way, self.limit))
         if way == "grammar" and begins and longest < inf:
             answer = min(answer, longest)
         return _Asked(float(begins), answer + 1, value)  # one token more for the healed end of the prompt (S10)

@@ -162,28 +162,9 @@ class Session:
         recorded = None if self.recording is None else opened.recorded(self.recording)
         try:
             yield [started, *map(events.Notice, first)]
-            emitted = repeated = 0
             while not run.is_over:
-                try:
-                    await run.advance()
-                except ModelError as error:
-                    given_up = opened.given_up(error, program)
-                    await run.close(error)
-                    settings = settings.changed({"seed": opened.runs[0].run.seed})
-                    opened = await self._open(program, inputs, settings, model, calls, account, before, opened)
-                    emitted = repeated = 0 if given_up else emitted
-                    run = opened.run
-                    recorded = None if self.recording is None else opened.recorded(self.recording)
-                    run.begin()
-                    if given_up:
-                        yield [*given_up]
-                    continue
-                batch = run.take_events()
-                if opened.number:
-                    batch = opened.numbered(batch)
-                batch, repeated = batch[repeated:], max(repeated - len(batch), 0)
-                emitted += len(batch)
-                if batch:
+                await run.advance()
+                if batch := run.take_events():
                     if recorded is not None:
                         recorded.see(batch)
                     yield [*opened.new_notices(shown), *batch] if opened.sources else batch
@@ -214,10 +195,8 @@ class Session:
         calls: Calls | None,
         account: Account,
         before: str,
-        replaced: Opened | None = None,
     ) -> Opened:
-        """The runs of a query, one for each drawn result. They begin after the text `before`, share one budget, and
-        take over the costs of the runs that they replace."""
+        """The runs of a query, one for each drawn result. They begin after the text `before` and share one budget."""
         environment = environment_of(program, inputs)
         if settings.given or program.prologue or program.decoder or program.options:
             settings = settings.over(await header(program, environment))
@@ -238,8 +217,6 @@ class Session:
             )
         known = None if settings.cache_mode == "refresh" else trees
         ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, account, calls)
-        for each in replaced.runs if replaced else ():
-            ledger.take_over(each.run.generator.ledger)
         replays = settings.cache_mode == "replay"
         if settings.blocks != EXACT:
             found = self._reusing(found, BlockPolicy.parse(settings.blocks))
@@ -261,18 +238,15 @@ class Session:
             run = Run(program, environment, settings, sampling, generator, elsewhere, before)
             runs.append(decoding(settings.decoder_name)(run))
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
-        number = replaced.next_number if replaced else 0
         reads_only = trees is None or settings.cache_mode in ("ro", "replay")
         sources = list[Sequence[str]]()
         if isinstance(entry, RemoteModel):
-            if number:
-                changed = f"{entry.completer.place} has changed since the cache was written, so all is asked anew"
-                sources.append((changed,))
+            sources += [each.run.generator.ledger.notices for each in runs]
         else:
             reads_only = reads_only or not (fresh is not None or (trees is not None and trees.has_file))
             sources += [] if entry.blocks is None else [entry.blocks.notices]
         sources += [trees.notices] if trees is not None and trees.has_file else []
-        return Opened(runs, together, settings, entry, trees, fresh, reads_only, sources, self._capabilities, number)
+        return Opened(runs, together, settings, entry, trees, fresh, reads_only, sources, self._capabilities)
 
     def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
         """The model with block reuse by this policy. Raises ModelError if it does not support that."""

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.engine.events import Notice, Text, Thought
+from tests.models.api import choice, sse
+from tests.models.api import model as model_of
 from tests.servers.cutting import Cut, cutting, events, whole
+from tests.servers.kinds import LLAMA_CPP_PYTHON
+from tests.servers.stub import Fault, serving
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 SAID = ("Paris is ", "the ", "capital.")
@@ -86,3 +96,187 @@ def test_a_first_contact_that_is_always_cut_is_a_sentence(chat: bool) -> None:
     with cutting([cut], chat=chat, probed=False) as server, pytest.raises(lq.ModelError, match="3 times in") as caught:
         lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
     assert len(server.posts) == 3 and caught.value.hint
+
+
+# Answers that are cut -------------------------------------------------------------------------------------------------
+
+
+LETTERS = ("Pa", "ris is ", "schön, ", "日本 ", "too.")
+SENTENCE = "".join(LETTERS)
+BROKE = "broke off an answer in the middle, and the same request was sent again"
+
+
+def places(body: bytes) -> dict[str, int]:
+    """Places at which a stream is cut, in bytes."""
+    return {
+        "before the first byte": 0,
+        "in the first event": 20,
+        "after an event": body.index(b"\n\n") + 2,
+        "between two line feeds": body.index(b"\n\n") + 1,
+        "in a character": body.index("ö".encode()) + 1,
+        "after a character": body.index("ö".encode()) + 2,
+        "in a later event": body.index("日".encode()) + 9,
+        "before the word for the end": body.index(b'"finish_reason": "stop"'),
+    }
+
+
+PLACES = tuple(places(events(*LETTERS, chat=True)))
+CHAT, PLAIN = events(*LETTERS, chat=True), events(*LETTERS, chat=False)
+
+
+@ROUTES
+@pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_stream_that_was_cut_doubled_its_text(chat: bool, is_reset: bool, place: str, tmp_path: Path) -> None:
+    body = CHAT if chat else PLAIN
+    cut = Cut(body, at=places(body)[place], is_reset=is_reset)
+    with cutting([cut, cut, Cut(body)], chat=chat) as server:
+        model = lq.model("openai/m", base_url=server.base_url)
+        result = lq.run_sync(asking(chat), model=model, session=lq.Session(), cache=str(tmp_path / "x.tokens"))
+        assert result["A"] == SENTENCE and result.usage.completion_tokens is None
+        assert len(server.posts) == 3 and server.bodies[0] == server.bodies[1] == server.bodies[2]
+        assert len(result.notices) == 1 and BROKE in result.notices[0]
+        again = lq.run_sync(asking(chat), model=model, session=lq.Session(), cache=str(tmp_path / "x.tokens"))
+        assert (again["A"], len(server.posts), again.notices) == (SENTENCE, 3, ())
+    result.check_ledger()
+
+
+@ROUTES
+@pytest.mark.parametrize(
+    "at", ['"finish_reason": "stop"}]}\n\n', '"finish_reason": "stop"}]}\n\ndata: [DO'], ids=["end", "in"]
+)
+def test_a_stream_that_is_cut_after_its_end_is_whole(chat: bool, at: str) -> None:
+    body = CHAT if chat else PLAIN
+    with cutting([Cut(body, at=body.index(at.encode()) + len(at), is_reset=True)], chat=chat) as server:
+        result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
+    assert (result["A"], result.notices, len(server.posts)) == (SENTENCE, (), 1)
+
+
+@ROUTES
+@pytest.mark.parametrize("at", [0, 1, 30, -1])
+def test_an_answer_in_one_piece_that_was_cut_is_asked_for_again(chat: bool, at: int) -> None:
+    body = whole(SENTENCE, chat=chat)
+    with cutting([Cut(body, at=at % len(body), is_whole=True), Cut(body, is_whole=True)], chat=chat) as server:
+        result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
+    assert (result["A"], len(server.posts), len(result.notices)) == (SENTENCE, 2, 1)
+
+
+@ROUTES
+@pytest.mark.parametrize("options", [{}, {"seed": 7}, {"seed": 7, "n": 2}, {"n": 2}], ids=str)
+def test_a_draw_that_was_cut_is_the_one_of_a_stream_that_was_not(chat: bool, options: dict[str, int]) -> None:
+    def answer(path: str, body: Mapping[str, Any]) -> Cut:
+        said = events("It ", "is ", f"number {body.get('seed')}.", chat=chat)
+        seen = [one.get("seed") for one in server.bodies].count(body.get("seed"))
+        return Cut(said, at=said.index(b"is ") + 30 if seen == 1 else None)
+
+    source = "sample\n    " + asking(chat).replace(" where", "\nwhere")
+    with cutting(answer, chat=chat) as server:
+        model = lq.model("openai/m", base_url=server.base_url)
+        found = lq.run_sync(source, model=model, session=lq.Session(), **options)
+    results = found if isinstance(found, list) else [found]
+    assert {one["A"] for one in results} == {f"It is number {body['seed']}." for body in server.bodies}
+    assert len(server.posts) == 2 * len(results)
+
+
+@ROUTES
+def test_a_third_answer_in_a_row_that_breaks_off_gives_up_and_its_part_is_not_doubled_later(
+    chat: bool, tmp_path: Path
+) -> None:
+    body = CHAT if chat else PLAIN
+    cuts = [Cut(body, at=places(body)[place]) for place in ("after an event", "in a later event", "in a character")]
+    with cutting([*cuts, Cut(body)], chat=chat) as server:
+        model = lq.model("openai/m", base_url=server.base_url)
+        options: Any = {"model": model, "cache": str(tmp_path / "x.tokens")}
+        with pytest.raises(lq.ModelError, match="3 times in a row") as caught:
+            lq.run_sync(asking(chat), session=lq.Session(), **options)
+        assert caught.value.hint and len(server.posts) == 3
+    with cutting(continuing(chat), chat=chat) as server:
+        options["model"] = lq.model("openai/m", base_url=server.base_url, revision="r")
+        with cutting([Cut(body, at=places(body)["in a later event"])], chat=chat) as broken:
+            begun = lq.model("openai/m", base_url=broken.base_url, revision="r")
+            with pytest.raises(lq.ModelError, match="3 times in a row"):
+                lq.run_sync(asking(chat), session=lq.Session(), **options | {"model": begun})
+        assert lq.run_sync(asking(chat), session=lq.Session(), **options)["A"] == SENTENCE
+
+
+def continuing(chat: bool) -> Callable[[str, Mapping[str, Any]], Cut]:
+    """A server that says the sentence; plain text it continues, as a model does."""
+
+    def answer(path: str, body: Mapping[str, Any]) -> Cut:
+        if chat:
+            return Cut(CHAT)
+        said = str(body["prompt"]).partition("France:")[2]
+        assert SENTENCE.startswith(said)
+        return Cut(events(SENTENCE[len(said) :], chat=False))
+
+    return answer
+
+
+@ROUTES
+def test_a_cut_answer_that_is_another_one_the_next_time_is_an_error_and_not_glued_together(chat: bool) -> None:
+    first, second = events("Paris is ", "it.", chat=chat), events("The capital is Paris.", chat=chat)
+    with cutting([Cut(first, at=first.index(b"it.")), Cut(second)], chat=chat) as server:
+        model = lq.model("openai/m", base_url=server.base_url)
+        with pytest.raises(lq.ModelError, match="broke off an answer, and its answer to the same request") as caught:
+            lq.run_sync(asking(chat), model=model, session=lq.Session())
+    assert caught.value.hint == "run it again" and len(server.posts) == 2
+
+
+def test_an_answer_that_breaks_off_with_done_is_asked_for_again_where_that_is_an_interruption() -> None:
+    """llama-cpp-python sends `[DONE]` where another request interrupts an answer."""
+    with serving(LLAMA_CPP_PYTHON, "Paris is it.\n", Fault(plain=sse(choice(text="Paris "), "[DONE]"))) as stub:
+        result = lq.run_sync('"[A]" where STOPS_AT(A, "\\n")', model=model_of(stub), session=lq.Session())
+        assert result["A"] == "Paris is it.\n" and stub.requests == 2 and BROKE in result.notices[0]
+        stub.faults.extend([Fault(plain=sse(choice(text="Paris "), "[DONE]"))] * 3)
+        with pytest.raises(lq.ModelError, match="3 times in a row"):
+            lq.run_sync('"[A]" where STOPS_AT(A, "\\n")', model=model_of(stub), session=lq.Session())
+
+
+def test_what_a_cut_answer_costs_is_in_the_budget(tmp_path: Path) -> None:
+    body = CHAT
+    with cutting([Cut(body, at=len(body) // 2), Cut(body)]) as server:
+        model = lq.model("openai/m", base_url=server.base_url)
+        asyncio.run(model.probe())
+        with pytest.raises(lq.BudgetError):
+            lq.run_sync(asking(True), model=model, session=lq.Session(), max_requests=1)
+        assert len(server.posts) == 1
+
+
+def test_readers_of_events_see_each_text_of_a_cut_answer_once() -> None:
+    thought = {"choices": [{"index": 0, "delta": {"reasoning_content": "Let me see."}}], "model": "m"}
+    body = f"data: {json.dumps(thought)}\n\n".encode() + CHAT
+
+    async def seen(url: str) -> list[Any]:
+        model = lq.model("openai/m", base_url=url)
+        return [event async for event in lq.compile(asking(True)).stream(model=model, session=lq.Session())]
+
+    with cutting([Cut(body, at=body.index("日".encode())), Cut(body)]) as server:
+        found = asyncio.run(seen(server.base_url))
+    shown = "".join(event.text for event in found if isinstance(event, Text))
+    assert shown == f"The capital of France:{SENTENCE}"
+    assert "".join(event.text for event in found if isinstance(event, Thought)) == "Let me see."
+    assert sum(isinstance(event, Notice) and BROKE in event.message for event in found) == 1
+
+
+@ROUTES
+def test_text_of_a_run_that_was_left_in_the_middle_is_not_doubled_by_the_next(chat: bool, tmp_path: Path) -> None:
+    """A shorter query before, or Ctrl-C: what is known is a part of the answer."""
+    with cutting(continuing(chat), chat=chat) as server:
+        options: Any = {"model": lq.model("openai/m", base_url=server.base_url), "cache": str(tmp_path / "x.tokens")}
+        short = asking(chat).replace("len(TOKENS(A)) < 40", "len(A) < 6")
+        assert lq.run_sync(short, session=lq.Session(), **options)["A"] == SENTENCE[:5]
+        assert lq.run_sync(asking(chat), session=lq.Session(), **options)["A"] == SENTENCE
+    assert not any("Go on exactly" in str(body) for body in server.bodies)
+
+
+def test_an_answer_of_a_chat_that_is_another_one_than_its_known_part_says_how_to_ask_anew(tmp_path: Path) -> None:
+    answers = [Cut(CHAT), Cut(events("The capital is Paris.", chat=True))]
+    with cutting(answers) as server:
+        options: Any = {"model": lq.model("openai/m", base_url=server.base_url), "cache": str(tmp_path / "x.tokens")}
+        short = asking(True).replace("len(TOKENS(A)) < 40", "len(A) < 6")
+        lq.run_sync(short, session=lq.Session(), **options)
+        with pytest.raises(lq.ModelError, match="answers otherwise than before") as caught:
+            lq.run_sync(asking(True), session=lq.Session(), **options)
+        assert "refresh" in (caught.value.hint or "")
+        anew = lq.run_sync(asking(True), session=lq.Session(), cache_mode="refresh", **options)
+        assert anew["A"] == "The capital is Paris."

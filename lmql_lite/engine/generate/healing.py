@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 
 from lmql_lite.constraints.language import Language
 from lmql_lite.engine.state import Step
-from lmql_lite.errors import ModelError
-from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema, StreamPiece
+from lmql_lite.errors import BrokenOff, ModelError
+from lmql_lite.models.base import (
+    MAX_BROKEN,
+    Capabilities,
+    CompletionRequest,
+    JsonSchema,
+    RanOutEarly,
+    ServerUsage,
+    StreamPiece,
+    broken_again,
+)
 
 _MOST = 16
 _TAIL = re.compile(
@@ -81,6 +90,51 @@ def forms(
         if capabilities.takes_languages:
             yield again, replace(more, begin=again)
     yield "", request
+
+
+class Diverged(ModelError):
+    """A request that was sent again has another answer than the text that is known of it."""
+
+
+async def again_if_cut(
+    ask: Callable[[], AsyncGenerator[StreamPiece, None]], known: bytes, paid: Callable[[ServerUsage | None], None]
+) -> AsyncGenerator[StreamPiece, None]:
+    """Pieces of the answer to a request, without the text that is `known` of it.
+
+    If the answer breaks off, the same request is sent again after `paid` was called with its usage, and only what is
+    new is taken from the next answer: text is never doubled. Raises Diverged if the answer does not begin with what is
+    known, and ModelError if the next one differs from it or if `MAX_BROKEN` answers in a row break off.
+    """
+    thoughts = 0
+    for tries in range(1, MAX_BROKEN + 1):
+        spent, left, unheard = None, known, thoughts
+        try:
+            async with aclosing(ask()) as pieces:
+                async for piece in pieces:
+                    spent = piece.spent or spent
+                    begun = piece.data[: len(left)]
+                    if not left.startswith(begun) or (piece.finish == "stop" and begun != left):
+                        raise Diverged("the answer to the same request is another one than before")
+                    left, known = left[len(begun) :], known + piece.data[len(begun) :]
+                    thought, unheard = piece.thought[unheard:], max(unheard - len(piece.thought), 0)
+                    thoughts += len(thought)
+                    piece = replace(_past(piece, begun) if begun else piece, thought=thought)
+                    if piece.data or piece.thought or piece.spent or piece.finish:
+                        yield piece
+            return
+        except Diverged:
+            if tries == 1:
+                raise
+            raise ModelError(
+                "the server broke off an answer, and its answer to the same request is another one",
+                hint="run it again",
+            ) from None
+        except BrokenOff as error:
+            if isinstance(error, RanOutEarly):
+                raise
+            if tries == MAX_BROKEN:
+                raise broken_again(error) from None
+        paid(spent)
 
 
 async def said_again(pieces: AsyncGenerator[StreamPiece, None], again: bytes) -> AsyncGenerator[StreamPiece, None]:

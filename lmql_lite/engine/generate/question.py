@@ -102,8 +102,8 @@ class HoleQuestion:
 
     @cached_property
     def _free(self) -> CacheKey:
-        """Key of free text."""
-        return self._key(self.key + b"freely" if self._is_alone else b"")
+        """Key of free text. A draw is a function of the whole request, so it counts for this segment only."""
+        return self._key(self.key + b"freely" if self._is_alone or self.draws else b"")
 
     @property
     def _is_alone(self) -> bool:

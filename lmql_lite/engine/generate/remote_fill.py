@@ -15,7 +15,7 @@ from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.generate.byte_path import BytePath
 from lmql_lite.engine.generate.generator import HoleFill, matcher_of, shown
 from lmql_lite.engine.generate.healing import incomplete
-from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, Rejected, tokens_for
+from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, Rejected
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.state import State, data_of
 from lmql_lite.errors import ConstraintError, ModelError
@@ -123,7 +123,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         if self._ends_here:
             return None
         question = self._question
-        first = await self._frontier.read(state.node, question, tokens_for(left), self._reader, state.history)
+        first = await self._frontier.read(state.node, question, left, self._reader, state.history)
         self.thinks = first is None
         if first is None:
             return None
@@ -194,6 +194,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             _, at = max(scored, key=lambda found: found[0])
             place = self._alternatives[at]
             (data, logprob), *untried = place.untried
+            self._reader.depart(self._question)
             self._alternatives[at] = replace(place, untried=tuple(untried))
             return self.commit(Ask(place.state, place.matcher, 0), KnownToken(data, logprob, self.ledger.run))
         other = self._first.without(self._text_to(self.opened) + data_of(self.opened.pending), self._rejected)
@@ -268,6 +269,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
 
     def _decided(self, state: State, said: KnownToken) -> KnownToken:
         key = self._question.held
+        self._reader.depart(self._question)
         self._frontier.byte_tree.write(state.node, said.data, said.logprob, key, said.run)
         self._hold()
         return said
@@ -281,7 +283,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
     async def _read(self, state: State, question: HoleQuestion, left: int) -> KnownToken:
         said = None
         while said is None:
-            said = await self._frontier.read(state.node, question, tokens_for(left), self._reader, state.history)
+            said = await self._frontier.read(state.node, question, left, self._reader, state.history)
         return said.within(within(said.data, left))
 
     def _text_to(self, state: State) -> bytes:

@@ -5,17 +5,18 @@ Only this module opens streams of a Completer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from weakref import WeakValueDictionary
 
-from lmql_lite.cache.byte_tree import DIGEST, END, MEDIA, TURNS, ByteTree, KnownToken
+from lmql_lite.cache.byte_tree import DIGEST, END, MEDIA, TURNS, ByteTree, CacheKey, KnownToken
 from lmql_lite.cache.entry import Node
 from lmql_lite.cache.token_text import BYTES, difference
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.generate.healing import (
+    Diverged,
     Strayed,
     forms,
     given,
@@ -24,48 +25,41 @@ from lmql_lite.engine.generate.healing import (
     said_again,
     without_blanks,
 )
-from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion
+from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, tokens_for
 from lmql_lite.engine.generate.streams import Stream, Watching
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.state import Step
-from lmql_lite.errors import BrokenOff, BudgetError, CacheError, ModelError
+from lmql_lite.errors import BudgetError, CacheError, ModelError
 from lmql_lite.media import DIGEST_BYTES, Media
 from lmql_lite.models.answer_form import unwrapped
-from lmql_lite.models.base import Capabilities, Completer, Prompt, PromptTurn
+from lmql_lite.models.base import Capabilities, Completer, Prompt, PromptTurn, RanOutEarly, StreamPiece
 from lmql_lite.program.ops import Hole
 from lmql_lite.tokens import Role
 
 GO_ON = "Go on exactly where you stopped. Say only what comes next."
 """User's turn for a server that answers an open turn of the assistant instead of continuing it (S29)."""
-LEAST_STRIDE, MOST_STRIDE = 64, 4096
-LESSONS = 3
-"""Number of answers that show their usual length."""
-FIRST_STRIDE = 20
-"""Minimum tokens of the first request to a server that bills answers to their end."""
-FIRST_SHARES = {"one": 0.25, "several": 0.75, "more": 1.5}
-"""Tokens of that first request for each prompt token, which another request would bill again: for one hole, for
-several, and for holes that more may follow."""
+SHARES = {"one": (8, 0.25), "several": (20, 0.75), "more": (20, 1.5)}
+"""Tokens of a request to a server that bills answers to their end: at least, and for each prompt token, which another
+request would bill again. For one hole, for several, and for holes that more may follow."""
+MAX_TOKENS = 4096
+"""Maximum tokens of such a request."""
 TURN_TOKENS = 16
 """Upper bound of the tokens that a chat template puts around a turn."""
 ITEM_TOKENS = 16384
 """Upper bound of the tokens of a picture, video or clip. A server may count more; the bill is its own report."""
 TRIES = 3
-"""Maximum number of requests that break off for one token; each continues where the one before broke off."""
+"""Maximum number of requests for one token without any text."""
 
 ITEMS = frozenset(MEDIA.values())
 ROLES: dict[int, Role] = {TURNS["system"]: "system", TURNS["user"]: "user", TURNS["assistant"]: "assistant"}
 
 
-class ServerChanged(ModelError):
-    """The server is not the one whose answers are in the tree. A run that has read none of them begins again."""
-
-
 @dataclass(slots=True)
 class Attempts:
-    """Numbers of requests for one token: opened, broken off, and with an answer that did not begin as required."""
+    """Numbers of requests for one token: opened, ended early, and with an answer that did not begin as required."""
 
     opened: int = 0
-    broken: int = 0
+    early: int = 0
     strayed: int = 0
 
 
@@ -75,8 +69,12 @@ class Reader:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.stream: Stream | None = None
-        self.reached: tuple[Node, int] | None = None
-        """Place of the last token read, and its number of bytes."""
+        self.exhausted: set[tuple[Node, CacheKey]] = set()
+        """Begins of answers that this run has followed, by their question: asked again, they lead no further."""
+        self.diverged: set[tuple[Node, CacheKey]] = set()
+        """Those of them whose text was another one than the text that was known."""
+        self._began: dict[tuple[bytes, CacheKey], Node] = {}
+        """Places at which this run first asked a question of a segment."""
         self.attempts = Attempts()
         """Requests for a token before which the model is still reasoning."""
         self._heard = 0
@@ -89,6 +87,14 @@ class Reader:
     def begin(self, hole: Hole, most: int) -> None:
         """Begins a hole, with at most `most` requests."""
         self._hole, self._most, self._taken = hole, most, 0
+
+    def began(self, node: Node, question: HoleQuestion) -> Node:
+        """Place at which this run first asked the question in its segment: at first, `node`."""
+        return self._began.setdefault((question.key, question.writes), node)
+
+    def depart(self, question: HoleQuestion) -> None:
+        """Called when a token joins the path that is not of the answer to the question: another answer begins there."""
+        self._began.pop((question.key, question.writes), None)
 
     def take(self) -> None:
         """Counts a request for the hole. Raises BudgetError if it is one too many."""
@@ -119,7 +125,7 @@ class Reader:
     def leave(self) -> None:
         stream, self.stream = self.stream, None
         if stream is not None:
-            stream.leave(self.ledger, self.reached)
+            stream.leave(self.ledger)
             self._left = [one for one in self._left if not one.is_closed] + [stream]
 
     async def close(self) -> None:
@@ -140,8 +146,6 @@ class RemoteScheduler:
         self.byte_tree = ByteTree(tree)
         self._replay = replay
         self._is_probed = not capabilities.probe_costs
-        self._lessons = 0
-        self._longest = 0.0
         self.media: WeakValueDictionary[str, Media] = WeakValueDictionary()
         """Items by their digests, while a run has them."""
         self._streams: dict[Node, list[Stream]] = {}
@@ -150,7 +154,7 @@ class RemoteScheduler:
     async def read(
         self, node: Node, question: HoleQuestion, left: int, reader: Reader, newest: Step | None
     ) -> KnownToken | None:
-        """Token after `node`, in a hole with at most `left` more tokens. `newest` is the last step on the path to
+        """Token after `node`, in a hole with at most `left` more bytes. `newest` is the last step on the path to
         `node`.
 
         None if thoughts were emitted instead: the reader then asks again for the token after them.
@@ -159,16 +163,20 @@ class RemoteScheduler:
         at the end of a replay.
         """
         tried, reader.attempts = reader.attempts, Attempts()
+        began = reader.began(node, question)
         while True:
             if reader.hear():
                 reader.attempts = tried
                 return None
             known = self.byte_tree.read(node, question.reads)
             if known is not None:
-                reader.reached = node, len(known.data)
+                if known.key != question.writes:
+                    reader.depart(question)
                 return known
             stream = reader.stream
             if stream is None or not self._may_reach(stream, node, question):
+                if stream is not None:
+                    reader.exhausted.add((stream.begin, stream.key))
                 stream = next((one for one in self._streams.get(node, ()) if one.key in question.reads), None)
             if stream is None:
                 if self._replay:
@@ -180,10 +188,13 @@ class RemoteScheduler:
                 if not self._is_probed:
                     await self._probe(reader.ledger)
                     continue
+                begin = self._begin(node, question, (began, _answered_from(newest)), reader)
                 reader.leave()
                 reader.take()
                 is_again = tried.opened > tried.strayed
-                stream = self._open(node, question, left, reader.ledger, newest, tried.strayed, is_again=is_again)
+                stream = self._open(
+                    begin, node, question, left, reader.ledger, newest, tried.strayed, began, is_again=is_again
+                )
                 if stream is None:
                     await reader.ledger.account.released()
                     continue
@@ -193,28 +204,64 @@ class RemoteScheduler:
                 await stream.next()
             except Strayed:
                 tried.strayed += 1
-            except ModelError as error:
-                tried.broken += 1
-                if not isinstance(error, BrokenOff) or tried.broken >= TRIES:
+            except Diverged:
+                reader.diverged.add((stream.begin, stream.key))
+                tried.opened -= 1
+            except RanOutEarly:
+                tried.early += 1
+                if tried.early >= TRIES:
                     raise
 
-    def stride(self, question: HoleQuestion, left: int, most_prompt: int) -> int:
-        """Maximum tokens of a request, in a hole with at most `left` more tokens.
+    def _begin(self, node: Node, question: HoleQuestion, begins: tuple[Node, Node | None], reader: Reader) -> Node:
+        """Place at which the request for a token after `node` begins. `begins` are the place at which the run asked the
+        question first, and the end of the last text on the path that the model did not generate.
 
-        After some answers, a request for several holes gets the recent length with a margin. A server that bills
-        answers to their end gets little more than the known need. No answer of a chat is cut if the server could not
-        continue it.
+        Other text is continued. An answer that the server cannot continue, or a draw, is a function of its whole
+        request: if only a part of it is known, the same request is sent again. Raises ModelError if that leads to
+        another text.
+        """
+        is_open = self._continues(node)
+        if question.most is not None or (is_open and not question.draws):
+            return node
+        tree, last = self.byte_tree.tree, reader.stream
+        if last is not None and last.ran_out and last.tip == node:
+            return node
+        path, size = tree.path(node), len(tree.path(begins[0]))
+        for begin in (each for each in begins if each is not None and size <= len(tree.path(each))):
+            is_text = all(token < END for token in path[len(tree.path(begin)) :])
+            if is_text and (begin, question.writes) not in reader.exhausted:
+                return begin
+        if is_open or node in begins or not any((each, question.writes) in reader.diverged for each in begins if each):
+            return node
+        raise ModelError(
+            f"{self.completer.name} answers otherwise than before, and cannot continue the part of its answer that is "
+            "known",
+            hint="ask for all of it anew: cache_mode='refresh'",
+        )
+
+    def _continues(self, node: Node) -> bool:
+        """True if the server continues the text that leads to a node: it is no turn of a chat, or an open one."""
+        path = self.byte_tree.tree.path(node)
+        return self.capabilities.continues_turns or not any(token in ROLES for token in path)
+
+    def length(self, question: HoleQuestion, left: int, most_prompt: int, known: int, filled: int) -> int:
+        """Maximum tokens of a request, in a hole with at most `left` more tokens: a function of the query alone. The
+        answer has `known` bytes before, and all holes before have `filled`.
+
+        A server that bills answers to their end gets a number in proportion to its prompt, which another request would
+        bill again, less what is filled of a loop, or as many as the answer has so far. A draw is never cut, as it
+        cannot be continued, nor is an answer of a chat if the server could not continue it.
         """
         can = self.capabilities
         most = left if question.undecided is None else min(left, question.undecided + 1)  # a token has a byte or more
-        if not can.bills_to_the_end or (can.chat_only and not can.continues_turns):
-            is_long = not question.runs_on or self._lessons < LESSONS
-            return most if is_long else int(min(max(4 * self._longest, LEAST_STRIDE), MOST_STRIDE))
+        if question.draws or not can.bills_to_the_end or (can.chat_only and not can.continues_turns):
+            return most
         if not question.is_left:
             return left
         holes = "one" if not question.runs_on else "more" if question.lookahead.goes_on else "several"
-        first = max(FIRST_SHARES[holes] * most_prompt / TOKEN_BYTES, FIRST_STRIDE)
-        wanted = min(1.25 * self._longest + 2 if self._lessons else first, MOST_STRIDE)
+        least, share = SHARES[holes]
+        size = share * (most_prompt - filled) - filled if holes == "more" else share * most_prompt
+        wanted = min(max(size / TOKEN_BYTES, least, known / TOKEN_BYTES), MAX_TOKENS)
         if question.undecided is not None:
             wanted = min(wanted, question.undecided / TOKEN_BYTES + 2)
         return int(wanted if question.runs_on else min(wanted, left))
@@ -254,13 +301,13 @@ class RemoteScheduler:
     async def _probe(self, ledger: Ledger) -> None:
         """Probes the server before the first request, if its capabilities are from an earlier process.
 
-        Raises ServerChanged if the server is another one now.
+        Raises ModelError if the server is another one now: no result holds answers of two. The next run asks anew.
         """
         capabilities = await ledger.probed(self.completer.probe)
         if capabilities.fingerprint != self.capabilities.fingerprint:
-            raise ServerChanged(
+            raise ModelError(
                 f"{self.completer.place} has changed since the cache was written, so this run cannot use both",
-                hint="run it again to store the new answers separately, or pass revision= if the model is the same",
+                hint="run it again (cache_mode='rw'): all is asked anew; revision= vouches that the model is the same",
             )
         self._is_probed = True
 
@@ -276,21 +323,25 @@ class RemoteScheduler:
 
     def _open(
         self,
-        node: Node,
+        begin: Node,
+        tip: Node,
         question: HoleQuestion,
         left: int,
         ledger: Ledger,
         newest: Step | None,
         strayed: int,
+        began: Node,
         *,
         is_again: bool,
     ) -> Stream | None:
-        """A new stream; None while other requests have reserved its tokens. `strayed` is the number of answers that did
-        not begin with the end of the prompt, as required. `is_again`: an answer had no text, perhaps for want of
-        tokens.
+        """A new stream of the answer that begins at `begin`, of which the text up to `tip` is known; None while other
+        requests have reserved its tokens. `strayed` is the number of answers that did not begin with the end of the
+        prompt, as required. `began` is the place at which the question was asked first. `is_again`: an answer had no
+        text, perhaps for want of tokens.
         """
-        text = self.text_to(node)
-        node = self._before(node, incomplete(text))
+        text = self.text_to(begin)
+        left, newest = tokens_for(left + len(self.text_to(tip)) - len(text)), _newest_at(newest, begin)
+        node = self._before(begin, incomplete(text))
         prompt = self.prompt(node)
         if not prompt:
             raise ModelError(
@@ -298,7 +349,9 @@ class RemoteScheduler:
                 hint="begin the query with some text, which becomes the user's turn",
             )
         last = prompt[-1]
-        request = question.request(left if is_again else self.stride(question, left, _most_tokens(prompt)), text)
+        before = len(text) - len(self.text_to(began))
+        most = left if is_again else self.length(question, left, _most_tokens(prompt), before, _filled(newest))
+        request = question.request(most, text)
         is_open = last.role is None or (last.role == "assistant" and self.capabilities.continues_turns)
         again = reopened(last.text, given(newest)) if is_open else ""
         *_, (again, request) = islice(forms(again, request, self.capabilities), strayed + 1)
@@ -312,18 +365,23 @@ class RemoteScheduler:
         form = question.form(text)
         if form is not None:
             prompt = form.told(prompt)
-        pieces = self.completer.stream(prompt, request)
-        if ledger.calls is not None:
-            pieces = ledger.calls.record_stream(self.completer.name, prompt, request, pieces)
-        if form is not None:
-            pieces = unwrapped(pieces, form)
-        elif held_back:
-            pieces = said_again(pieces, held_back)
-        elif question.most is None and self._is_blank_answer(node):
-            pieces = without_blanks(pieces)
-        watching = Watching(question.ends, self._moved, self._learn)
-        stream = Stream(pieces, self.byte_tree, node, question.writes, ledger, sent, watching)
-        self._streams.setdefault(node, []).append(stream)
+
+        def ask() -> AsyncGenerator[StreamPiece, None]:
+            pieces = self.completer.stream(prompt, request)
+            if ledger.calls is not None:
+                pieces = ledger.calls.record_stream(self.completer.name, prompt, request, pieces)
+            if form is not None:
+                return unwrapped(pieces, form)
+            if held_back:
+                return said_again(pieces, held_back)
+            return without_blanks(pieces) if question.most is None and self._is_blank_answer(node) else pieces
+
+        cut = f"{self.completer.name} broke off an answer in the middle, and the same request was sent again"
+        watching = Watching(question.ends, self._moved, cut)
+        tip = node if tip == begin else tip
+        known = bytes(self.byte_tree.tree.path(tip)[len(self.byte_tree.tree.path(node)) :])
+        stream = Stream(ask, self.byte_tree, begin, tip, known, question.writes, ledger, sent, watching)
+        self._streams.setdefault(tip, []).append(stream)
         return stream
 
     def _before(self, node: Node, size: int) -> Node:
@@ -338,13 +396,6 @@ class RemoteScheduler:
         is_open = size < len(path) and path[-size - 1] == TURNS["assistant"]
         is_anew = size > 0 or not self.capabilities.continues_turns
         return is_open and is_anew and not bytes(path[len(path) - size :]).strip()
-
-    def _learn(self, stream: Stream, size: int) -> None:
-        """Learns from a stream that a run left after `size` tokens."""
-        if size:
-            self._lessons += 1
-            needed = 2 * size if stream.ran_out and size == stream.size else size
-            self._longest = max(0.9 * self._longest, needed)
 
     def _moved(self, stream: Stream, node: Node | None) -> None:
         here = self._streams.get(stream.tip, [])
@@ -390,6 +441,31 @@ class RemoteScheduler:
             f"the recording has no answer of {self.completer.name} {why}",
             hint="run it once with cache_mode='rw' to record the new answers",
         )
+
+
+def _answered_from(newest: Step | None) -> Node | None:
+    """Node after the last text on a path that the model did not generate."""
+    step = newest
+    while step is not None and (step.token.fate != "kept" or step.token.source in ("model", "cache")):
+        step = step.before
+    return None if step is None else step.node
+
+
+def _filled(newest: Step | None) -> int:
+    """Number of bytes of holes on a path."""
+    size, step = 0, newest
+    while step is not None:
+        size += len(step.token.data) if step.token.hole is not None and step.token.fate == "kept" else 0
+        step = step.before
+    return size
+
+
+def _newest_at(newest: Step | None, node: Node) -> Step | None:
+    """The step that leads to a node, which is on the path of `newest`; None if none does."""
+    step = newest
+    while step is not None and step.node != node:
+        step = step.before
+    return step
 
 
 def _most_tokens(prompt: Prompt) -> int:

@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from math import ceil
 
 from lmql_lite.cache.byte_tree import ByteTree, CacheKey
 from lmql_lite.cache.entry import Node
+from lmql_lite.engine.generate.healing import again_if_cut
 from lmql_lite.engine.ledger import Ledger, OpenRequest
 from lmql_lite.models.base import ServerUsage, StreamPiece
 
@@ -23,46 +23,45 @@ class Watching:
     """True if nothing may follow a text, so that the server ends by itself."""
     moved: Callable[[Stream, Node | None], None]
     """Called before the tip of a stream moves, with the new tip; None at its end."""
-    left: Callable[[Stream, int], None]
-    """Called when a stream has no reader left, with the number of tokens that were read."""
+    cut: str
+    """Notice of an answer that broke off and is asked for again."""
 
 
 class Stream:
     """One response, open while it has followers.
 
-    `tip` is the node after which the next piece is written; pieces that arrive together are written together. `sent` is
-    the request with its cost. The run that sent it pays; if that run leaves before others, one of them takes over
+    `begin` is the node at which the answer begins, and `tip` the one after which the next piece is written: the text
+    between them is `known`. Pieces that arrive together are written together. `ask` sends the request, `sent` is the
+    request with its cost. The run that sent it pays; if that run leaves before others, one of them takes over
     (S32).
     """
 
     def __init__(
         self,
-        pieces: AsyncGenerator[StreamPiece, None],
+        ask: Callable[[], AsyncGenerator[StreamPiece, None]],
         texts: ByteTree,
+        begin: Node,
         tip: Node,
+        known: bytes,
         key: CacheKey,
         ledger: Ledger,
         sent: OpenRequest,
         watching: Watching,
     ) -> None:
+        self.begin = begin
         self.tip = tip
         self.key = key
         self.ends = watching.ends
-        self.size = 0
-        """Number of tokens so far."""
         self.thoughts: list[str] = []
         """Thoughts of the model so far, in parts as they arrived."""
         self.is_over = False
         self.ran_out = False
         """True if the response ended at its `max_tokens`."""
-        self._pieces = pieces
+        self._pieces = again_if_cut(ask, known, self._paid)
         self._texts = texts
         self._ledger = ledger
         self._sent = sent
         self._watching = watching
-        self._begin = len(texts.tree.path(tip))
-        self._bytes = self._used = 0
-        """Number of bytes so far, and number of bytes that a reader has reached."""
         self._followers: list[Ledger] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._arrived: list[StreamPiece] = []
@@ -90,14 +89,10 @@ class Stream:
     def follow(self, ledger: Ledger) -> None:
         self._followers.append(ledger)
 
-    def leave(self, ledger: Ledger, reached: tuple[Node, int] | None) -> None:
-        """Removes a follower, which has read up to a node and a token of some bytes after it. Without followers, the
-        request ends."""
+    def leave(self, ledger: Ledger) -> None:
+        """Removes a follower. Without followers, the request ends."""
         self._write()
         self._followers.remove(ledger)
-        if reached is not None:
-            end = len(self._texts.tree.path(reached[0])) + reached[1]
-            self._used = min(max(self._used, end - self._begin), self._bytes)
         if self._followers:
             self._ledger = self._followers[0]
             return
@@ -105,7 +100,6 @@ class Stream:
         if not self.is_over:
             self._end()
             self._task.cancel()
-        self._watching.left(self, ceil(self.size * self._used / self._bytes) if self._bytes else 0)
 
     async def closed(self) -> None:
         """Waits until the request is closed, if it has no followers."""
@@ -116,6 +110,13 @@ class Stream:
         """Waits for the end of the response."""
         while not self.is_over:
             await self.next()
+
+    def _paid(self, spent: ServerUsage | None) -> None:
+        """Pays for an answer that broke off. Raises BudgetError if the budget does not cover the request again."""
+        for follower in self._followers:
+            follower.notices.append(self._watching.cut)
+        self._spent = None
+        self._sent.repeat(self._ledger, spent)
 
     async def _read(self) -> None:
         try:
@@ -149,8 +150,6 @@ class Stream:
         if words:
             way = self._texts.append(before, words, self.key, self._ledger.run)
             self._ledger.arrive(way, [len(word.data) for word in words])
-            self.size += len(words)
-            self._bytes += sum(len(word.data) for word in words)
             self._move(way[-1])
         last = pieces[-1]
         self.ran_out = last.finish == "length"
