@@ -13,6 +13,7 @@ import enum
 import functools
 import hashlib
 import importlib.util
+import inspect
 import json
 import logging
 import math
@@ -20,6 +21,7 @@ import sys
 import types
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -39,7 +41,8 @@ MAX_OBJECTS = 100_000
 _GLOBAL_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
 _NOT_CONTENT = frozenset(
-    ("__dict__", "__weakref__", "__module__", "__qualname__", "__firstlineno__", "__static_attributes__", "_abc_impl",
+    ("__dict__", "__weakref__", "__slotnames__", "__module__", "__qualname__", "__firstlineno__",
+     "__static_attributes__", "_abc_impl",
      "__dataclass_params__", "__dataclass_fields__", "__pydantic_core_schema__", "__pydantic_validator__",
      "__pydantic_serializer__", "__pydantic_complete__", "__pydantic_decorators__", "__pydantic_generic_metadata__",
      "__pydantic_parent_namespace__", "__pydantic_fields_complete__", "__pydantic_setattr_handlers__",
@@ -94,6 +97,8 @@ class _Walk:
                 return self._container(value, self.data)
         elif (plain := numpy_scalar(value)) is not value:
             return self.data(plain)
+        if isinstance(value, Path) and not value.is_file():
+            raise Unkeyable(f"a request holds the path {str(value)!r}, which is not a file")
         return self._other(value)
 
     def exact(self, value: Any) -> Any:
@@ -142,7 +147,7 @@ class _Walk:
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.MethodType):
-            return tagged("method", [self.exact(value.__func__), self.exact(value.__self__)])
+            return self._method(value)
         if isinstance(value, type):
             return self._class(value)
         if isinstance(value, types.CodeType):
@@ -180,6 +185,18 @@ class _Walk:
             cells = [self._cell(cell) for cell in function.__closure__ or ()]
             return tagged("function", [function.__qualname__, self._code(code), self.exact(defaults), cells,
                                         self._globals(function), self.exact(vars(function))])  # fmt: skip
+
+    def _method(self, method: types.MethodType) -> Any:
+        """A method with its object; with those attributes alone that it reads, if it does nothing else with it."""
+        function, owner = method.__func__, method.__self__
+        attributes: dict[str, Any] = {}
+        if not isinstance(function, types.FunctionType) or not _collect(function, owner, attributes):
+            return tagged("method", [self.exact(function), self.exact(owner)])
+        found: dict[str, Any] = {}
+        for name in sorted(attributes):
+            with _part(f"the attribute {name!r} of a {type(owner).__qualname__}"):
+                found[name] = self._attribute(attributes[name])
+        return tagged("reader", [self._function(function), found])
 
     def _cell(self, cell: types.CellType) -> Any:
         try:
@@ -300,6 +317,49 @@ def _part(name: str) -> Iterator[None]:
 def _state_of(value: Any) -> Any:
     """Attributes that a container of an own class has beside its items."""
     return getattr(value, "__dict__", None)
+
+
+def _collect(function: types.FunctionType, owner: Any, attributes: dict[str, Any]) -> bool:
+    """Collects the attributes of its object that a method reads, also through other methods and properties of it.
+
+    False if the object is used in another way, so that all of it counts.
+    """
+    names = _attributes_read(function.__code__)
+    state = getattr(owner, "__dict__", None)
+    if names is None or not isinstance(state, dict) or hasattr(type(owner), "__getattr__"):
+        return False
+    for name in names - attributes.keys():
+        value = inspect.getattr_static(type(owner), name, None)
+        is_computed = isinstance(value, functools.cached_property)  # its value appears in the object at the first use
+        if not is_computed:
+            value = inspect.getattr_static(owner, name, owner)
+        if value is owner or type(value) in _DESCRIPTORS:  # missing, or in a slot
+            return False
+        attributes[name] = value
+        inner = value.fget if isinstance(value, property) else value.func if is_computed else value
+        if (
+            (is_computed or name not in state)
+            and isinstance(inner, types.FunctionType)
+            and not _collect(inner, owner, attributes)
+        ):
+            return False
+    return True
+
+
+def _attributes_read(code: types.CodeType) -> Set[str] | None:
+    """Attributes of its first argument that code reads; None if it does more with it than that."""
+    if not code.co_argcount or code.co_varnames[0] in code.co_cellvars:
+        return None
+    owner, found = code.co_varnames[0], set[str]()
+    steps = list(dis.get_instructions(code))
+    for step, following in pairwise(steps):
+        if step.argval == owner and "FAST" in step.opname:
+            if not step.opname.startswith("LOAD_FAST") or following.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+                return None
+            found.add(following.argval)
+        elif isinstance(step.argval, tuple) and owner in step.argval and "FAST" in step.opname:
+            return None  # two variables in one step
+    return found
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -40,11 +40,10 @@ def text_data(value: str) -> Any:
 
 
 def path_data(path: PurePath) -> Any:
-    if not isinstance(path, Path):
-        return tagged("pure path", str(path))
-    if not path.is_file():
-        raise Unkeyable(f"a request holds the path {str(path)!r}, which is not a file")
-    return tagged("file", [path.name, file_digest(path)])
+    """A path: of a file, its name and the content; of anything else, the path itself."""
+    if isinstance(path, Path) and path.is_file():
+        return tagged("file", [path.name, file_digest(path)])
+    return tagged("place", str(path))
 
 
 def file_digest(path: Path) -> str:

@@ -50,6 +50,7 @@ ALIASES = {
     "stop": ("stop", "until", "stop_sequences"),
 }
 KeyRule = Literal["full", "seed"]
+_PLAIN = (str, int, float, list, tuple, dict, bytes, bytearray, memoryview, Set)
 
 _CREDENTIAL = re.compile(
     r"(?:set-)?cookie|(?:.*[-_])?(?:auth|access|security|session|csrf|xsrf)[-_]token|key|sig", re.I
@@ -120,7 +121,7 @@ def _remembered(value: Any, known: dict[Any, Any]) -> str:
     name = tuple(map(id, parts))
     if name not in known:
         try:
-            known[name] = parts, _canonical_text(value), None
+            known[name] = parts, compact({"$": "digest", "v": digest(canonical(value))}), None
         except Unkeyable as error:
             known[name] = parts, "", error
     _, text, problem = known[name]
@@ -327,7 +328,7 @@ class KeyMaker:
         for each in arguments:
             if each is options:
                 parts.append('{"$":"options"}')
-            elif each is None or isinstance(each, str | int | float | list | tuple | dict):
+            elif each is None or isinstance(scalar(each), _PLAIN):
                 parts.append(_canonical_text(each))
             else:
                 parts.append(_remembered(each, known))

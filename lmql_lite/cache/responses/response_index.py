@@ -39,12 +39,14 @@ _ADD = (
     "WHERE ?11 AND excluded.created_at > responses.created_at"
 )
 _MIGRATE = f"""
+BEGIN;
 ALTER TABLE responses RENAME TO older;
 DROP INDEX IF EXISTS by_document;
 {_TABLES}
 INSERT INTO responses SELECT older.*, (SELECT value FROM meta WHERE key = 'model_fingerprint_hash') FROM older;
 DROP TABLE older;
 DELETE FROM meta WHERE key LIKE 'log:%';
+COMMIT;
 """
 """From the table of one model, whose logs were read for that model only, to the table of all models."""
 _FIND = "SELECT cache_key, response, created_at, checksum FROM responses WHERE model_hash = ? AND cache_key"
@@ -123,8 +125,7 @@ class ResponseIndex:
         if found is not None:
             columns = [row[1] for row in self._database.execute("PRAGMA table_info(responses)")]
             if columns[8:] == ["checksum"]:
-                with self._database:
-                    self._database.executescript(_MIGRATE)
+                self._database.executescript(_MIGRATE)
             elif columns[8:] != ["checksum", "model_hash"]:
                 raise IndexDamaged("its table has other columns")
             return

@@ -60,7 +60,7 @@ class Visual:
         return doc["image"], self.crop
 
     def of(self, doc: Any) -> Any:
-        return doc["image"]
+        return doc["image"].crop(self.crop)
 
     def two(self, doc: Any) -> Any:
         return doc["image"], 2
@@ -468,3 +468,72 @@ def test_an_array_among_the_options_is_compared_without_an_error(tmp_path: Path)
         cache.execute(model, "generate_until", requests)
         cache.execute(model, "generate_until", requests)
     assert len(model.asked) == 1
+
+
+class Harness:
+    """A task that has a whole data set, all its requests, and things that no key can represent."""
+
+    def __init__(self, count: int = 4, crop: int = 0) -> None:
+        self._config = {"doc_to_visual": made("def f(doc, crop): return [doc['image']]"), "crop": crop}
+        self.documents = [picture(size=(64, 64), colour=number) for number in range(count)]
+        self.generator = (each for each in self.documents)
+        self.requests = [
+            lq.Request("generate_until", (f"question {number}", copy.deepcopy(GREEDY), self.doc_to_visual, number,
+                                          "mme", "test"), metadata={"task": "mme", "doc_id": number})
+            for number in range(count)
+        ]  # fmt: skip
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._config
+
+    def crop(self) -> Any:
+        return self.config["crop"]
+
+    def doc_to_visual(self, doc: dict[str, Any]) -> Any:
+        return self.config["doc_to_visual"](doc, self.crop())
+
+    def with_all(self, doc: dict[str, Any]) -> Any:
+        return vars(self), doc
+
+
+class Cropped(Harness):
+    def crop(self) -> Any:
+        return 7
+
+
+def test_of_a_task_only_that_counts_which_its_method_reads(tmp_path: Path) -> None:
+    """lmms-eval's tasks hold their data set and all their requests; another `--limit` asks nothing again."""
+    expected = [(Harness(4), 4), (Harness(4), 0), (Harness(6), 2), (Harness(6, crop=1), 6), (Cropped(6), 6)]
+    for task, count in expected:
+        model = Counting()
+        with lq.ResponseCache.open(tmp_path, model="m") as cache:
+            cache.execute(model, "generate_until", task.requests)
+            assert (len(model.asked), cache.notices) == (count, [])
+
+
+def test_a_value_that_a_task_computes_once_does_not_change_the_key() -> None:
+    source = (
+        "import functools\nclass A:\n @functools.cached_property\n def n(self): return {}\n def m(self): return self.n"
+    )
+    one, other = made(source.format(1) + "\no = A()", "o"), made(source.format(2) + "\no = A()", "o")
+    before = key(one.m)
+    assert one.m() == 1 and key(one.m) == before != key(other.m)
+
+
+def test_a_folder_that_a_function_reads_is_its_path(tmp_path: Path) -> None:
+    keys = [key(made("def f(d): return FOLDER / d", FOLDER=tmp_path / name)) for name in ("a", "b", "a")]
+    assert keys[0] == keys[2] != keys[1] and not keys[0].startswith("no key")
+
+
+def test_a_method_that_uses_its_whole_object_counts_with_all_of_it(tmp_path: Path) -> None:
+    assert "generator" in key(Harness().with_all)
+    for source in ("def m(self): return g(self)",
+                   "def m(self):\n me = self\n return me.n", "def m(self): return [self]",
+                   "def m(self): return [self.n for _ in 'ab' if self]", "def m(self): return lambda: self.n",
+                   "def m(self): return getattr(self, 'n')", "def m(self):\n self.k = 1\n return self.n",
+                   "def m(self): return super().__repr__(), self.n"):  # fmt: skip
+        body = source.replace("\n", "\n ")
+        keys = [key(made(f"def g(o): return o.n\nclass A:\n {body}\no = A()\no.n = {number}", "o").m)
+                for number in (1, 2, 1)]  # fmt: skip
+        assert keys[0] == keys[2] != keys[1] and not keys[0].startswith("no key"), (source, keys)
