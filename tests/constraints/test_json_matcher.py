@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -14,7 +16,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from lmql_lite.constraints import json_matcher
 from lmql_lite.constraints.json_grammar import grammar, refuse_impossible
-from lmql_lite.constraints.json_matcher import GrammarMatcher, Grammars, Quotes, Texts, way_to_end
+from lmql_lite.constraints.json_matcher import GrammarMatcher, Grammars
+from lmql_lite.constraints.json_search import Quotes, way_to_end
+from lmql_lite.constraints.json_tokens import Texts
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 
@@ -30,6 +34,14 @@ WORDS = (
         b' "',
         b"true",
         b"tr",
+        b"\\u",
+        b"\\ud8",
+        b"e9",
+        b"3d\\u",
+        b'0"',
+        b"a\\",
+        b"\\/",
+        b'/"',
         b"false",
         b"null",
         b", ",
@@ -67,16 +79,63 @@ def allowed(matcher: GrammarMatcher, held: bytes = b"", left: int = 100) -> set[
     return {TOKENS[token] for token in np.flatnonzero(matcher.allowed(held, left)).tolist()}
 
 
+def unescaped(matcher: GrammarMatcher, left: int = 100) -> set[bytes | None]:
+    """Allowed tokens without a backslash."""
+    return {token for token in allowed(matcher, left=left) if not token or b"\\" not in token}
+
+
+def units(value: Any) -> list[list[bytes]]:
+    """Each character of the JSON of a value, and in strings each escape for it."""
+    found, inside = [], False
+    for part in re.findall(r"\\u....|\\.|[^\\]", json.dumps(value, ensure_ascii=False)):
+        inside = inside != (part == '"')
+        ways = [part.encode()]
+        if inside and part != '"':
+            character = json.loads(f'"{part}"')
+            pair = character.encode("utf-16-be").hex()
+            ways.append("".join(f"\\u{pair[at : at + 4]}" for at in range(0, len(pair), 4)).encode())
+            ways += [b"\\/"] if character == "/" else []
+        found.append(ways)
+    return found
+
+
+def same(way: bytes, data: bytes) -> bool:
+    """True if two beginnings of an escape differ at most in the case of their digits."""
+    return way == data or (way[:2] == b"\\u" and way.lower() == data.lower() and b"U" not in data)
+
+
+Place = tuple[int, bytes]
+"""Index of a character of a value, and the bytes of it that are written."""
+
+
+def after(spelled: list[list[bytes]], places: set[Place], data: bytes) -> set[Place]:
+    """All places of a value where a text may be after more bytes of it."""
+    for at in range(len(data)):
+        begun = {(index, said + data[at : at + 1]) for index, said in places if index < len(spelled)}
+        places = set()
+        for index, said in begun:
+            for way in spelled[index]:
+                if same(way[: len(said)], said):
+                    places.add((index + 1, b"") if len(way) == len(said) else (index, said))
+    return places
+
+
 def brute(values: list[Any], text: bytes, held: bytes) -> set[bytes | None]:
-    """Tokens that continue one of the values as json.dumps writes them; after a whole value, all that continue none."""
-    spelled = [json.dumps(value, ensure_ascii=False).encode() for value in values]
-    rest = [held + each[len(text) :] for each in spelled if each.startswith(text)]
-    found = {token for token in TOKENS if token and any(each.startswith(token) for each in rest)}
-    found |= {token for token in TOKENS if token and held.startswith(token)}
-    if not held and text in spelled:
-        found |= {None} | {
-            token for token in TOKENS if token and not any(each[:1] == token[:1] for each in rest if each)
-        }
+    """Tokens that continue a spelling of one of the values; after a whole value, all that continue none."""
+    begun = [(each, after(each, {(0, b"")}, text)) for each in map(units, values)]
+    begun = [(each, places) for each, places in begun if places]
+
+    def goes_on(data: bytes) -> bool:
+        return any(after(each, places, data) for each, places in begun)
+
+    going_on = {byte for byte in range(256) if goes_on(bytes([byte]))}
+    found: set[bytes | None] = {token for token in TOKENS if token and held.startswith(token)}
+    for token in TOKENS:
+        if token and token.startswith(held):
+            rest = token[len(held) :]
+            found |= {token} if not rest or (rest[0] in going_on and goes_on(rest)) else set()
+    if not held and any((len(each), b"") in places for each, places in begun):
+        found |= {None} | {token for token in TOKENS if token and token[0] not in going_on}
     return found
 
 
@@ -86,6 +145,11 @@ FINITE: list[tuple[Mapping[str, Any], list[Any]]] = [
         [[], *([a] for a in (True, False)), *([a, b] for a in (True, False) for b in (True, False))],
     ),
     ({"enum": ["a", "ab", "é😀", 1, 12, 120, None, True]}, ["a", "ab", "é😀", 1, 12, 120, None, True]),
+    ({"type": "string", "pattern": "^[é😀/\n]$"}, ["é", "😀", "/", "\n"]),
+    (
+        {"type": "object", "patternProperties": {"^(é|a/?)$": {"const": 1}}, "additionalProperties": False},
+        [dict.fromkeys(names, 1) for count in range(4) for names in itertools.permutations(["é", "a", "a/"], count)],
+    ),
     (
         {
             "type": "object",
@@ -99,7 +163,7 @@ FINITE: list[tuple[Mapping[str, Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "values"), FINITE, ids=["array", "enum", "object", "integer"])
+@pytest.mark.parametrize(("schema", "values"), FINITE, ids=["array", "enum", "pattern", "keys", "object", "integer"])
 def test_masks_are_those_of_brute_force_with_and_without_held_text(
     schema: Mapping[str, Any], values: list[Any]
 ) -> None:
@@ -135,8 +199,7 @@ def test_every_value_as_json_dumps_spells_it_is_accepted() -> None:
         assert start(schema).advance(text).ending == "forced"
 
 
-def test_another_spelling_is_not_accepted() -> None:
-    assert start({"type": "string"}).longest_valid(b'"\\u00e9"') < 8
+def test_other_white_space_is_not_accepted() -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
     for text in (b"[1,2]", b"[ 1]", b"[1, 2 ]", b" [1]", b"[1,  2]"):
         assert start(schema).longest_valid(text) < len(text)
@@ -197,7 +260,7 @@ def test_trap_an_error_masks_to_end_of_text_and_is_raised_instead() -> None:
 
 def test_trap_the_spelling_of_a_special_token_is_plain_text_S12() -> None:
     matcher = start({"enum": [SPECIAL, "<s>"]}).advance(b'"')
-    assert allowed(matcher) == {b"<", b"<|end"}
+    assert unescaped(matcher) == {b"<", b"<|end"}
     matcher = matcher.advance(b"<|end")
     assert matcher.forced() == b'|>"'
     assert matcher.advance(b'|>"').ending == "forced"
@@ -222,7 +285,7 @@ def test_trap_an_end_that_only_the_mask_shows_is_seen_at_once() -> None:
 def test_trap_forced_bytes_are_reported_and_narrow_no_mask() -> None:
     matcher = start({"const": "END"})
     assert matcher.forced() == b'"END"'
-    assert allowed(matcher.advance(b'"')) == {b"E", b"END", b'END"'}
+    assert unescaped(matcher.advance(b'"')) == {b"E", b"END", b'END"'}
     assert start({"enum": ["a", "b"]}).forced() == b'"'
     assert start({"type": "integer"}).advance(b"1").forced() == b""
 
@@ -309,7 +372,7 @@ def test_a_way_to_the_end_is_found_from_everywhere() -> None:
             way = way_to_end(matcher.parser, matcher.frame.texts, Quotes().after(matcher.text))
             assert way is not None
             assert json.loads((matcher.text + way).decode()) and matcher.advance(way).may_end
-            matcher = matcher.advance(rng.choice(sorted(token for token in allowed(matcher) if token)))
+            matcher = matcher.advance(rng.choice(sorted(token for token in unescaped(matcher) if token)))
 
 
 def test_a_way_behind_a_text_is_the_one_from_where_it_leads() -> None:
@@ -319,13 +382,13 @@ def test_a_way_behind_a_text_is_the_one_from_where_it_leads() -> None:
         texts = matcher.frame.texts
         while matcher.ending is None and len(matcher.text) < 60:
             quotes = Quotes().after(matcher.text)
-            for text in matcher.frame.vocabulary.texts:
+            for text in (each for each in matcher.frame.vocabulary.texts if b"\\" not in each and each != b"\x7f"):
                 if matcher.longest_valid(text) < len(text):
                     assert way_to_end(matcher.parser, texts, quotes, text) is None
                 else:
                     there = way_to_end(matcher.advance(text).parser, texts, quotes.after(text))
                     assert way_to_end(matcher.parser, texts, quotes, text) == there
-            matcher = matcher.advance(rng.choice(sorted(token for token in allowed(matcher) if token)))
+            matcher = matcher.advance(rng.choice(sorted(token for token in unescaped(matcher) if token)))
 
 
 def test_a_mask_near_a_limit_copies_no_parser_for_each_token() -> None:
