@@ -227,7 +227,7 @@ class GrammarMatcher:
         parser.consume_tokens(read.said)
         return replace(self, parser=parser, place=read.place)
 
-    def _read(self, data: bytes) -> Reading:
+    def _read(self, data: bytes) -> JsonReading:
         """The longest beginning of `data` that fits."""
         while True:
             read = self._followed(data)
@@ -238,7 +238,7 @@ class GrammarMatcher:
             else:
                 return read
 
-    def _followed(self, data: bytes) -> Reading:
+    def _followed(self, data: bytes) -> JsonReading:
         """The same if every object has another key. Its place is only right if all bytes fit."""
         parser, place, said, size = self.parser, self.place, list[int](), 0
         for piece in place.pieces(data):
@@ -254,13 +254,13 @@ class GrammarMatcher:
                 continue
             if not place.escape and not (place.inside and data.startswith(BACKSLASH, size)):
                 fits = parser.validate_tokens([*said, *self.frame.texts(piece.plain)]) - len(said)
-                return Reading(size + fits, parser, said, place)
+                return JsonReading(size + fits, parser, said, place)
             for end in range(piece.end, size, -1):
                 begun = place._replace(escape=place.escape + data[size:end])
                 if search.character(said, begun.escape) is not None:
-                    return Reading(end, parser, said, begun)
+                    return JsonReading(end, parser, said, begun)
             break
-        return Reading(size, parser, said, place)
+        return JsonReading(size, parser, said, place)
 
     def _fitting(self) -> Flags:
         """Flags of the texts and the lacking bytes that may come next, shape (eos_token_id,)."""
@@ -342,7 +342,7 @@ class GrammarMatcher:
         return np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=count, bitorder="little").view(np.bool_)
 
 
-class Reading(NamedTuple):
+class JsonReading(NamedTuple):
     """The first `size` bytes of a text, which fit: a parser, the tokens `said` that it has not consumed, the place."""
 
     size: int
