@@ -13,6 +13,7 @@ from typing import Any, cast
 from lmql_lite.api import INPUT, Options, Query
 from lmql_lite.api import compile as compile_query
 from lmql_lite.data.cases import Case, CaseFile
+from lmql_lite.data.equality import equal
 from lmql_lite.engine.environment import value_of
 from lmql_lite.engine.plain import plain
 from lmql_lite.engine.recording import Recording
@@ -126,13 +127,13 @@ def problems_of(case: Case, result: Result) -> list[str]:
     """Sentences about what does not hold of a result."""
     found = []
     for value in case.expected.values():
-        if plain(result.value) != value:
+        if not equal(plain(result.value), value):
             found.append(f"returned {result.value!r}, expected {value!r}")
     for hole, value in case.holes.items():
         if hole not in result:
             others = did_you_mean(hole, result) or f"there are {', '.join(result)}"
             found.append(f"no hole {hole!r} was filled; {others}")
-        elif plain(result[hole]) != value:
+        elif not equal(plain(result[hole]), value):
             found.append(f"{hole} is {result[hole]!r}, expected {value!r}")
     for hole, options in case.distribution.items():
         found += _unlikely(hole, options, result)

@@ -82,6 +82,17 @@ def _bool(value: Any) -> bool | None:
     return _SPELLED.get(text(value).casefold()) if isinstance(value, str) else None
 
 
+def equal(value: Any, expected: Any) -> bool:
+    """Equality of JSON data as in Python, except that a bool is no number."""
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(map(equal, value, expected))
+    if isinstance(value, dict) and isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(equal(each, expected[name]) for name, each in value.items())
+    return bool(value == expected)
+
+
 def numeral(value: Any) -> Decimal | None:
     """The number of a value or of its text, exactly; None for what is no decimal number. `1,000` is a thousand."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):

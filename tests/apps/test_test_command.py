@@ -79,6 +79,20 @@ def test_a_case_that_does_not_hold_says_why(lq_test, line: str, problem: str) ->
     assert "1 case: 0 passed, 1 failed" in out
 
 
+TRUTHS = "[true, [1, 0.0], {a = true, b = 2}]"
+
+
+@pytest.mark.parametrize(
+    ("expected", "is_right"),
+    [(TRUTHS, True), (TRUTHS.replace("[true,", "[1,"), False), (TRUTHS.replace("a = true", "a = 1"), False),
+     (TRUTHS.replace("[1, 0.0]", "[true, false]"), False), (TRUTHS.replace("1, 0.0", "1.0, 0"), True)],
+)  # fmt: skip
+def test_a_bool_is_no_number_to_a_case(lq_test, expected: str, is_right: bool) -> None:  # type: ignore[no-untyped-def]
+    query = '"x"\nreturn [True, [1, 0.0], {"a": True, "b": 2}]\n'
+    code, _, _ = lq_test(f"[[case]]\nreturns = {expected}\n", "choose.lq", query=query)
+    assert (code == 0) == is_right
+
+
 @pytest.mark.parametrize(
     ("bounds", "problem"),
     [
