@@ -219,7 +219,7 @@ class Run:
             value = await branch.python(part.code, part.span, said)
             text = await called_at(part.here, partial(interpolated, value, part), branch.frame.environment)
             if isinstance(text, str):
-                said = said.say(text, is_block=isinstance(text, CBlock))
+                said = said.say(text, is_block=isinstance(text, CBlock), is_value=True)
                 continue
             if isinstance(text, Media):
                 said = branch.generator.show(said, text)
@@ -230,7 +230,7 @@ class Run:
             for role, content in text:
                 _emit(branch, shown, said)
                 shown = said = branch.generator.turn(said, role, part.span)
-                said = said.say(content)
+                said = said.say(content, is_value=True)
         _emit(branch, shown, said)
         branch.go(said)
 

@@ -42,10 +42,12 @@ class Piece:
 
     block: int | None = None
     """Place in the prompt where the block of this text begins; None outside blocks."""
+    is_value: bool = False
+    """True for a value in the prompt that is no block: other prompts of the query have another one."""
 
     @property
-    def whose(self) -> tuple[str | None, Source, bool, int | None]:
-        return self.hole, self.source, self.is_ended, self.block
+    def whose(self) -> tuple[str | None, Source, bool, int | None, bool]:
+        return self.hole, self.source, self.is_ended, self.block, self.is_value
 
     def is_of(self, hole: str | None) -> bool:
         """True if the piece is text of the open hole, which has this name."""
@@ -109,9 +111,10 @@ class State(NamedTuple):
     media: tuple[Media, ...] = ()
     """Pictures, videos and clips on the path; models hold them as long as a state does."""
 
-    def say(self, text: str, *, is_block: bool = False) -> State:
+    def say(self, text: str, *, is_block: bool = False, is_value: bool = False) -> State:
         """The state after the program's own text; a block of it may be known from another place."""
-        piece = Piece(text.encode(), None, "prompt", block=len(self.text) if is_block else None)
+        block = len(self.text) if is_block else None
+        piece = Piece(text.encode(), None, "prompt", block=block, is_value=is_value and not is_block)
         return self._replace(text=self.text + text, pending=join(self.pending, piece))
 
     def shown(self, item: Media, step: Step, added: int) -> State:
@@ -213,21 +216,31 @@ def without(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
 # Text that is not on a path yet: of a template, of the prompt, of a block, and unread by the model
 
 
+def read_bytes(piece: Piece) -> int:
+    """Number of bytes of a piece that the model reads."""
+    return 0 if piece.hole == UNREAD else len(piece.data)
+
+
 def block_marks(sizes: Sequence[int], pieces: tuple[Piece, ...]) -> dict[int, int]:
     """Number of tokens of each block, by the index of its first token. `sizes` are the bytes of each token.
 
-    Tokens that also hold other text do not count for the block.
+    Tokens that also hold other text do not count for the block. A block of no tokens stands before the first token of
+    the first value: what precedes it is the same in all prompts of a query.
     """
-    if all(piece.block is None for piece in pieces):
+    if all(piece.block is None and not piece.is_value for piece in pieces):
         return {}
     borders = list(accumulate(sizes, initial=0))
     ranges: dict[int, tuple[int, int]] = {}
     end = 0
     for piece in pieces:
-        begin, end = end, end + (0 if piece.hole == UNREAD else len(piece.data))
+        begin, end = end, end + read_bytes(piece)
         if piece.block is not None:
             ranges[piece.block] = (ranges.get(piece.block, (begin, 0))[0], end)
-    marks = {}
+    marks = dict[int, int]()
+    for begin, piece in zip(accumulate((read_bytes(each) for each in pieces), initial=0), pieces, strict=False):
+        if piece.is_value and piece.data:
+            marks[bisect_right(borders, begin) - 1] = 0
+            break
     for begin, end in ranges.values():
         first, last = bisect_left(borders, begin), bisect_right(borders, end) - 1
         if last - first >= LEAST_BLOCK:

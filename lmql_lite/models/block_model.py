@@ -69,7 +69,7 @@ class BlockModel:
                 hint="leave blocks= out: blocks are then reused where they are a prefix, exactly",
             )
         self.name = f"{exact.name} blocks={policy}"
-        digest = hashlib.sha256(f"{exact.fingerprint}\n{policy}\n1".encode()).hexdigest()
+        digest = hashlib.sha256(f"{exact.fingerprint}\n{policy}\n2".encode()).hexdigest()
         self.fingerprint = f"blocks:{digest[:32]}"
         self.notices = Notices()
         self._exact = exact
@@ -120,9 +120,11 @@ class BlockModel:
         if not ends:
             return []
         spans = [span for span in self._spans(request.prefix) if span[1] <= min(ends)]
-        if not spans:
+        blocks = [(begin, end) for begin, end in spans if begin < end]
+        if not blocks:
             return None
-        end = spans[-1][1]
+        end, alike = blocks[-1][1], next((begin for begin, end in spans if begin == end), None)
+        spans = [span for span in spans if span[1] <= end]
         base, marked = self._marked(ids[:end], spans), self._marked(ids, spans)
         identity = hashlib.sha256(np.asarray(base, np.int64).tobytes()).digest()
         places = sorted({one - 1 for one in ends})
@@ -131,7 +133,7 @@ class BlockModel:
                 return None
             slots = self._resumed(marked, len(base), len(spans), places[0])
             if slots is None:
-                slots = self._reuse.slots(ids[:end], spans)
+                slots = self._reuse.slots(ids[:end], blocks, alike)
                 if self._policy.max_kl is not None and identity not in self._measured:
                     behind = range(end - 1, len(ids))
                     self._measure(identity, ids, end, self._reuse.ask(slots, ids, behind))

@@ -277,3 +277,35 @@ def test_a_run_with_blocks_counts_what_was_computed_and_what_was_known(
 def test_a_text_without_blocks_counts_under_a_policy_too(model: TransformersModel) -> None:
     usage = run(model, PLAIN + " ", blocks="rotate", session=lq.Session()).usage
     assert usage.tokens_fed
+
+
+@pytest.mark.parametrize("policy", ["rotate", "rotate(behind=8)", "blend(0.1)"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        '"{question}\\nRead: {block(one)}\\nA:[X]"',
+        '"Answer from the text. {question}\\n{block(one)}[X]"',
+        '"{:user}{question} {block(one)}{:assistant}[X]"',
+        '"Of {name}: {question} {block(one)}\\n[X]"',
+    ],
+)
+def test_a_document_after_the_question_is_prefilled_once(folder: Path, policy: str, query: str) -> None:
+    (folder / "chat_template.jinja").write_text(CHAT)
+    model, session = TransformersModel.load(folder), lq.Session()
+    fed = []
+    for question in ("Who?", "What is it for?", "And a longer one: where is the sea, and when?"):
+        inputs = {"one": FIRST * 4, "question": question, "name": question[:3]}
+        inputs = {name: value for name, value in inputs.items() if name in query}
+        usage = run(model, "argmax(max_tokens=3)\n" + query, inputs, blocks=policy, session=session).usage
+        fed.append(usage.tokens_fed)
+    document = len(model.tokenizer.encode((FIRST * 4).encode()))
+    assert fed[0] > document
+    assert max(fed[1:]) < document / 2, "the second question finds the document"
+
+
+def test_a_document_after_the_querys_own_text_is_an_exact_prefix(folder: Path) -> None:
+    model = TransformersModel.load(folder)
+    query = 'argmax(max_tokens=3)\n"Read: {block(one)}\\n{question}[X]"'
+    inputs = {"one": FIRST, "question": "Who?"}
+    exact, moved = (run(model, query, inputs, session=lq.Session(), blocks=each) for each in ("exact", "rotate"))
+    assert moved.score == pytest.approx(exact.score, abs=1e-4)

@@ -58,9 +58,10 @@ class BlockPolicy:
 
     `exact` reuses only prefixes and changes no result. The others are approximations: `rotate` moves a block to its
     place, `blend` also recomputes the share `recomputed` of the moved tokens, and `smash`, for comparison, leaves keys
-    as they are. A block is prefilled after the first `behind` tokens of the prompt, which are then dropped. `recompute`
-    selects tokens nearest to the text after the blocks, or those with the largest deviation in the second layer. With
-    `max_kl`, in nats per token, blocks whose scores diverge more are computed exactly.
+    as they are. A block is prefilled after the first `behind` tokens of the prompt, as far as they precede the first
+    value that is no block; these are then dropped. `recompute` selects tokens nearest to the text after the blocks, or
+    those with the largest deviation in the second layer. With `max_kl`, in nats per token, blocks whose scores diverge
+    more are computed exactly.
 
     >>> str(lq.BlockPolicy.parse("blend(0.15, recompute=deviation)"))
     'blend(0.15, behind=64, recompute=deviation)'

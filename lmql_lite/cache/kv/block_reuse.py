@@ -103,13 +103,15 @@ class BlockReuse:
         self.fed = 0
         """Number of tokens fed to the network so far, without prefills and passes that stop after two layers."""
 
-    def slots(self, tokens: Sequence[int], spans: Sequence[Span]) -> KVSlots:
+    def slots(self, tokens: Sequence[int], spans: Sequence[Span], alike: int | None = None) -> KVSlots:
         """Keys and values of a prompt that ends with its last block. Tokens to compute are in `missing`, among them
-        always the last one, whose scores are needed.
+        always the last one, whose scores are needed. Other prompts have the same first `alike` tokens, None for all
+        before the first block: blocks are prefilled after no others.
         """
         slots, place, moved = KVSlots(), 0, list[int]()
         missing: list[int] = []
-        head = tuple(tokens[: self.policy.head])
+        most = self.policy.head if alike is None else min(self.policy.head, alike)
+        head = tuple(tokens[:most])
         for begin, end in spans:
             before = head[:begin]
             kv = self._prefilled((*before, *tokens[begin:end]))
