@@ -160,13 +160,13 @@ class EncoderCache:
             _LOG.warning("EC put: no tier takes %d bytes for mm_hash=%s", size, item_hash)
         return stored
 
-    def entry(self, item_hash: str, device: object = "cpu") -> EncoderEntry | None:
+    def entry(self, item_hash: str, device: torch.device | str = "cpu") -> EncoderEntry | None:
         """Entry of an item, on `device`, or None. Its tensors belong to the caller."""
         entry = self.load(item_hash, device)
         self.count(entry is not None)
         return entry
 
-    def load(self, item_hash: str, device: object = "cpu") -> EncoderEntry | None:
+    def load(self, item_hash: str, device: torch.device | str = "cpu") -> EncoderEntry | None:
         """As `entry`, for an item whose request was counted before."""
         (found,) = self.tiers.get([self.key(item_hash)]) if self.is_consumer else [None]
         return None if found is None else self._decoded(item_hash, found, device)
@@ -181,7 +181,7 @@ class EncoderCache:
         if is_due:
             _LOG.info("%s", self.report())
 
-    def get(self, item_hash: str, device: object = "cpu") -> torch.Tensor | None:
+    def get(self, item_hash: str, device: torch.device | str = "cpu") -> torch.Tensor | None:
         """The only tensor of an item, on `device`, or None. It belongs to the caller.
 
         Raises KVError for an item with several tensors; `entry` returns them.
@@ -195,7 +195,7 @@ class EncoderCache:
         self,
         item_hashes: Sequence[str],
         encode: Callable[[list[int]], Sequence[EncoderEntry]],
-        device: object = "cpu",
+        device: torch.device | str = "cpu",
     ) -> list[EncoderEntry]:
         """Entry of each item of a batch, in order. `encode` is called at most once, with the indices of the unknown
         items; of equal items it gets the first. Threads that ask for the same items encode them once."""
@@ -223,7 +223,7 @@ class EncoderCache:
             _LOG.info("%s", self.report())
         self.tiers.close()
 
-    def _decoded(self, item_hash: str, data: Buffer, device: object) -> EncoderEntry | None:
+    def _decoded(self, item_hash: str, data: Buffer, device: torch.device | str) -> EncoderEntry | None:
         """Entry from its bytes, copied; None and a notice if they belong to another item."""
         import torch
 
@@ -239,5 +239,5 @@ class EncoderCache:
         for one in tensors:
             copy = torch.empty(one.bits.shape, dtype=getattr(torch, one.dtype))
             as_bits(copy)[...] = one.bits
-            copies[one.name] = copy.to(device)  # type: ignore[call-overload]
+            copies[one.name] = copy.to(device)
         return EncoderEntry(copies, facts)

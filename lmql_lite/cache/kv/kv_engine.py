@@ -153,7 +153,7 @@ class KVCacheEngine:
         self.tiers.touch(keys[: is_there.index(False)] if False in is_there else keys)
 
     def retrieve(
-        self, tokens: TokenIds, mask: Mask | None = None, return_tuple: bool = True, device: object = "cpu"
+        self, tokens: TokenIds, mask: Mask | None = None, return_tuple: bool = True, device: torch.device | str = "cpu"
     ) -> tuple[KV | torch.Tensor | tuple[()], torch.Tensor]:
         """Keys and values of the longest known prefix, in whole pages, and a mask of the tokens that they cover.
 
@@ -174,7 +174,7 @@ class KVCacheEngine:
             return (), found
         found[skipped:end] = True
         kv = self._joined(pages, skipped - first * self.config.chunk_size, end - first * self.config.chunk_size)
-        kv = tuple((key.to(device), value.to(device)) for key, value in kv)  # type: ignore[call-overload]
+        kv = tuple((key.to(device), value.to(device)) for key, value in kv)
         return (kv if return_tuple else kv_to_tensor(kv)), found
 
     def lookup(self, tokens: TokenIds) -> int:
