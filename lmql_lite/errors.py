@@ -230,7 +230,7 @@ class RateLimitError(ModelError):
 
 
 class BrokenOff(ModelError):
-    """A server's answer broke off. The part that arrived is kept, and the rest can be requested."""
+    """A server's answer broke off. A run sends the same request again, and raises after the third one in a row."""
 
 
 class CacheError(LmqlLiteError):
