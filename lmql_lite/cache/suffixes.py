@@ -4,6 +4,10 @@ checked against the model's own scores.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +17,13 @@ LENGTH = 3
 """Number of last tokens that must be equal."""
 SKIPPED = 4
 """Maximum number of later tokens that may differ before the text continues as elsewhere."""
+
+LONGEST_DRAFT = 16
+"""Maximum number of tokens in a draft."""
+LONGEST_PAUSE = 64
+"""Maximum number of picks without a draft after failed ones."""
+PLACES = 256
+"""Number of places whose drafts are remembered."""
 
 _WAYS = 4
 """Number of slots in which a suffix may be stored. If all are taken, it is not found again, which only costs drafts."""
@@ -139,3 +150,60 @@ def _slot(suffix: tuple[int, int, int], size: int) -> int:
     newest, middle, oldest = suffix
     first, second, third = _FACTORS
     return (newest * first + middle * second + oldest * third >> _LOW_BITS) % size
+
+
+@dataclass(slots=True)
+class DraftLength:
+    """Length of the next draft at one place: about as many tokens as came true recently. After failures drafts almost
+    stop.
+
+    The length affects only which questions are batched, never their answers.
+    """
+
+    right: float = 4.0
+    """Recent average of the number of draft tokens that came true."""
+    _pause: int = 1
+    _wait: int = 0
+
+    def next(self) -> int:
+        """Number of tokens of the next draft; 0 for a while after failed drafts."""
+        if self._wait:
+            self._wait -= 1
+            return 0
+        return min(round(2 * self.right) + 1, LONGEST_DRAFT)
+
+    @property
+    def are_lucky(self) -> bool:
+        return self.right >= 1
+
+    def learn(self, guessed: int, right: int) -> None:
+        """Learns from the last draft, of which `right` tokens came true. A fully correct draft might have been
+        longer."""
+        self.right = (self.right + (2 * right if right == guessed else right)) / 2
+        if right:
+            self._pause = 1
+        elif self.right < 1:
+            self._wait = self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+class DraftLengths:
+    """Lengths of drafts for each hole of a program, learned from all runs on a tree.
+
+    A new hole begins as the others did lately.
+    """
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[Hashable, DraftLength] = OrderedDict()
+        self._any = DraftLength()
+
+    def of(self, place: Hashable) -> DraftLength:
+        found = self._places.get(place)
+        if found is None:
+            found = self._places[place] = DraftLength(max(self._any.right, 1.0))
+            if len(self._places) > PLACES:
+                self._places.popitem(last=False)
+        return found
+
+    def learn(self, place: Hashable, guessed: int, right: int) -> None:
+        for length in (self.of(place), self._any):
+            length.learn(guessed, right)

@@ -14,7 +14,7 @@ from lmql_lite.cache.entry import Answer, DirtyEntries, Node, Question, ScoreEnt
 from lmql_lite.cache.memory_entries import NODE_BYTES, MemoryEntries, NodeReferences, RecentPaths
 from lmql_lite.cache.node_table import ROOT, NodeTable
 from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.suffixes import Suffixes
+from lmql_lite.cache.suffixes import DraftLengths, Suffixes
 from lmql_lite.cache.top_k import TopK
 
 MAX_BYTES = 256 * 2**20
@@ -51,6 +51,7 @@ class TokenTree:
         it is written to the new file."""
         self._dirty: DirtyEntries | None = None
         self._suffixes = Suffixes(self._nodes)
+        self.draft_lengths = DraftLengths()
         self._hand: int = ROOT
         self._lock = Lock()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -31,6 +31,8 @@ class Drafted:
     missed: set[Node] = field(default_factory=set)
     last: tuple[Node, ...] = ()
     """The last draft."""
+    place: Hashable = None
+    """The hole of the last draft."""
     events: list[events.Event] = field(default_factory=list)
     """Events of drafts that are not emitted yet."""
 

@@ -5,7 +5,7 @@ flight, or puts it to the model with all others of the tick. Only this module aw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -27,10 +27,6 @@ from lmql_lite.models.base import KVScope, Scorer, ScoreRequest
 from lmql_lite.options import Sampling
 from lmql_lite.tokens import Source, Token
 
-LONGEST_DRAFT = 16
-"""Maximum number of tokens in a draft."""
-LONGEST_PAUSE = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -45,6 +41,13 @@ class Question:
     nodes: tuple[Node, ...]
     ledger: Ledger
     scope: KVScope | None
+
+
+class DraftPlace(NamedTuple):
+    """Hole that is filled, for drafts: its `key`, and the number of leading tokens that do not leave it or end it."""
+
+    key: Hashable
+    fitting: Callable[[tuple[int, ...]], int]
 
 
 class TokenChoice(NamedTuple):
@@ -86,7 +89,6 @@ class Scheduler:
         self._epsilon = epsilon
         self._marks = marks
         """Ids at which drafts end: those of items, since the run may not have the item."""
-        self._drafts = Drafts()
         self._asked: dict[Node, asyncio.Future[ScoreEntry]] = {}
         self._questions: list[Question] = []
         self._next: asyncio.Task[None] | None = None
@@ -101,11 +103,13 @@ class Scheduler:
         sampling: Sampling,
         ledger: Ledger,
         penalties: Penalties = NO_PENALTIES,
+        place: DraftPlace | None = None,
     ) -> TokenChoice | None:
         """The token after `node` that `sampling` picks among the allowed ones; None if the mask allows none.
 
         `penalties` are those of the earlier tokens. `draft` are tokens likely to come next; their scores come from the
-        same pass and enter the tree. Raises ModelError if the model fails, and CacheError if a replay lacks the answer.
+        same pass and enter the tree. At a `place`, a draft of the tree continues it. Raises ModelError if the model
+        fails, and CacheError if a replay lacks the answer.
         """
         known = self.known(node, mask, sampling, ledger, penalties)
         if not isinstance(known, Miss):
@@ -116,7 +120,7 @@ class Scheduler:
         if self._replay:
             raise self._unknown(node)
         if node not in self._asked:
-            draft = self._speculated(node, draft, mask, ledger)
+            draft = self._speculated(node, draft, mask, ledger, place)
             way = self._way(node, draft)
             unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
             self._ask(node, draft, unknown, ledger)
@@ -248,28 +252,37 @@ class Scheduler:
 
     # Questions to the model ---------------------------------------------------------------------------------------
 
-    def _speculated(self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger) -> tuple[int, ...]:
-        """The draft, continued by a draft from the tree as long as that pays."""
-        if not self.speculates:
-            return draft
+    def learn(self, ledger: Ledger) -> None:
+        """Learns from the last draft of a run, whose fate is known now."""
         drafted = ledger.drafted
         if drafted.last:
-            self._drafts.learn(len(drafted.last), drafted.came_true())
+            self.tree.draft_lengths.learn(drafted.place, len(drafted.last), drafted.came_true())
             drafted.last = ()
+
+    def _speculated(
+        self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger, place: DraftPlace | None
+    ) -> tuple[int, ...]:
+        """The draft, continued by a draft from the tree as long as that pays."""
+        if not self.speculates or place is None:
+            return draft
+        self.learn(ledger)
+        drafted = ledger.drafted
         room = self.scorer.context_length - len(self.tree.path(node)) - len(draft)
-        most = min(self._drafts.length(), room)
+        length = self.tree.draft_lengths.of(place.key)
+        most = min(length.next(), room)
         if most <= 0:
             return draft
         way = self._way(node, draft)
-        guess = self.tree.draft(way[-1], most, skip=self._drafts.are_lucky)
+        guess = self.tree.draft(way[-1], most, skip=length.are_lucky)
         size = len(self.scorer.tokenizer.vocabulary)
         guess = tuple(
             takewhile(lambda token: token < size and token not in self._marks, guess)
         )  # the mark of a block is not a token of the model
+        guess = guess[: place.fitting(guess)]
         if not guess or not (draft or mask[guess[0]]):
             return draft
         nodes = self._way(way[-1], guess)
-        drafted.last = tuple(nodes[1:])
+        drafted.last, drafted.place = tuple(nodes[1:]), place.key
         vocabulary = self.scorer.tokenizer.vocabulary
         drafted.events += [
             Guessed(Token(token, vocabulary[token] or b"", None, "draft", "kept", None), place, parent)
@@ -338,36 +351,3 @@ class Scheduler:
                 if answer is not None and not answer.done():
                     answer.set_exception(error)
                     answer.exception()  # marks it as retrieved, since a draft's answer may have no reader
-
-
-@dataclass(slots=True)
-class Drafts:
-    """Length of the next draft: about as many tokens as came true recently. After failures drafts almost stop.
-
-    The length affects only which questions are batched, never their answers.
-    """
-
-    _right: float = 4.0
-    """Recent average of the number of draft tokens that came true."""
-    _pause: int = 1
-    _wait: int = 0
-
-    def length(self) -> int:
-        """Number of tokens of the next draft; 0 for a while after failed drafts."""
-        if self._wait:
-            self._wait -= 1
-            return 0
-        return min(round(2 * self._right) + 1, LONGEST_DRAFT)
-
-    @property
-    def are_lucky(self) -> bool:
-        return self._right >= 1
-
-    def learn(self, guessed: int, right: int) -> None:
-        """Learns from the last draft, of which `right` tokens came true. A fully correct draft might have been
-        longer."""
-        self._right = (self._right + (2 * right if right == guessed else right)) / 2
-        if right:
-            self._pause = 1
-        elif self._right < 1:
-            self._wait = self._pause = min(2 * self._pause, LONGEST_PAUSE)

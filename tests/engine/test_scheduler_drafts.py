@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.cache.suffixes import LONGEST_PAUSE, DraftLength
 from lmql_lite.engine import events
-from lmql_lite.engine.scheduler import LONGEST_PAUSE, Drafts
 
 TOOL = """
 import asyncio
@@ -166,11 +166,69 @@ def test_a_draft_never_goes_beyond_what_the_model_reads(session: lq.Session) -> 
     assert again["A"]
 
 
+FEW_SHOTS = """
+"Thing: apple\\nKind: fruit\\nThing: mouse\\nKind: animal\\nThing: {thing}\\nKind:[KIND]" where CONDITION
+"""
+THINGS = [f"{adjective} {noun}" for adjective in ("big", "old", "new", "red") for noun in "abcdefghijklmnopqrst"]
+
+
+def tools_only(words: tuple[bytes, ...] = (b" fruit", b" animal", b" tool", b"Thing:", b"Kind:")) -> lq.ScriptedModel:
+    return lq.ScriptedModel(lambda said: b" tool\n"[len(said.rpartition(b"Kind:")[2]) :], words=words)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ['KIND in [" fruit", " animal", " tool"]', "len(TOKENS(KIND)) == 1", 'STOPS_AT(KIND, "l") and not "u" in KIND'],
+    ids=["options", "tokens", "letters"],
+)
+def test_a_draft_is_not_fed_beyond_the_condition_and_the_end_of_its_hole(condition: str, session: lq.Session) -> None:
+    query, model = lq.compile(FEW_SHOTS.replace("CONDITION", condition)), tools_only()
+    alone = query.map_sync([{"thing": thing} for thing in THINGS], model=tools_only(), cache=False)
+    for batch in range(0, len(THINGS), 20):
+        results = query.map_sync([{"thing": each} for each in THINGS[batch : batch + 20]], model=model, session=session)
+        assert sum(result.usage.draft_rejected or 0 for result in results) == 0
+        assert [result["KIND"] for result in results] == [result["KIND"] for result in alone[batch : batch + 20]]
+
+
+@pytest.mark.parametrize("is_map", [False, True], ids=["one by one", "in batches"])
+@pytest.mark.parametrize(
+    "condition", ['STOPS_AT(KIND, "l")', 'STOPS_BEFORE(KIND, "\\n")'], ids=["one pick", "two picks"]
+)
+def test_a_place_that_rejects_drafts_is_given_no_more_of_them_in_later_runs(
+    condition: str, is_map: bool, session: lq.Session
+) -> None:
+    query, model = lq.compile(FEW_SHOTS.replace("CONDITION", condition)), tools_only()
+    rejected = []
+    for batch in range(0, len(THINGS), 20):
+        rows = [{"thing": thing} for thing in THINGS[batch : batch + 20]]
+        if is_map:
+            results = query.map_sync(rows, model=model, session=session)
+        else:
+            results = [query.run_sync(row, model=model, session=session) for row in rows]
+        rejected.append(sum(result.usage.draft_rejected or 0 for result in results))
+    assert 0 < rejected[0] < 20 and rejected[-1] <= 2 and sum(rejected) <= 20, rejected
+
+
+def test_a_place_that_rejects_drafts_takes_none_from_another_place(session: lq.Session) -> None:
+    labels, rows, model = (
+        lq.compile(FEW_SHOTS.replace("CONDITION", 'STOPS_AT(KIND, "l")')),
+        lq.compile(ROWS),
+        rows_model(),
+    )
+    passes = []
+    for name in ["Ada", "Grace", "Edsger", "Barbara", "Donald", "Frances", "Alan", "Radia"]:
+        for thing in "abcd":
+            labels.run_sync({"thing": f"{thing} {name}"}, model=model, session=session, max_tokens=2)
+        result = rows.run_sync({"name": name}, model=model, session=session)
+        passes.append(result.usage.forward_passes or 0)
+    assert 2 * max(passes[1:]) <= passes[0], passes
+
+
 def test_guessing_all_but_stops_where_it_does_not_pay() -> None:
-    drafts = Drafts()
+    drafts = DraftLength()
     asked = guessed = 0
     for _ in range(1000):
-        length = drafts.length()
+        length = drafts.next()
         asked += length > 0
         guessed += length
         if length:
@@ -180,6 +238,6 @@ def test_guessing_all_but_stops_where_it_does_not_pay() -> None:
     drafts.learn(1, 1)
     for _ in range(6):
         drafts.learn(8, 8)
-    while not drafts.length():
+    while not drafts.next():
         pass
-    assert drafts.length() > 8, "and begins again where it does"
+    assert drafts.next() > 8, "and begins again where it does"

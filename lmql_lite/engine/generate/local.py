@@ -200,7 +200,7 @@ class LocalGenerator:
         pass
 
     async def close(self) -> None:
-        pass
+        self.scheduler.learn(self.ledger)
 
     async def finish(self, state: State) -> State:
         return self.path.settle(state, last=True)

@@ -20,7 +20,7 @@ from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.generate.generator import HoleFill, fail_unfilled, matcher_of
 from lmql_lite.engine.generate.path import TokenPath
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.scheduler import Scheduler, TokenChoice
+from lmql_lite.engine.scheduler import DraftPlace, Scheduler, TokenChoice
 from lmql_lite.engine.state import Piece, State, data_of, read, without
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.options import Sampling
@@ -153,7 +153,28 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         if candidates.untried is NOTHING:
             return _nothing()
         node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
-        return self._scheduler.choose(node, draft, candidates.untried, self.sampling, self.ledger, penalties)
+        place = self._draft_place(candidates)
+        return self._scheduler.choose(node, draft, candidates.untried, self.sampling, self.ledger, penalties, place)
+
+    def _draft_place(self, candidates: Candidates) -> DraftPlace:
+        return DraftPlace((self.op.name, self.op.span), partial(self._fitting, candidates))
+
+    def _fitting(self, candidates: Candidates, draft: tuple[int, ...]) -> int:
+        """Number of leading tokens of a draft after the held text that the condition allows and that keep the hole
+        open. The scores after the others would not be read."""
+        state, matcher = candidates.state, candidates.matcher
+        for at, token in enumerate(draft):
+            data = self._engine.vocabulary.tokens[token] or b""
+            is_last = at + 1 >= self.limit - state.used
+            try:
+                if not data or is_last or matcher.longest_valid(data) < len(data):
+                    return at
+                matcher = matcher.advance(data)
+            except ConstraintError:  # a condition too large for text that the model may never choose
+                return at
+            if matcher.ending is not None:
+                return at
+        return len(draft)
 
     def commit(self, candidates: Candidates, choice: TokenChoice | None) -> State:
         state = candidates.state
@@ -281,7 +302,8 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     async def _chosen(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> TokenChoice | None:
         node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
         try:
-            return await self._scheduler.choose(node, draft, mask, sampling, self.ledger, penalties)
+            place = self._draft_place(candidates)
+            return await self._scheduler.choose(node, draft, mask, sampling, self.ledger, penalties, place)
         except ModelError as error:
             fail_unfilled(self.op, error)
 
