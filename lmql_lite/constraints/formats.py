@@ -27,6 +27,18 @@ DATE = (
 )
 """The dates that `datetime.date` has, 0001-01-01 to 9999-12-31, leap years by the Gregorian rule."""
 
+CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,6})?)?"
+OFFSET = "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_NUMBER = "[0-9]{1,4}"
+_SECONDS = rf"{_NUMBER}(?:\.[0-9]{{1,6}})?S"
+_HOURS = f"T(?:{_NUMBER}H(?:{_NUMBER}M)?(?:{_SECONDS})?|{_NUMBER}M(?:{_SECONDS})?|{_SECONDS})"
+_DAYS = (
+    f"(?:{_NUMBER}Y(?:{_NUMBER}M)?(?:{_NUMBER}W)?(?:{_NUMBER}D)?|{_NUMBER}M(?:{_NUMBER}W)?(?:{_NUMBER}D)?"
+    f"|{_NUMBER}W(?:{_NUMBER}D)?|{_NUMBER}D)"
+)
+DURATION = f"-?P(?:{_DAYS}(?:{_HOURS})?|{_HOURS})"
+"""Durations of ISO 8601 that pydantic reads, with at most four digits in a row."""
+
 SHAPES = {"INT": INT, "FLOAT": FLOAT, "DATE": DATE}
 DIGITS_BUDGET = 120
 """Most digits of a number in a comparison. The size of the pattern grows with their square."""

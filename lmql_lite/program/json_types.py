@@ -10,7 +10,7 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.constraints.formats import DATE
+from lmql_lite.constraints.formats import CLOCK, DATE, DURATION, OFFSET
 from lmql_lite.constraints.json_grammar import grammar, refuse_impossible
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import And, Constant, Length, Term
@@ -255,6 +255,19 @@ KEYS: Mapping[str, str] = {
 """Patterns of the keys of a dict, by the type or the format of their schema."""
 
 
+OFFSETS: Mapping[str | None, str] = {None: f"({OFFSET})?", "naive": "", "aware": OFFSET}
+"""Patterns of the offset from UTC, by what pydantic asks of the time zone."""
+
+
+def _whole(pattern: str) -> dict[str, Any]:
+    """Schema of the texts that match. Servers read plain groups alike."""
+    return {"type": "string", "pattern": f"^({pattern})$".replace("(?:", "(")}
+
+
+def _offset(schema: Mapping[str, Any]) -> str:
+    return OFFSETS.get(schema.get("tz_constraint"), OFFSETS[None])
+
+
 @cache
 def generator() -> type[GenerateJsonSchema]:
     """Generator of JSON Schemas that also describe the keys of a dict and the spelling of a complex number. Other
@@ -281,6 +294,35 @@ def generator() -> type[GenerateJsonSchema]:
             elif "patternProperties" in found:
                 found["additionalProperties"] = False
             return found
+
+        def date_schema(self, schema: core_schema.DateSchema) -> dict[str, Any]:
+            return _whole(DATE)
+
+        def datetime_schema(self, schema: core_schema.DatetimeSchema) -> dict[str, Any]:
+            offset = _offset(schema)
+            clock = f"[T ]{CLOCK}{offset}"
+            return _whole(f"({DATE}){clock}" if offset == OFFSET else f"({DATE})({clock})?")
+
+        def time_schema(self, schema: core_schema.TimeSchema) -> dict[str, Any]:
+            return _whole(CLOCK + _offset(schema))
+
+        def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> dict[str, Any]:
+            found = super().timedelta_schema(schema)
+            return _whole(DURATION) if found.get("type") == "string" else found
+
+        def uuid_schema(self, schema: core_schema.UuidSchema) -> dict[str, Any]:
+            version = schema.get("version")
+            if version is None:
+                return super().uuid_schema(schema)
+            digit = "[0-9a-fA-F]"
+            return _whole(f"{digit}{{8}}-{digit}{{4}}-{version}{digit}{{3}}-[89abAB]{digit}{{3}}-{digit}{{12}}")
+
+        def decimal_schema(self, schema: core_schema.DecimalSchema) -> dict[str, Any]:
+            found = super().decimal_schema(schema)
+            arms = [
+                _whole(f"-?{_UNSIGNED}") if each.get("type") == "string" else each for each in found.get("anyOf", ())
+            ]
+            return {**found, "anyOf": arms} if arms else found
 
         def complex_schema(self, schema: core_schema.ComplexSchema) -> dict[str, Any]:
             return {**super().complex_schema(schema), "pattern": COMPLEX}
