@@ -50,7 +50,8 @@ NAMES: Mapping[str, object] = {
 """Names that an annotation may use without an import (`lang.keywords.TYPES`)."""
 IN_ANNOTATIONS: Mapping[str, object] = {**vars(builtins), "re": re, **NAMES}
 """Names whose value is known at compile time."""
-DATETIME = f"(?:{formats.DATE})T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+TIME = f"{formats.CLOCK}{formats.OFFSET}?"
+DATETIME = f"(?:{formats.DATE})(?:[T ]{TIME})?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ def typed(annotation: Any, name: str, span: Span) -> TypeSpec:
         return TextType(formats.shape("DATE", span), datetime.date.fromisoformat, TypedValue("date"))
     if annotation in (datetime.datetime, datetime):  # the name stands for the module: datetime.date is one of it
         return TextType(Matches(DATETIME, span=span), datetime.datetime.fromisoformat, OTHER)
+    if annotation is datetime.time:
+        return TextType(Matches(TIME, span=span), datetime.time.fromisoformat, OTHER)
     if isinstance(annotation, str):
         return _pattern(annotation, 0, span)
     if isinstance(annotation, re.Pattern) and isinstance(annotation.pattern, str):
