@@ -80,3 +80,63 @@ def refusal(reason: str, name: str, span: Span) -> ConstraintError:
             sentence, hint = known.expand(better), known.expand(mended)
             break
     return ConstraintError(f"the type of [{name}] cannot guide a model: {sentence}", span=span, hint=hint)
+
+
+def refuse_endless(schema: Mapping[str, Any], name: str, span: Span) -> None:
+    """Raises ConstraintError for a schema all of whose values contain another of its values, so that none is finite."""
+    ending: set[int] = set()
+    places = _Schemas(schema)
+    while found := {id(each) for each in places.all if id(each) not in ending and places.ends(each, ending)}:
+        ending |= found
+    if id(schema) not in ending:
+        raise ConstraintError(
+            f"nothing can fill [{name}]: each value of its type contains another one, so none is finite",
+            span=span,
+            hint="make the part that refers to the type optional, or a list that may be empty",
+        )
+
+
+class _Schemas:
+    """The schemas inside a schema, itself included."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+        self.all: list[Mapping[str, Any]] = []
+        waiting: list[Any] = [root]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, Mapping):
+                self.all.append(each)
+                waiting += each.values()
+            elif isinstance(each, list):
+                waiting += each
+
+    def ends(self, schema: Any, ending: set[int]) -> bool:
+        """True if a value of the schema is finite, given the schemas of which that is known."""
+
+        def known(each: Any) -> bool:
+            return not isinstance(each, Mapping) or id(each) in ending
+
+        if not isinstance(schema, Mapping) or "enum" in schema or "const" in schema:
+            return True
+        if "$ref" in schema and not known(self._target(schema["$ref"])):
+            return False
+        if not all(map(known, schema.get("allOf", ()))):
+            return False
+        if any(key in schema and not any(map(known, schema[key])) for key in ("anyOf", "oneOf")):
+            return False
+        kinds = schema.get("type")
+        if isinstance(kinds, list) and not {"object", "array"}.issuperset(kinds):
+            return True
+        properties, items = schema.get("properties", {}), schema.get("prefixItems", [])
+        if any(not known(properties.get(key)) for key in schema.get("required", ())):
+            return False
+        count = schema.get("minItems", 0)
+        return all(map(known, items[:count])) and (count <= len(items) or known(schema.get("items")))
+
+    def _target(self, reference: str) -> Any:
+        found: Any = self.root
+        for part in reference.removeprefix("#").split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found

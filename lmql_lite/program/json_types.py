@@ -11,7 +11,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.constraints.formats import CLOCK, DATE, DURATION, OFFSET
-from lmql_lite.constraints.json_grammar import grammar, refuse_impossible
+from lmql_lite.constraints.json_grammar import grammar, refuse_endless, refuse_impossible
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import And, Constant, Length, Term
 from lmql_lite.errors import ConstraintError, Span
@@ -77,6 +77,7 @@ def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the JSON Schema of [{name}] is not JSON: {error}", span=span) from None
     refuse_impossible(rules, name, span)
+    refuse_endless(schema, name, span)
     return JsonType(schema, finite_json, is_list=schema.get("type") == "array")
 
 
@@ -85,6 +86,7 @@ def of_python(annotation: Any, name: str, span: Span) -> JsonType:
     adapter = adapted(annotation, name, span)
     schema = closed(schema_of(adapter, annotation, name, span))
     refuse_impossible(grammar(schema), name, span)
+    refuse_endless(schema, name, span)
     validate, has_floats = validating(adapter.validate_json), _has_floats(schema)
 
     def convert(text: str) -> Any:
