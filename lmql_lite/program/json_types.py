@@ -227,6 +227,10 @@ SAID = frozenset(
 """Kinds of pydantic's schemas whose JSON Schema is complete."""
 
 
+CHANGING = ("strip_whitespace", "to_lower", "to_upper")
+"""Settings of a text by which pydantic judges another text than the one that was written."""
+
+
 def says_all(core: Any) -> bool:
     """True if the JSON Schema certainly contains every check of pydantic."""
     if isinstance(core, list | tuple):
@@ -235,6 +239,8 @@ def says_all(core: Any) -> bool:
         return True
     kind = core.get("type")
     if core.get("post_init") or core.get("custom_init"):
+        return False
+    if kind == "str" and any(core.get(key) for key in CHANGING):
         return False
     if isinstance(kind, str) and kind not in SAID and not (kind == "dict" and _has_text_keys(core)):
         return False
