@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 
 from lmql_lite.constraints.charset import accepted, class_text
 from lmql_lite.constraints.terms import And, Constant, Matches, Not, Or, Term
@@ -38,6 +39,8 @@ _DAYS = (
 )
 DURATION = f"-?P(?:{_DAYS}(?:{_HOURS})?|{_HOURS})"
 """Durations of ISO 8601 that pydantic reads, with at most four digits in a row."""
+DATE_PARTS: Mapping[str, Sequence[int]] = {"year": range(1, 10_000), "month": range(1, 13), "day": range(1, 32)}
+"""Attributes of a date, and the numbers that they may be."""
 
 SHAPES = {"INT": INT, "FLOAT": FLOAT, "DATE": DATE}
 DIGITS_BUDGET = 120
@@ -74,6 +77,26 @@ def days(first: int, last: int, span: Span) -> Term:
     earliest, latest = (date.fromordinal(ordinal).isoformat() for ordinal in (first, last))
     bounds = (Matches(_digits_from(earliest), span=span), Matches(_digits_up_to(latest), span=span))
     return And((Matches(DATE, span=span), *bounds), span)
+
+
+def of_years(first: int, last: int) -> tuple[int, int]:
+    """Ordinals of the first and the last day of some years."""
+    return date(first, 1, 1).toordinal(), date(last, 12, 31).toordinal()
+
+
+def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last number of each run of consecutive numbers, which are sorted."""
+    starts = [at for at, number in enumerate(numbers) if not at or number > numbers[at - 1] + 1]
+    return [(numbers[start], numbers[end - 1]) for start, end in pairwise([*starts, len(numbers)])]
+
+
+def date_part(part: str, numbers: Sequence[int], span: Span) -> Term:
+    """The dates whose year, month or day is one of some sorted numbers."""
+    if part == "year":
+        return Or(tuple(days(*of_years(*run), span) for run in runs_of(numbers)), span)
+    either = "|".join(f"{number:02}" for number in numbers)
+    pattern = f"[0-9]{{4}}-(?:{either})-[0-9]{{2}}" if part == "month" else f"[0-9]{{4}}-[0-9]{{2}}-(?:{either})"
+    return And((Matches(DATE, span=span), Matches(pattern, span=span)), span) if numbers else Constant(False, span)
 
 
 def other_integers(term: Term, span: Span) -> Term:

@@ -67,6 +67,13 @@ def refuse_impossible(rules: str, name: str, span: Span) -> None:
         raise refusal(reason, name, span)
 
 
+def is_impossible(rules: str) -> bool:
+    """True if llguidance finds that no text meets the grammar."""
+    from llguidance import LLMatcher
+
+    return IMPOSSIBLE in LLMatcher.validate_grammar(rules)
+
+
 def refusal(reason: str, name: str, span: Span) -> ConstraintError:
     """ConstraintError for an error of llguidance: its first line, without the position in a generated grammar."""
     said = reason.partition("\n")[0].partition("JSON schema: ")

@@ -23,6 +23,7 @@ from lmql_lite.constraints.terms import (
     Constant,
     Contains,
     Ends,
+    Inside,
     Lacks,
     Length,
     Matches,
@@ -74,7 +75,7 @@ def satisfies(term: Term, text: bytes, count: Callable[[str], int] | None = None
             return text.endswith(phrases)
         case Lacks(phrases):
             return not any(phrase in text for phrase in phrases)
-        case Stop() | StopPattern():
+        case Stop() | StopPattern() | Inside():  # Python judges the place inside a value
             return True
         case Not(part):
             return not satisfies(part, text, count)

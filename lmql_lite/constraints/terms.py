@@ -6,6 +6,7 @@ Every value in a term is known, because earlier holes and Python expressions wer
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Literal, NamedTuple
 
 from lmql_lite.constraints.units import Unit
 from lmql_lite.errors import Span
@@ -110,6 +111,35 @@ class StopPattern:
     span: Span | None = field(default=None, compare=False)
 
 
+class PlaceStep(NamedTuple):
+    """One step of the path to a place inside a value: to an attribute, to an item, to the result of `get`, to each or
+    to some item of a collection, or to the values of a dict."""
+
+    kind: Literal["attribute", "item", "get", "each", "some", "values"]
+    key: object = None
+    default: object = None
+
+
+class PlaceTest(NamedTuple):
+    """A comparison of a place, or of its length, with a value."""
+
+    relation: str
+    value: object
+    of_length: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """One of the `tests` holds for the place of a JSON value to which `path` leads (S21).
+
+    It narrows the schema of the value; no automaton follows it.
+    """
+
+    path: tuple[PlaceStep, ...]
+    tests: tuple[PlaceTest, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Not:
     term: Term
@@ -128,7 +158,7 @@ class Or:
     span: Span | None = field(default=None, compare=False)
 
 
-Atom = Constant | Length | Choice | Matches | Contains | Begins | Ends | Lacks | Stop | StopPattern
+Atom = Constant | Length | Choice | Matches | Contains | Begins | Ends | Lacks | Stop | StopPattern | Inside
 Term = Atom | Not | And | Or
 
 ANYTHING = And(())

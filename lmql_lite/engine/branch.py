@@ -46,13 +46,14 @@ class OpenHole:
             sentence = f"[{self.op.name}] is not a value of its type: {value!r} ({broken.reason})"
             hint = "bound the numbers in it, such as Annotated[float, Field(ge=0, le=100)]"
             return ConstraintError(sentence, span=broken.span, hint=hint)
+        remedies = [predicate.remedy for predicate in self.op.predicates if predicate.span == broken.span]
         tries = self.rejections + 1
         times = "the only possible value" if tries == 1 else f"the last of {tries} values"
         return ConstraintError(
             f"[{self.op.name}] has no value that meets `{broken.span.source}`: {times} was {value!r}"
             + (f" ({broken.reason})" if broken.reason else ""),
             span=broken.span,
-            hint="raise max_backtracks, or write the condition without Python, so that it guides the model",
+            hint=remedies[0] if remedies else "raise max_backtracks, or narrow the type, so that it guides the model",
         )
 
 

@@ -10,6 +10,7 @@ import ast
 import copy
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any as Anything
@@ -22,12 +23,13 @@ from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
 from lmql_lite.lang.names import Names, every_node, is_named, reads, values, words
-from lmql_lite.program.bytecode import code_of, compiled, span_of
+from lmql_lite.program.bytecode import NotWritten, code_of, compiled, span_of
 from lmql_lite.program.conditions import All, Any, Atom, Condition, at_compile_time, bounds_length, reach, truth
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.mistakes import refuse_mistakes
 from lmql_lite.program.number_terms import SHAPE, Kind, length_fits
 from lmql_lite.program.ops import FINAL, GUIDED, TEXT, VALUE, Clause, FinalCall, Hole, Predicate
+from lmql_lite.program.places import lowered, remedy
 from lmql_lite.program.types import typed
 from lmql_lite.program.where import (
     OTHER,
@@ -115,7 +117,8 @@ def settled(hole: Hole, annotation: Anything) -> Hole:
 
 
 def _asked_of_json(hole: Hole, clauses: Sequence[Clause], spec: JsonType) -> Hole:
-    """A hole of a JSON type: bounds of a list's length join its grammar, and Python judges all other conditions."""
+    """A hole of a JSON type: bounds of a list's length join its schema. Python judges all other conditions, which
+    narrow the schema as far as they are about places inside the value."""
     conditions: list[Condition] = []
     predicates: list[Predicate] = []
     for clause in clauses:
@@ -129,7 +132,21 @@ def _asked_of_json(hole: Hole, clauses: Sequence[Clause], spec: JsonType) -> Hol
             conditions.append(clause.bearing(guiding))
         else:
             predicates.append(judging)
-    return replace(hole, condition=All(hole.span, tuple(conditions)), predicates=tuple(predicates))
+            narrowing = lowered(clause.expression, hole.name)
+            conditions += [clause.bearing(narrowing)] if narrowing else []
+    condition = All(hole.span, tuple(conditions))
+    spec.refuse_contradiction(_written(conditions), hole.name, hole.span)
+    return replace(hole, condition=condition, predicates=tuple(predicates))
+
+
+def _written(conditions: Iterable[Condition]) -> list[Term]:
+    """The terms of the conditions whose values are written out."""
+    terms: list[Term] = []
+    for condition in conditions:
+        with suppress(NotWritten):
+            found = condition.bind(at_compile_time)
+            terms += found.terms if isinstance(found, And) else (found,)
+    return terms
 
 
 def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
@@ -140,7 +157,7 @@ def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
                 raise QueryError(
                     f"{name} cannot be honoured: it guides text, and [{hole}] is JSON, guided by its type",
                     span=clause.span,
-                    hint="ask in Python what the value has to be, such as X.age > 17".replace("X", hole),
+                    hint=f'ask in Python, as in {hole}.age > 17 or re.fullmatch(r"[a-z]+", {hole}.name)',
                 )
             case ast.Call(ast.Name("len"), [ast.Name(name)]) if name == hole and not spec.has_length:
                 raise QueryError(
@@ -148,7 +165,7 @@ def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
                     span=span_of(node, clause.span),
                     hint=f"bound a part of it, such as len({hole}.name), or the type (max_length)",
                 )
-    return Predicate(clause.span, code_of(clause))
+    return Predicate(clause.span, code_of(clause), remedy=remedy(clause, hole))
 
 
 # Mixed clauses -----------------------------------------------------------------------------------------------------

@@ -189,7 +189,18 @@ class Joint:
             return self.condition.bind(evaluate)
 
 
-Condition = Atom | No | All | Any | Joint
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """A clause about places inside a value, which Python judges in any case (`places`)."""
+
+    span: Span
+    term: Callable[[Evaluate], Term]
+
+    def bind(self, evaluate: Evaluate) -> Term:
+        return self.term(evaluate)
+
+
+Condition = Atom | No | All | Any | Joint | Narrowing
 
 
 def truth(span: Span, value: object) -> Term:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.constraints.formats import CLOCK, DATE, DURATION, OFFSET
-from lmql_lite.constraints.json_grammar import grammar, refuse_endless, refuse_impossible
-from lmql_lite.constraints.simplify import simplify
-from lmql_lite.constraints.terms import And, Constant, Length, Term
+from lmql_lite.constraints.json_grammar import grammar, is_impossible, refuse_endless, refuse_impossible
+from lmql_lite.constraints.simplify import conflict, simplify
+from lmql_lite.constraints.terms import ANYTHING, And, Inside, Or, Term
 from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.program.narrowing import MARK, narrowed
 from lmql_lite.program.values import finite, wrong
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
-    from pydantic_core import core_schema
+    from pydantic_core import CoreSchema, core_schema
 
 Convert = Callable[[str], Any]
 """From text to value. Raises ValueError for a text that has none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JsonType:
     """Spelled as JSON, guided by a grammar of llguidance."""
 
@@ -38,25 +39,49 @@ class JsonType:
     """True if values may have a `len()`."""
     is_list: bool = False
     """True if values are JSON arrays: a condition on their length guides."""
+    core: CoreSchema | None = None
+    """Pydantic's schema of the Python type; None for a JSON Schema."""
 
     def rules(self, term: Term, name: str, span: Span, *, free_spelling: bool = False) -> str:
-        """Grammar of the values whose length meets the term."""
+        """Grammar of the values that may meet the term."""
         return grammar(self.bounded(term, name, span), free_spelling=free_spelling)
 
     def bounded(self, term: Term, name: str, span: Span) -> dict[str, Any]:
-        """Schema of the values whose length meets the term."""
-        bounds = simplify(term)
-        schema = self.schema
-        if isinstance(bounds, Length):
-            least = max(bounds.at_least, schema.get("minItems", 0))
-            most = [most for most in (bounds.at_most, schema.get("maxItems")) if most is not None]
-            schema = {**schema, "minItems": least} | ({"maxItems": min(most)} if most else {})
-        elif bounds == Constant(False):
-            parts = term.terms if isinstance(term, And) else ()
-            clause = next((part.span for part in parts if part == Constant(False)), term.span)
-            reason = f": no value meets `{clause.source}`" if clause else ""
-            raise ConstraintError(f"nothing can fill [{name}]{reason}", span=clause or span)
-        return schema
+        """Schema of the values that may meet the term: bounds on their length, and conditions on places inside them.
+
+        Raises ConstraintError if there are none.
+        """
+        parts = term.terms if isinstance(term, And) else (term,)
+        found = self._narrowed(parts)
+        if found is None:
+            raise no_value(conflict(parts, lambda some: self._narrowed(some) is None), name, span)
+        return found
+
+    def refuse_contradiction(self, parts: Sequence[Term], name: str, span: Span) -> None:
+        """Raises ConstraintError with a minimal set of the conditions that no value of the type meets."""
+
+        def are_impossible(some: Sequence[Term]) -> bool:
+            found = self._narrowed(some)
+            return found is None or is_impossible(grammar(found))
+
+        if are_impossible(parts):
+            raise no_value(conflict(parts, are_impossible), name, span)
+
+    def _narrowed(self, parts: Sequence[Term]) -> dict[str, Any] | None:
+        """The schema of the values that may meet all parts of a term; None if there are none."""
+        places = tuple(part for part in parts if isinstance(part, Inside | Or))
+        bounds = simplify(And(tuple(part for part in parts if part not in places)))
+        schema, cores = self._marked if places else (self.schema, None)
+        return narrowed(schema, cores, And((bounds, *places))) if places or bounds != ANYTHING else schema
+
+    @cached_property
+    def _marked(self) -> tuple[dict[str, Any], list[Any] | None]:
+        """The schema, and the core schemas of its places."""
+        if self.core is None:
+            return self.schema, None
+        cores: list[Any] = []
+        schema = generator_of(cores)().generate(self.core, mode="validation")
+        return closed(schema), cores
 
     def spelled(self, value: Any) -> str:
         """JSON of a value that no model generated. Raises ValueError if it has none."""
@@ -68,6 +93,16 @@ class JsonType:
         """True if the length of a list meets the term."""
         bounds = self.bounded(term, name, span)
         return not self.is_list or bounds.get("minItems", 0) <= len(value) <= bounds.get("maxItems", len(value))
+
+
+def no_value(guilty: Sequence[Term], name: str, span: Span) -> ConstraintError:
+    """Error for conditions that no value of a type meets."""
+    clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in guilty if part.span))
+    reason = ": no value of its type meets " + clauses[0] if clauses else ""
+    if len(clauses) > 1:
+        reason = f": {', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
+    place = next((part.span for part in reversed(guilty) if part.span), span)
+    return ConstraintError(f"nothing can fill [{name}]{reason}", span=place)
 
 
 def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
@@ -94,7 +129,8 @@ def of_python(annotation: Any, name: str, span: Span) -> JsonType:
         return validate(text)
 
     judges = not says_all(adapter.core_schema)
-    return JsonType(schema, convert, judges, _has_length(annotation), adapter.core_schema["type"] == "list")
+    core = adapter.core_schema
+    return JsonType(schema, convert, judges, _has_length(annotation), core["type"] == "list", core)
 
 
 def finite_json(text: str, has_floats: bool = False) -> Any:
@@ -276,15 +312,23 @@ def _offset(schema: Mapping[str, Any]) -> str:
     return OFFSETS.get(schema.get("tz_constraint"), OFFSETS[None])
 
 
-@cache
-def generator() -> type[GenerateJsonSchema]:
+def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
     """Generator of JSON Schemas that also describe the keys of a dict and the spelling of a complex number. Other
     checks, such as bounds of a key, are left to pydantic.
+
+    With `cores`, it collects the core schemas, and lists in each schema their numbers under MARK.
     """
     from pydantic.errors import PydanticInvalidForJsonSchema
     from pydantic.json_schema import GenerateJsonSchema
 
     class Generated(GenerateJsonSchema):
+        def generate_inner(self, schema: Any) -> dict[str, Any]:
+            found = super().generate_inner(schema)
+            if cores is None:
+                return found
+            cores.append(schema)
+            return {**found, MARK: [*found.get(MARK, ()), len(cores) - 1]}
+
         def dict_schema(self, schema: core_schema.DictSchema) -> dict[str, Any]:
             found = super().dict_schema(schema)
             keys = found.pop("propertyNames", None) or (
@@ -341,3 +385,9 @@ def generator() -> type[GenerateJsonSchema]:
             )
 
     return Generated
+
+
+@cache
+def generator() -> type[GenerateJsonSchema]:
+    """The generator of schemas without marks."""
+    return generator_of(None)

@@ -295,6 +295,23 @@ def date_in(span: Span, value: object) -> Term:
     return Choice(tuple({_day(span, day).isoformat().encode(): None for day in value}), span)
 
 
+def date_part_is(part: str, comparison: Comparison, span: Span, value: object) -> Term:
+    """`X.year < value`."""
+    bound = number(span, f"the {part} of a date is compared with a number", value)
+    return formats.date_part(
+        part, [each for each in formats.DATE_PARTS[part] if OPERATORS[comparison](each, bound)], span
+    )
+
+
+def date_part_in(part: str, span: Span, value: object) -> Term:
+    """`X.year in value`."""
+    among = _collection(span, f"the {part} of a date is one of a list, a range or another collection of numbers", value)
+    numbers = (
+        among if isinstance(among, range) else {number(span, "a part of a date is a number", each) for each in among}
+    )
+    return formats.date_part(part, [each for each in formats.DATE_PARTS[part] if each in numbers], span)
+
+
 def _day(span: Span, value: object) -> datetime.date:
     if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
         raise wrong(span, "a date is compared with a date", value)

@@ -69,12 +69,14 @@ class Predicate(Placed):
 
     `call` is set if it is a call of a name. `guided` are parts that are not Python; GUIDED holds their truth. `len(X)`
     reads the text of a typed hole, `str(X)` the number of `INT` or `FLOAT`: so the condition holds for the final value.
+    `remedy` is the hint of the error if no value meets it.
     """
 
     code: CodeType
     call: FinalCall | None = None
     guided: tuple[Condition, ...] = ()
     others: OtherHoles | None = None
+    remedy: str = "raise max_backtracks, or write the condition without Python, so that it guides the model"
 
 
 @dataclass(frozen=True, slots=True)

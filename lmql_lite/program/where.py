@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Literal, get_args
 
 from lmql_lite.constraints import units
-from lmql_lite.constraints.formats import METHODS, SHAPES
+from lmql_lite.constraints.formats import DATE_PARTS, METHODS, SHAPES
 from lmql_lite.constraints.letter_case import Case, Inexact
 from lmql_lite.constraints.pattern import NO_PATTERN
 from lmql_lite.constraints.terms import Term
@@ -122,10 +122,18 @@ class TypedValue:
     listed: Listed | Literal["date"] | None = None
 
 
-Subject = WholeText | TextLength | TextCount | ParsedNumber | TextPart | TypedValue
+@dataclass(frozen=True, slots=True)
+class DatePart:
+    """`X.year` of a date."""
+
+    name: str
+
+
+Subject = WholeText | TextLength | TextCount | ParsedNumber | TextPart | TypedValue | DatePart
 PLAIN = WholeText()
 """Subject of a hole without a type."""
 OTHER = TypedValue()
+DAY = TypedValue("date")
 
 
 def subject(node: ast.expr, hole: str, bare: Subject) -> Subject | None:
@@ -146,6 +154,8 @@ def subject(node: ast.expr, hole: str, bare: Subject) -> Subject | None:
                 return TextPart((place,))
             ends = [bound or ast.copy_location(ast.Constant(None), place) for bound in (place.lower, place.upper)]
             return TextPart(tuple(ends)) if place.step is None else None
+        case ast.Attribute(ast.Name(name), part) if name == hole and bare == DAY and part in DATE_PARTS:
+            return DatePart(part)
     tidied = tidied_text(node, hole)
     return WholeText(tidied) if tidied else None
 
@@ -315,6 +325,8 @@ class Lowering:
                 return replace(self._atom(span, is_, value), opposite=is_not, judgeable=judgeable, reaches=(low, high))
             case TypedValue("date"):
                 return self._atom(span, partial(number_terms.date_is, symbol), value)
+            case DatePart(part):
+                return self._atom(span, partial(number_terms.date_part_is, part, symbol), value)
             case TypedValue(tuple() as listed):
                 return self._atom(span, partial(number_terms.listed_is, listed, symbol), value)
         raise self._unguided(whole)
@@ -341,6 +353,8 @@ class Lowering:
                 return replace(atom, opposite=partial(number_terms.number_not_in, kind), judgeable=judgeable)
             case TypedValue("date"):
                 return self._atom(span, number_terms.date_in, several)
+            case DatePart(part):
+                return self._atom(span, partial(number_terms.date_part_in, part), several)
             case TypedValue(tuple() as listed):
                 return self._atom(span, partial(number_terms.listed_in, listed), several)
         raise self._unguided(whole)

@@ -92,6 +92,8 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         self._may_reject = op.may_reject
         self._tried: list[Candidates] = []
         """Places of all attempts, or of the current draw if values are drawn."""
+        self._next: dict[int, TokenChoice | None] = {}
+        """The best untried choice of each place in `_tried`, as far as it is known."""
         self._left: dict[Place, Mask] = {}
         """Tokens that may still lead to another value, at each place of the rejected draws."""
         self._exact: set[Place] = set()
@@ -103,7 +105,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     def fork(self, generator: Holder) -> LocalFill:
         fork = copy(self)
         fork.path, fork.ledger = generator.path, generator.ledger
-        fork._tried, fork.made = list(self._tried), list(self.made)
+        fork._tried, fork._next, fork.made = list(self._tried), dict(self._next), list(self.made)
         fork._left = {place: left.copy() for place, left in self._left.items()}
         fork._exact = set(self._exact)
         return fork
@@ -316,16 +318,21 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
                 return None
             self.sampling = replace(self.sampling, index=self.sampling.index + 1)
             return self.opened
-        best: tuple[float, Candidates, TokenChoice] | None = None
-        for candidates in self._tried:
-            choice = await self._chosen(candidates._replace(draft=()), candidates.untried, self.sampling)
+        best: tuple[float, int, TokenChoice] | None = None
+        for at, candidates in enumerate(self._tried):
+            if at not in self._next:
+                without_draft = candidates._replace(draft=())
+                self._next[at] = await self._chosen(without_draft, candidates.untried, self.sampling)
+            choice = self._next[at]
             if choice is not None:
                 score = candidates.state.score + choice.logprob
                 if best is None or score > best[0]:
-                    best = (score, candidates, choice)
+                    best = (score, at, choice)
         if best is None:
             return None
-        _, candidates, choice = best
+        _, at, choice = best
+        candidates = self._tried[at]
+        del self._next[at]
         return self.note(candidates.state, self._take(candidates, choice))
 
     def _exclude(self) -> bool:
