@@ -15,6 +15,9 @@ import typing_extensions
 from pydantic import Field
 
 import lmql_lite as lq
+from lmql_lite.models.openai.model import OpenAIModel
+from tests.servers.kinds import LLAMA_CPP, SGLANG, VLLM, Config
+from tests.servers.stub import serving
 
 
 class Color(enum.Enum):
@@ -420,3 +423,24 @@ def test_a_condition_that_only_python_judges_ends_with_a_remedy_that_works(
     assert hint in (caught.value.hint or "")
     if mended is not None:
         assert filled(mended, where, wanted, max_tokens=60).variables["X"]
+
+
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP], ids=lambda config: config.kind)
+def test_a_server_gets_the_condition_in_the_schema(config: Config) -> None:
+    with serving(config, 'As JSON: {"a": 35}') as server:
+        model = OpenAIModel("stub", base_url=server.base_url)
+        source = '"As JSON: [X: dict[str, int]]" where X["a"] > 30'
+        assert lq.run_sync(source, model=model, session=lq.Session()).variables["X"] == {"a": 35}
+    assert re.search(r"minimum\W+31\b", str(server.bodies[0]))
+    assert "x-core" not in str(server.bodies)
+
+
+def test_the_first_example_of_the_readme_is_guided(session: lq.Session) -> None:
+    class Person(P):
+        city: str
+
+    wanted = 'Ada.\nAs JSON: {"name": "Ada", "age": 136, "city": "London"}\n'
+    source = '"{text}\\nAs JSON: [WHO: Person]\\n" where 0 < WHO.age < 120'
+    inputs, model = {"text": "Ada.", "Person": Person}, lq.ScriptedModel(wanted)
+    result = lq.run_sync(source, inputs=inputs, model=model, session=session, max_backtracks=0)
+    assert result.variables["WHO"].age == 13
