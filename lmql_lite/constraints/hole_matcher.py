@@ -12,6 +12,7 @@ from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.json_matcher import Grammars
 from lmql_lite.constraints.masks import Mask, Masks, Memory
 from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.products import refuse_product
 from lmql_lite.constraints.search import TooLarge
 from lmql_lite.constraints.simplify import conflict, counts_tokens, with_characters, without_tokens
 from lmql_lite.constraints.superstrings import LARGEST_GROUP
@@ -139,6 +140,7 @@ class Engine:
                 raise _again(refused)
             if len(self._opened) + len(self._refused) >= self.AUTOMATA_KEPT:
                 self._opened, self._refused = {}, {}
+            refuse_product(masks.automaton.term)
             try:
                 opened = self._opened[masks, max_tokens] = self._open(masks, term, max_tokens, name, span)
             except ConstraintError as error:

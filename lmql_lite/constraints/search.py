@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from threading import RLock
 from typing import NamedTuple, Protocol
 
 from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.counters import Counts
-from lmql_lite.constraints.terms import And, Constant, Length, Stop, Term
+from lmql_lite.constraints.terms import And, Constant, Length, Not, Or, Stop, Term
 from lmql_lite.errors import ConstraintError
 
 SEARCHED = 15_000
@@ -67,10 +68,31 @@ class TooLarge(ConstraintError):
     """A condition needs more states than an automaton may have."""
 
 
+def counted_at_once(term: Term, sentence: str) -> TooLarge:
+    """Error for counts that multiply. It names the clauses about them."""
+    counted = [part.span.source for part in _lengths(term) if part.span]
+    clauses = ", ".join(f"`{source}`" for source in dict.fromkeys(counted))
+    hint = "leave one of them out, or bound the hole by max_tokens instead of by len()"
+    return TooLarge(f"{sentence}: {clauses}", span=term.span, hint=hint)
+
+
+def _lengths(term: Term) -> Iterator[Length]:
+    match term:
+        case Length():
+            yield term
+        case And(terms) | Or(terms):
+            for part in terms:
+                yield from _lengths(part)
+        case Not(part):
+            yield from _lengths(part)
+
+
 def too_large(term: Term, states: int) -> TooLarge:
     """Error for a term that needs more than `states` states. It names the clauses that multiply."""
-    parts = term.terms if isinstance(term, And) else (term,)
-    several = [part for part in parts if not isinstance(part, Length | Stop | Constant)]
+    parts = [part for part in (term.terms if isinstance(term, And) else (term,)) if not isinstance(part, Constant)]
+    several = [part for part in parts if not isinstance(part, Length | Stop)]
+    if not several and any(isinstance(part, Length) for part in parts):
+        return counted_at_once(term, f"these conditions together need more than {states:,} states")
     clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
     sentence = f"this condition needs more than {states:,} states"
     if len(clauses) > 1:

@@ -18,7 +18,7 @@ NamedUnit = Literal["characters", "words", "sentences", "lines", "tokens"]
 `.`, `!` or `?`. A line ends with a line feed, which the last line may lack. Tokens are those that were chosen for the
 hole, including tokens that a stop cuts off (S15)."""
 UNITS: tuple[NamedUnit, ...] = get_args(NamedUnit)
-COUNTED_ALONE = ("characters", "tokens")
+COUNTED_ALONE: tuple[NamedUnit, ...] = ("characters", "tokens")
 """Units that are counted without a machine."""
 
 
