@@ -237,7 +237,7 @@ class Query:
         """The run of one row, with a seed and a trace of its own. Rows with the same `account` share their limits."""
         inputs = self.inputs_of(row.value)
         if columns == "carry":
-            inputs = carried(inputs, (*self.inputs, INPUT))
+            inputs = carried(inputs, (*self.inputs, INPUT), self.program.builtins)
         own = cast("Options", row_options(options, self.program, row))
         return await answers_of(self.batches(account or Account(), inputs, own))
 
@@ -313,8 +313,9 @@ class Query:
         if not isinstance(inputs, Mapping):
             example = self.inputs[0] if self.inputs else "name"
             raise InputError(f"inputs must be a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
+        own = {*self.inputs, *self.program.bound, *self.program.builtins}
         for name in inputs:
-            if name not in (*self.inputs, *self.program.bound, *MODULES, *DATES, *MEDIA, INPUT, BLOCK):
+            if name not in own and name not in (*MODULES, *DATES, *MEDIA, INPUT, BLOCK):
                 hint = did_you_mean(name, self.inputs) or self._known()
                 if name in PROVIDED:
                     hint = f"{name!r} is the run's own object in every query: choose another name"

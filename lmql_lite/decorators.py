@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import sys
@@ -275,11 +276,12 @@ class QueryFunction(Generic[P, R, Called]):
         scope (S27)."""
         call.apply_defaults()
         wanted = (*self.query.inputs, *MODULES, *DATES, *MEDIA, BLOCK)
+        own = {*wanted, *self.program.bound, *vars(builtins)}
         around = ChainMap(_closure(self._function), dict(self._scope), self._function.__globals__)
         return NestedCall(
             self._function.__name__,
             self.program,
-            {name: value for name, value in call.arguments.items() if name in wanted or name in self.program.bound},
+            {name: value for name, value in call.arguments.items() if name in own},
             {name: around[name] for name in wanted if name in around},
             self.options.get("model"),
             self.typed,

@@ -277,7 +277,8 @@ def _judge(path: Path, options: Mapping[str, Any]) -> Any:
 
     async def judge(record: Mapping[str, Any]) -> Any:
         known = {**record.get("columns", {}), "answer": answer_of(record), "target": record.get("target")}
-        result = await query.run({name: known[name] for name in query.inputs if name in known}, **options)
+        names = (*query.inputs, *query.program.builtins)
+        result = await query.run({name: known[name] for name in names if name in known}, **options)
         return result.value
 
     return judge

@@ -103,7 +103,9 @@ class EvalJob:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        return self.query.inputs if isinstance(self.query, Query) else tuple(self.query.__signature__.parameters)
+        if isinstance(self.query, Query):
+            return (*self.query.inputs, *sorted(self.query.program.builtins))
+        return tuple(self.query.__signature__.parameters)
 
     def rows(self, *, is_checked: bool = False) -> Iterator[FileRow]:
         """Rows of the data, with the columns that are prepared; `is_checked` as in `read_rows`."""

@@ -39,7 +39,9 @@ class Foreseen:
         lets = [let.code for let in (*program.prologue, *program.ops) if isinstance(let, Let)]
         codes = [(code, _mentioned(code)) for code in codes_of((program.prologue, program.ops, program.options))]
         assigned = Counter([*program.holes, *(name for code, _ in codes for name in _assigned(code))])
-        self._known: dict[str, Any] = {name: getattr(builtins, name) for name in HARMLESS - assigned.keys()}
+        self._known: dict[str, Any] = {
+            name: getattr(builtins, name) for name in HARMLESS - assigned.keys() - inputs.keys()
+        }
         self._has_re = "re" not in inputs and assigned["re"] <= 1
         if any(names & REFLECTION for _, names in codes):  # with these names Python may change anything
             return

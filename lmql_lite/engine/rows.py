@@ -186,16 +186,19 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Memory address in the text of an object, which differs between processes."""
 
 
-def carried(inputs: Mapping[str, Any], known: Iterable[str]) -> Mapping[str, Any]:
-    """The columns of a row that are inputs. Raises InputError if one is missing and another has a similar name."""
-    names = set(known)
-    surplus = [name for name in inputs if name not in names]
+def carried(inputs: Mapping[str, Any], known: Iterable[str], optional: Iterable[str] = ()) -> Mapping[str, Any]:
+    """The columns of a row that are inputs. Raises InputError if one is missing and another has a similar name.
+
+    Those that are `optional` may be missing.
+    """
+    names, optional = set(known), set(optional)
+    surplus = [name for name in inputs if name not in names and name not in optional]
     if not surplus:
         return inputs
     for name in names - {"input"}:
         if name not in inputs and (meant := did_you_mean(name, map(str, surplus))):
             raise InputError(f"the row has no column {name!r}", hint=meant)
-    return {name: value for name, value in inputs.items() if name in names}
+    return {name: value for name, value in inputs.items() if name in names or name in optional}
 
 
 async def in_order(streamed: AsyncGenerator[FinishedRow, None], rows: Rows, progress: Progress | None) -> list[Any]:

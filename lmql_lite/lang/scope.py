@@ -50,6 +50,8 @@ class Scope:
     """Names that the query's own Python binds. A hole may be one of them, too."""
     builtins: frozenset[str]
     """Python's built-in names that the query uses and does not bind."""
+    builtin_values: frozenset[str]
+    """Those of them that it reads as values and not only calls: `{id}` may be meant as an input."""
     constraints: frozenset[str]
     """Constraint functions that its `where` clauses use."""
     queries: tuple[tuple[Embedded, Scope], ...] = ()
@@ -130,6 +132,7 @@ class _Check:
             tuple(first.values()),
             frozenset(self.bound),
             frozenset([name.id for name in free if name.id in BUILTINS]),
+            frozenset(values & BUILTINS),
             frozenset([name.id for name in self.words if name.id in self.constraints]),
             tuple(self.inner),
         )

@@ -64,6 +64,7 @@ class Compiler(ControlFlow):
         self._names = scope.holes
         self._offers_query = bool(scope.queries) and OFFERED not in scope.locals
         self._bound = scope.locals.union(scope.holes)
+        self._builtins = scope.builtin_values
         self._holes = Holes(self._bound, self._bound.union(free.name for free in scope.inputs))
         self._problems: list[QueryError | ConstraintError] = []
         self._open: list[tuple[int, nodes.HoleNode, list[Clause], Distribution | None]] = []
@@ -98,6 +99,7 @@ class Compiler(ControlFlow):
             holes=self._names,
             inputs=inputs,
             bound=self._bound,
+            builtins=self._builtins,
         )
 
     # Statements --------------------------------------------------------------------------------------------------

@@ -383,6 +383,8 @@ class Program:
     inputs: tuple[Input, ...] = ()
     bound: frozenset[str] = frozenset()
     """Names that its holes and its Python bind. The caller may give each a first value."""
+    builtins: frozenset[str] = frozenset()
+    """Python's built-in names that it reads as values. The caller may give each another value."""
     queries: Mapping[int, Program] = field(default_factory=dict)
     """Programs of its functions that are queries, by the line of their first decorator."""
 

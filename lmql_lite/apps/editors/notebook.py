@@ -36,7 +36,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     def lq(line: str, cell: str) -> Result | list[Result] | None:
         given = parser.parse_argstring(line)
         query = load("<cell>", cell)
-        inputs = {name: shell.user_ns[name] for name in query.inputs if name in shell.user_ns}
+        inputs = {
+            name: shell.user_ns[name] for name in (*query.inputs, *query.program.builtins) if name in shell.user_ns
+        }
         options = cast("Options", set_options(tuple(given.set)) | ({"model": given.model} if given.model else {}))
         view = CellView() if hasattr(shell, "kernel") else ScreenView()
         finished = blocking(_watched(query, inputs | read_inputs(tuple(given.var), ()), options, view))
