@@ -10,8 +10,9 @@ from functools import cache, cached_property
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
+from lmql_lite.constraints.finite_schema import finite_schema
 from lmql_lite.constraints.formats import CLOCK, DATE, DURATION, OFFSET
-from lmql_lite.constraints.json_grammar import grammar, is_impossible, refuse_endless, refuse_impossible
+from lmql_lite.constraints.json_grammar import grammar, is_impossible, refuse_impossible
 from lmql_lite.constraints.simplify import conflict, simplify
 from lmql_lite.constraints.terms import ANYTHING, And, Inside, Or, Term
 from lmql_lite.errors import ConstraintError, Span
@@ -72,16 +73,18 @@ class JsonType:
         places = tuple(part for part in parts if isinstance(part, Inside | Or))
         bounds = simplify(And(tuple(part for part in parts if part not in places)))
         schema, cores = self._marked if places else (self.schema, None)
+        if schema is None:
+            return None
         return narrowed(schema, cores, And((bounds, *places))) if places or bounds != ANYTHING else schema
 
     @cached_property
-    def _marked(self) -> tuple[dict[str, Any], list[Any] | None]:
-        """The schema, and the core schemas of its places."""
+    def _marked(self) -> tuple[dict[str, Any] | None, list[Any] | None]:
+        """The schema of the finite values, and the core schemas of its places."""
         if self.core is None:
             return self.schema, None
         cores: list[Any] = []
         schema = generator_of(cores)().generate(self.core, mode="validation")
-        return closed(schema), cores
+        return finite_schema(closed(schema)), cores
 
     def spelled(self, value: Any) -> str:
         """JSON of a value that no model generated. Raises ValueError if it has none."""
@@ -112,7 +115,7 @@ def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the JSON Schema of [{name}] is not JSON: {error}", span=span) from None
     refuse_impossible(rules, name, span)
-    refuse_endless(schema, name, span)
+    schema = _finite(schema, name, span)
     return JsonType(schema, finite_json, is_list=schema.get("type") == "array")
 
 
@@ -121,7 +124,7 @@ def of_python(annotation: Any, name: str, span: Span) -> JsonType:
     adapter = adapted(annotation, name, span)
     schema = closed(schema_of(adapter, annotation, name, span))
     refuse_impossible(grammar(schema), name, span)
-    refuse_endless(schema, name, span)
+    schema = _finite(schema, name, span)
     validate, has_floats = validating(adapter.validate_json), _has_floats(schema)
 
     def convert(text: str) -> Any:
@@ -131,6 +134,20 @@ def of_python(annotation: Any, name: str, span: Span) -> JsonType:
     judges = not says_all(adapter.core_schema)
     core = adapter.core_schema
     return JsonType(schema, convert, judges, _has_length(annotation), core["type"] == "list", core)
+
+
+def _finite(schema: Mapping[str, Any], name: str, span: Span) -> dict[str, Any]:
+    """The schema of its finite values. Raises ConstraintError if there are none."""
+    found = finite_schema(schema)
+    if found is None:
+        raise ConstraintError(
+            f"nothing can fill [{name}]: each value of its type contains another one, so none is finite",
+            span=span,
+            hint="make the part that refers to the type optional, or a list that may be empty",
+        )
+    if found != schema:
+        refuse_impossible(grammar(found), name, span)
+    return found
 
 
 def finite_json(text: str, has_floats: bool = False) -> Any:
