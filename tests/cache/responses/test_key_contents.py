@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -15,20 +16,24 @@ import sys
 import threading
 import types
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import lmql_lite as lq
 from lmql_lite.cache.responses.jsonl_cache import CachingModel
 from tests.cache.responses.models import GREEDY, Counting
 from tests.conftest import ROOT
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+NEEDS_TORCH = pytest.mark.skipif(not HAS_TORCH, reason="needs torch: pip install 'lmql-lite[local]'")
+if HAS_TORCH:
+    import torch
 
 LIMIT = 5
 
@@ -38,6 +43,11 @@ def key(value: Any) -> str:
     with lq.ResponseCache.open("unused", model="m", policy=lq.CachePolicy(mode="off")) as cache:
         found = cache.explain(lq.Request("generate_until", ("question", GREEDY, value)))
     return found.key or f"no key: {found.reason}"
+
+
+def kinds(table: Iterable[str]) -> list[Any]:
+    """Names of a table's rows; those of tensors are skipped without torch."""
+    return [pytest.param(name, marks=NEEDS_TORCH) if "tensor" in name else name for name in table]
 
 
 def made(source: str, name: str = "f", **names: Any) -> Any:
@@ -92,6 +102,16 @@ def palette(colours: list[int]) -> Image.Image:
     return made
 
 
+ARRAYS: list[Callable[[], Any]] = [
+    lambda: np.zeros(4), lambda: np.zeros(4, np.float32), lambda: np.zeros(4, np.int64), lambda: np.zeros((2, 2)),
+    lambda: np.ones(4), lambda: np.zeros(5), lambda: np.array(["a"]), lambda: np.array(["b"]),
+    lambda: np.array([1, "a"], object), lambda: np.array([1, "b"], object), lambda: np.array([np.nan]),
+    lambda: np.array([-0.0]), lambda: np.array([0.0]), lambda: np.zeros(2, ">i4"), lambda: np.zeros(2, "<i4"),
+    lambda: np.zeros(2, [("a", "i4")]), lambda: np.zeros(2, [("b", "i4")]), lambda: np.ma.masked_equal([1, 2], 1),
+    lambda: np.ma.masked_equal([1, 2], 2), lambda: np.datetime64("2020"), lambda: np.datetime64("2020-01-01"),
+    lambda: np.array(5), lambda: [0.0] * 4,
+]  # fmt: skip
+
 APART: dict[str, list[Callable[[], Any]]] = {
     "code of functions": [
         lambda: made("def f(d): return d['image']"), lambda: made("def f(d): return d['images']"),
@@ -139,14 +159,9 @@ APART: dict[str, list[Callable[[], Any]]] = {
         lambda: made("class A:\n @property\n def x(self): return 1", "A"),
         lambda: made("class A:\n @property\n def x(self): return 2", "A"),
     ],
+    "arrays": ARRAYS,
     "arrays and tensors": [
-        lambda: np.zeros(4), lambda: np.zeros(4, np.float32), lambda: np.zeros(4, np.int64), lambda: np.zeros((2, 2)),
-        lambda: np.ones(4), lambda: np.zeros(5), lambda: np.array(["a"]), lambda: np.array(["b"]),
-        lambda: np.array([1, "a"], object), lambda: np.array([1, "b"], object), lambda: np.array([np.nan]),
-        lambda: np.array([-0.0]), lambda: np.array([0.0]), lambda: np.zeros(2, ">i4"), lambda: np.zeros(2, "<i4"),
-        lambda: np.zeros(2, [("a", "i4")]), lambda: np.zeros(2, [("b", "i4")]), lambda: np.ma.masked_equal([1, 2], 1),
-        lambda: np.ma.masked_equal([1, 2], 2), lambda: np.datetime64("2020"), lambda: np.datetime64("2020-01-01"),
-        lambda: np.array(5), lambda: [0.0] * 4,
+        *ARRAYS,
         lambda: torch.zeros(4), lambda: torch.zeros(4, dtype=torch.bfloat16), lambda: torch.ones(4),
         lambda: torch.zeros(4, dtype=torch.float16), lambda: torch.zeros(2, 2), lambda: torch.zeros(0),
         lambda: torch.tensor(0.0), lambda: torch.zeros(4, dtype=torch.bool), lambda: torch.nn.Parameter(torch.zeros(4)),
@@ -173,7 +188,7 @@ APART: dict[str, list[Callable[[], Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", APART)
+@pytest.mark.parametrize("kind", kinds(APART))
 def test_values_that_differ_have_keys_that_differ_and_equal_ones_share_theirs(kind: str) -> None:
     """Each value is made twice, and so has other addresses."""
     keys = [key(make()) for make in APART[kind]]
@@ -190,8 +205,8 @@ def test_values_that_differ_have_keys_that_differ_and_equal_ones_share_theirs(ki
         (lambda: np.zeros((2, 2)), lambda: np.zeros((2, 2), order="F")),
         (lambda: np.arange(9)[::3], lambda: np.array([0, 3, 6])),
         (lambda: np.float32(0.5), lambda: 0.5),
-        (lambda: torch.arange(9)[::3], lambda: torch.tensor([0, 3, 6])),
-        (lambda: torch.ones(2, requires_grad=True), lambda: torch.ones(2)),
+        pytest.param(lambda: torch.arange(9)[::3], lambda: torch.tensor([0, 3, 6]), marks=NEEDS_TORCH),
+        pytest.param(lambda: torch.ones(2, requires_grad=True), lambda: torch.ones(2), marks=NEEDS_TORCH),
         (lambda: OrderedDict(a=1, b=2), lambda: {"b": 2, "a": 1}),
         (lambda: {"a", "b", "c"}, lambda: {"c", "b", "a"}),
         (lambda: {1: "a", 2: "b"}, lambda: {2: "b", 1: "a"}),
@@ -225,7 +240,7 @@ UNKEYED: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", UNKEYED)
+@pytest.mark.parametrize("case", kinds(UNKEYED))
 def test_one_warning_says_why_requests_of_a_kind_cannot_be_kept(tmp_path: Path, case: str) -> None:
     make, reason = UNKEYED[case]
     value = make()
