@@ -39,6 +39,38 @@ _DAYS = (
 )
 DURATION = f"-?P(?:{_DAYS}(?:{_HOURS})?|{_HOURS})"
 """Durations of ISO 8601 that pydantic reads, with at most four digits in a row."""
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_GROUP = "[0-9a-fA-F]{1,4}"
+_V4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
+_V6 = "|".join(
+    (
+        f"(?:{_GROUP}:){{7}}{_GROUP}",
+        *(f"(?:{_GROUP}:){{1,{7 - after}}}(?::{_GROUP}){{1,{after}}}" for after in range(1, 7)),
+        f"(?:{_GROUP}:){{1,7}}:",
+        f":(?:(?::{_GROUP}){{1,7}}|:)",
+    )
+)
+_V4_BITS, _V6_BITS = "(?:/(?:3[0-2]|[12]?[0-9]))?", "(?:/(?:12[0-8]|1[01][0-9]|[1-9]?[0-9]))?"
+_V4_BLOCK, _V6_BLOCK = _V4 + _V4_BITS, f"(?:{_V6}){_V6_BITS}"
+_BASE64, _BASE64_URL = "[A-Za-z0-9+/]", "[A-Za-z0-9_-]"
+URI_CHARACTERS = r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+"
+NAMED: Mapping[str, str] = {
+    "date": DATE,
+    "time": f"{CLOCK}{OFFSET}?",
+    "date-time": f"(?:{DATE})(?:[T ]{CLOCK}{OFFSET}?)?",
+    "duration": DURATION,
+    "ipv4network": _V4_BLOCK,
+    "ipv4interface": _V4_BLOCK,
+    "ipv6network": _V6_BLOCK,
+    "ipv6interface": _V6_BLOCK,
+    "ipvanyaddress": f"{_V4}|{_V6}",
+    "ipvanynetwork": f"{_V4_BLOCK}|{_V6_BLOCK}",
+    "ipvanyinterface": f"{_V4_BLOCK}|{_V6_BLOCK}",
+    "base64": f"(?:{_BASE64}{{4}})*(?:{_BASE64}{{2}}==|{_BASE64}{{3}}=)?",
+    "base64url": f"(?:{_BASE64_URL}{{4}})*(?:{_BASE64_URL}{{2}}==|{_BASE64_URL}{{3}}=)?",
+    "fraction": "-?(?:0|[1-9][0-9]*)/[1-9][0-9]*",
+}
+"""Patterns of texts, by the names of their formats in JSON Schemas of the standard and of pydantic."""
 DATE_PARTS: Mapping[str, Sequence[int]] = {"year": range(1, 10_000), "month": range(1, 13), "day": range(1, 32)}
 """Attributes of a date, and the numbers that they may be."""
 

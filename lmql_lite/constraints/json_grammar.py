@@ -43,6 +43,14 @@ REFUSALS = (
 )
 """Triples: a pattern of llguidance's errors, the sentence in its place, and the hint."""
 
+CONTRADICTIONS = (
+    (r"Regex is empty", "its pattern, format and length contradict each other"),
+    (r"range \[.*\] does not contain a multiple of (.*)", r"no number within its bounds is a multiple of \1"),
+    (r"anyOf is empty", "its list of alternatives is empty"),
+    (r"incompatible types", "its parts ask for different types"),
+)
+"""Pairs: a pattern of llguidance's reasons for a schema that no value meets, and the sentence in its place."""
+
 
 def grammar(schema: Mapping[str, Any] | bool, *, free_spelling: bool = False) -> str:
     """llguidance's grammar of a JSON Schema. Options in the schema's own `x-guidance` take precedence.
@@ -80,6 +88,9 @@ def refusal(reason: str, name: str, span: Span) -> ConstraintError:
     sentence = said[2] or said[0]
     if sentence.startswith(IMPOSSIBLE):
         said_why = sentence.removeprefix(IMPOSSIBLE)
+        for pattern, better in CONTRADICTIONS:
+            if known := re.match(pattern, said_why):
+                said_why = known.expand(better)
         return ConstraintError(f"nothing can fill [{name}]: no value has this type, {said_why}", span=span)
     hint = "a type is guided by its JSON Schema; leave out what that cannot say, and ask for it in `where`"
     for pattern, better, mended in REFUSALS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from functools import cache, cached_property
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
+from lmql_lite.constraints import formats
 from lmql_lite.constraints.finite_schema import finite_schema
 from lmql_lite.constraints.formats import CLOCK, DATE, DURATION, OFFSET
 from lmql_lite.constraints.json_grammar import grammar, is_impossible, refuse_impossible
@@ -111,6 +113,7 @@ def no_value(guilty: Sequence[Term], name: str, span: Span) -> ConstraintError:
 def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
     """Type of a JSON Schema: its values are those of `json.loads`."""
     try:
+        schema = _with_patterns(schema)
         rules = grammar(schema)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the JSON Schema of [{name}] is not JSON: {error}", span=span) from None
@@ -227,11 +230,30 @@ SUBSCHEMAS = ("properties", "patternProperties", "$defs")
 """Keys of a schema whose value is a mapping of names to schemas."""
 
 
-FRACTION = r"^-?(0|[1-9][0-9]*)/[1-9][0-9]*$"
-FORMATS = frozenset(
-    ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
-)
-"""Formats that guide. The others, such as the path of a file, are judged by pydantic only."""
+FORMATS = frozenset(("email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown"))
+"""Formats that guide without a pattern. Those that are not in `formats.NAMED` either are judged by pydantic only."""
+
+
+def _with_pattern(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with the pattern of its format in place of the format."""
+    name = schema.get("format")
+    if not isinstance(name, str) or name not in formats.NAMED:
+        return schema
+    pattern = _whole(formats.NAMED[name])["pattern"]
+    rest = {key: value for key, value in schema.items() if key != "format"}
+    if "pattern" in schema:
+        return {**rest, "allOf": [*schema.get("allOf", ()), {"pattern": pattern}]}
+    return {**rest, "pattern": pattern}
+
+
+def _with_patterns(value: Any) -> Any:
+    """A JSON Schema, or a value inside of it, with patterns in place of the formats that have one."""
+    if isinstance(value, list):
+        return [_with_patterns(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    kept = ("enum", "const", "default", "examples")
+    return _with_pattern({key: each if key in kept else _with_patterns(each) for key, each in value.items()})
 
 
 def closed(schema: Any) -> Any:
@@ -251,8 +273,7 @@ def closed(schema: Any) -> Any:
             inside[key] = closed(value)
         elif key not in ("uniqueItems", "default", "discriminator", "examples"):
             inside[key] = value
-    if inside.get("format") == "fraction":
-        inside["pattern"] = FRACTION
+    inside = _with_pattern(inside)
     if isinstance(inside.get("format"), str) and inside["format"] not in FORMATS:
         del inside["format"]
     if "oneOf" in inside:  # of a tagged union: that no two are met at once is plain from the tag
@@ -329,6 +350,16 @@ def _offset(schema: Mapping[str, Any]) -> str:
     return OFFSETS.get(schema.get("tz_constraint"), OFFSETS[None])
 
 
+def _of_schemes(found: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a URL that has one of some schemes."""
+    schemes = schema.get("allowed_schemes")
+    if not schemes:
+        return found
+    either = "|".join(map(re.escape, schemes))
+    rest = {key: value for key, value in found.items() if key != "format"}
+    return {**rest, **_whole(f"({either})://{formats.URI_CHARACTERS}")}
+
+
 def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
     """Generator of JSON Schemas that also describe the keys of a dict and the spelling of a complex number. Other
     checks, such as bounds of a key, are left to pydantic.
@@ -378,6 +409,12 @@ def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
         def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> dict[str, Any]:
             found = super().timedelta_schema(schema)
             return _whole(DURATION) if found.get("type") == "string" else found
+
+        def url_schema(self, schema: core_schema.UrlSchema) -> dict[str, Any]:
+            return _of_schemes(super().url_schema(schema), schema)
+
+        def multi_host_url_schema(self, schema: core_schema.MultiHostUrlSchema) -> dict[str, Any]:
+            return _of_schemes(super().multi_host_url_schema(schema), schema)
 
         def uuid_schema(self, schema: core_schema.UuidSchema) -> dict[str, Any]:
             version = schema.get("version")
