@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import UnionType
@@ -333,8 +333,25 @@ KEYS: Mapping[str, str] = {
     "number": f"^-?{_UNSIGNED}$",
     "boolean": "^(true|false)$",
     "date": f"^({DATE})$",
+    "uuid": "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$",
 }
 """Patterns of the keys of a dict, by the type or the format of their schema."""
+
+
+NO_KEYS = (
+    "a key of a dict is a text in JSON; use str, int, float, bool, date, UUID, an Enum or a Literal of texts, or a "
+    "list of pairs"
+)
+
+
+def _may_be_key(schema: Mapping[str, Any]) -> bool:
+    """True if a text may mean a value of the schema."""
+    return schema.get("type") not in ("object", "array", "null")
+
+
+def _are_compared(core: Mapping[Any, Any]) -> bool:
+    """True if pydantic compares a key with the listed values: the text "1" is not the number."""
+    return core.get("type") == "literal" or (core.get("type") == "enum" and "sub_type" not in core)
 
 
 OFFSETS: Mapping[str | None, str] = {None: f"({OFFSET})?", "naive": "", "aware": OFFSET}
@@ -377,6 +394,15 @@ def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
             cores.append(schema)
             return {**found, MARK: [*found.get(MARK, ()), len(cores) - 1]}
 
+        def _arms(self, schema: Any) -> Iterator[dict[str, Any]]:
+            """The schemas of which a value meets one."""
+            schema = self.resolve_ref_schema(schema) if "$ref" in schema else schema
+            arms = schema.get("anyOf", schema.get("oneOf"))
+            if arms is None:
+                yield schema
+            for arm in arms or ():
+                yield from self._arms(arm)
+
         def dict_schema(self, schema: core_schema.DictSchema) -> dict[str, Any]:
             found = super().dict_schema(schema)
             keys = found.pop("propertyNames", None) or (
@@ -385,6 +411,10 @@ def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
             if "$ref" in keys:
                 keys = self.resolve_ref_schema(keys)
             names = keys.get("enum", [keys["const"]] if "const" in keys else None)
+            if names is not None and _are_compared(schema.get("keys_schema", {})):
+                names = [name for name in names if isinstance(name, str | bool)]
+            if names == [] or not any(map(_may_be_key, self._arms(keys))):
+                raise PydanticInvalidForJsonSchema(NO_KEYS)
             pattern = KEYS.get(str(keys.get("format", keys.get("type"))))
             values = found.get("additionalProperties", {})
             if names is not None and all(isinstance(name, str) for name in names):
