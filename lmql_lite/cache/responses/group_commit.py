@@ -72,8 +72,10 @@ class GroupCommit(Generic[Item]):
         """Like `submit`, but returns after the write, by this thread unless another group is being written."""
         group = self._join(items)
         if (mine := self._begin()) is not None:
-            self._finish(mine)
-            self._start()
+            try:
+                self._finish(mine)
+            finally:
+                self._start()
         wait([group.future])
         return group
 
@@ -101,17 +103,25 @@ class GroupCommit(Generic[Item]):
             return self._current
 
     def _finish(self, group: WriteGroup[Item]) -> None:
-        error: BaseException | None = None
-        try:
-            self._write(group.items)
-        except BaseException as raised:
-            error = raised
+        """Writes a group. An interrupt of this thread, such as Ctrl-C, is raised after the write."""
+        error, interrupt = self._error_of_write(group), None
+        if error is not None and not isinstance(error, Exception):
+            error, interrupt = self._error_of_write(group), error
         with self._lock:
             self._current = None
         if error is None:
             group.future.set_result(None)
         else:
             group.future.set_exception(error)
+        if interrupt is not None:
+            raise interrupt
+
+    def _error_of_write(self, group: WriteGroup[Item]) -> BaseException | None:
+        try:
+            self._write(group.items)
+        except BaseException as raised:
+            return raised
+        return None
 
     def _start(self) -> None:
         with self._lock:

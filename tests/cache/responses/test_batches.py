@@ -135,6 +135,29 @@ def test_a_batched_run_that_is_killed_keeps_every_answer_that_the_model_gave(
     assert [request.doc_id for request in model.asked] == list(range(20, 40))
 
 
+@pytest.mark.parametrize(("door", "count"), [("execute", 4), ("store", 1)])
+def test_ctrl_c_while_answers_are_written_ends_the_run_and_loses_none(
+    tmp_path: Path, door: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run went on, without the batch that was being written."""
+    write, presses = os.fsync, iter([True])
+
+    def pressed(descriptor: int) -> None:
+        write(descriptor)
+        if next(presses, False):
+            signal.raise_signal(signal.SIGINT)
+
+    model, cache = Counting(), lq.ResponseCache.open(tmp_path, model="m")
+    monkeypatch.setattr(os, "fsync", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        if door == "execute":
+            cache.execute(model, "generate_until", generations(12), batch_size=4)
+        else:
+            cache.store(generations(4)[0], "yes")
+    cache.close()
+    assert logged(tmp_path) == list(range(count)) and len(model.asked) in (0, 4), "the model was not asked on"
+
+
 def test_a_model_that_fails_in_the_third_batch_keeps_the_first_two(tmp_path: Path) -> None:
     def answer(request: lq.Request) -> str:
         if request.doc_id == 9:
