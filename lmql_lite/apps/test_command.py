@@ -16,8 +16,8 @@ from lmql_lite.apps.terminal import (
     BASE_URL,
     RUN_MODEL,
     counted,
-    find_modules_beside,
     model_named,
+    only_modules_beside,
     printable,
     put,
     reporting,
@@ -90,14 +90,14 @@ async def _results(file: CaseFile, model: str | Model | None, record: Any) -> tu
     from lmql_lite.engine.recording import Recording, RecordMode
 
     assert record in get_args(RecordMode), "click takes no other"
-    find_modules_beside(file.query.parent)
     remedy = f"lq test {file.path} asks the model for what is missing"
     recording = Recording(file.recording, record, name=str(file.recording), remedy=remedy)
     results: list[CaseResult] = []
     try:
-        async with aclosing(run_cases(file, model=model, recording=recording)) as runs:
-            async for result in runs:
-                results.append(result)
+        with only_modules_beside(file.query.parent):
+            async with aclosing(run_cases(file, model=model, recording=recording)) as runs:
+                async for result in runs:
+                    results.append(result)
     finally:
         is_whole = len(results) == len(file.cases) and all(result.is_passed for result in results)
         await recording.close(keep=is_whole)

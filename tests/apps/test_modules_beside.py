@@ -55,6 +55,15 @@ def test_a_module_beside_the_query_is_found_by_its_cases() -> None:
     assert "1 passed" in lq("test", "queries")
 
 
+def test_cases_of_two_folders_import_their_own_neighbours_of_one_name() -> None:
+    for name, mark in (("a", "1"), ("b", "2")):
+        Path(name).mkdir()
+        Path(name, "mark.py").write_text(f"MARK = '{mark}'\n")
+        Path(name, "q.lq").write_text('import mark\n"{word}"\nreturn word + mark.MARK\n')
+        Path(name, "q.cases.toml").write_text(f'[[case]]\ninputs = {{ word = "w" }}\nreturns = "w{mark}"\n')
+    assert "2 passed" in lq("test", ".")
+
+
 def test_a_metric_and_a_judge_find_their_own_neighbours_and_not_those_of_the_query() -> None:
     Path("metrics").mkdir()
     Path("metrics/neighbour.py").write_text("def ends(answer):\n    return answer.endswith('!')\n")
