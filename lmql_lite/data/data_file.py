@@ -68,11 +68,16 @@ def is_table(path: Path) -> bool:
 
 
 def _format(path: Path) -> str:
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    """Ending of a file's name in small letters, without that of its compression."""
+    return (Path(path.stem).suffix if _is_compressed(path) else path.suffix).lower()
+
+
+def _is_compressed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
 
 
 def _opened(path: Path, newline: str | None = None) -> TextIO:
-    if path.suffix == ".gz":
+    if _is_compressed(path):
         return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
     return path.open(encoding="utf-8-sig", newline=newline)
 
@@ -91,7 +96,7 @@ def _values(path: Path) -> Iterator[Values]:
             yield from _json(path)
         elif form in (".csv", ".tsv"):
             yield from _table(path)
-        elif path.suffix in (".parquet", ".arrow", ".feather"):
+        elif form in (".parquet", ".arrow", ".feather") and not _is_compressed(path):
             yield from _arrow_rows(path)
         else:
             known = ", ".join(FORMATS)
@@ -203,7 +208,7 @@ def _arrow_rows(path: Path) -> Iterator[Values]:
     number = 0
     try:
         for file in _arrow_files(path):
-            if file.suffix == ".parquet":
+            if file.suffix.lower() == ".parquet":
                 batches: Any = parquet.ParquetFile(file).iter_batches(batch_size=ROWS_PER_BATCH)
             else:
                 batches = _arrow_batches(arrow, file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from ast import literal_eval
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,8 @@ class HarnessTask:
             return {"task_prompt": prompt, "task_target": target}
         choices = _choices(self.fields["doc_to_choice"], row)
         if isinstance(target, str):
-            # the harness reads a number as an index, unless a column of its own has it as a text
-            is_text = self.fields["doc_to_target"] in row and not is_table(self.data) and target in choices
-            target = choices.index(target) if is_text or not target.strip().isdigit() else int(target)
+            is_index = _is_index(target, self.fields["doc_to_target"], row, choices, is_table(self.data))
+            target = int(target) if is_index else choices.index(target)
         delimiter = self.fields.get("target_delimiter", " ")
         return {
             "task_prompt": prompt,
@@ -171,6 +170,13 @@ def _filled(field: Any, row: Mapping[str, Any]) -> Any:
     return field
 
 
+def _is_index(target: str, field: Any, row: Mapping[str, Any], choices: Sequence[str], is_of_table: bool) -> bool:
+    """True for a text that is an index of choices. The harness reads a number as one, unless a column of its own has it
+    as a text; a table has numbers for cells that are spelled like them."""
+    is_text = field in row and not is_of_table and target in choices
+    return target.strip().isdigit() and not is_text
+
+
 def _choices(field: Any, row: Mapping[str, Any]) -> list[str]:
     found = _filled(field, row)
     if isinstance(found, str):
@@ -193,11 +199,11 @@ def _few_shots(path: Path, fields: Mapping[str, Any]) -> FewShots:
         raise InputError(f"{path}: only lm-evaluation-harness can draw few-shot examples", hint=hint)
     style = {**fields, **own}
     split = own.get("split", fields.get("fewshot_split"))
-    samples = own.get("samples") if split is None else None
+    samples, is_of_table = own.get("samples") if split is None else None, False
     if samples is None:
         named = (split, *(fields.get(f"{each}_split") for each in ("training", "validation", "test")))
         file = _file_of(path, fields, next((each for each in named if each is not None), "train"))
-        samples = (row.values for row in read_rows(file, ""))
+        samples, is_of_table = (row.values for row in read_rows(file, "")), is_table(file)
     elif not isinstance(samples, list):
         raise InputError(f"{path}: fewshot_config.samples is a list of rows")
     excludes = split == fields.get("test_split")
@@ -212,16 +218,16 @@ def _few_shots(path: Path, fields: Mapping[str, Any]) -> FewShots:
     if len(found) < number:
         raise InputError(f"{path}: num_fewshot is {number}, and there are {len(found)} examples")
     try:
-        return FewShots(number, excludes, tuple((row, _shot(style, row)) for row in found))
+        return FewShots(number, excludes, tuple((row, _shot(style, row, is_of_table)) for row in found))
     except (TemplateError, ValueError, TypeError, LookupError, SyntaxError) as error:
         raise InputError(f"{path}: an example cannot be read: {error}") from None
 
 
-def _shot(style: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _shot(style: Mapping[str, Any], row: Mapping[str, Any], is_of_table: bool) -> str:
     """One example: question, delimiter, answer, delimiter."""
     question, answer = str(_filled(style["doc_to_text"], row)), _filled(style["doc_to_target"], row)
     choices = None if style.get("doc_to_choice") is None else _choices(style["doc_to_choice"], row)
-    if choices and isinstance(answer, str) and answer.isdigit() and answer not in choices:
+    if choices and isinstance(answer, str) and _is_index(answer, style["doc_to_target"], row, choices, is_of_table):
         answer = int(answer)
     if isinstance(answer, str) and answer[:1] == "[" and answer[-1:] == "]":
         answer = literal_eval(answer)

@@ -233,7 +233,10 @@ def _regex(spec: str) -> Metric:
 
     def measure(record: Record) -> bool:
         answer = answer_of(record)
-        patterns = [own] if own else [text(each) for each in _targets(record, takes_blank=False)]
+        targets = [] if own else _targets(record, takes_blank=False)
+        if not isinstance(answer, str) and any(same(answer, each) for each in targets):
+            return True  # a bool, a number or null, which a cell of a table spells in many ways
+        patterns = [own] if own else [text(each) for each in targets]
         shown = [text(answer), *([answer.strip()] if isinstance(answer, str) else [])]  # folded, and as it is
         return answer is not None and any(_found(pattern, each) for pattern in patterns for each in shown)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -84,3 +85,10 @@ def test_files_that_are_no_data_are_refused_in_a_sentence(
         (tmp_path / name).write_text(text)
     with pytest.raises(lq.InputError, match=sentence):
         values(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["D.CSV", "d.Csv", "d.JSONL", "d.jsonl.GZ", "d.CSV.gz"])
+def test_an_ending_in_capitals_is_that_ending(tmp_path: Path, name: str) -> None:
+    text = "id,text\na,x\n" if "csv" in name.lower() else '{"id": "a", "text": "x"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.lower().endswith("gz") else text.encode())
+    assert values(tmp_path / name) == [{"id": "a", "text": "x"}]

@@ -133,6 +133,29 @@ def test_the_first_examples_of_a_split_stand_before_each_prompt_as_the_harness_w
     assert prompts()[0] == "Reviews.\nE S bad\n\nRoom 0. It was"
 
 
+@pytest.mark.parametrize(
+    ("target", "value", "shown"),
+    [
+        ('"{{label}}"', 2, "4"),  # a template: the harness reads digits as an index, also where an option is spelled so
+        ("label", 2, "4"),
+        ("label", "2", "2"),  # a column of texts: the option
+        ('"{{label}}"', "2", "4"),
+    ],
+)
+def test_an_example_shows_the_option_of_an_index_that_is_spelled_like_another_option(
+    target: str, value: object, shown: str
+) -> None:
+    row = {"review": "1 + 1", "label": value, "options": ["2", "3", "4", "5"]}
+    Path("rooms.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "review": "2 + 2"}) + "\n")
+    task = CHOICE.replace("\"{{[good, 'bad']}}\"", "options").replace(
+        "doc_to_target: label", f"doc_to_target: {target}"
+    )
+    Path("choice.yaml").write_text(task + f"num_fewshot: 1\nfewshot_split: test\n{FIRST}\n")
+    assert prompts()[1] == f"Reviews.\n1 + 1 It was {shown}\n\n2 + 2 It was"
+    (prepared, _) = map(harness_task(Path("choice.yaml")).prepare, read_rows(Path("rooms.jsonl")))
+    assert prepared.values["task_choices"][prepared.values["task_target"]] == shown, "the score agrees"
+
+
 def test_a_row_is_none_of_its_own_examples_where_both_are_of_one_split() -> None:
     choices = CHOICE.replace("\"{{[good, 'bad']}}\"", '["good", "bad"]')
     Path("choice.yaml").write_text(choices + f"num_fewshot: 2\nfewshot_split: test\n{FIRST}\n")

@@ -29,6 +29,11 @@ def score(spec: str, answer: Any, target: Any, **record: Any) -> float:
         ("contains", "It is Rome.", ["Oslo", "Rome"], 1),
         ("regex:^\\d+$", "42", None, 1),
         ("regex", "a42", "^\\d", 0),
+        ("regex", True, "True", 1),  # as a table spells it
+        ("regex", False, "FALSE", 1),
+        ("regex", True, "False", 0),
+        ("regex", 5.0, "5.00", 1),
+        ("regex", "True", "true", 0),
         ("f1", "the cat sat", "a cat sat down", 0.8),
         ("choice", " (B).", "b", 1),
         ("json", '{"a": 1, "b": [2]}', {"b": [2.0], "a": 1}, 1),
