@@ -66,6 +66,12 @@ def test_a_wrong_proxy_is_one_sentence_and_a_server_on_this_machine_does_not_nee
             assert lq.run_sync(SOURCE, model=model, session=lq.Session())["X"] == "!"
 
 
+@pytest.mark.parametrize("value", ["", "  ", "\t"])
+def test_a_blank_proxy_is_none(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", value)
+    assert EnvironmentProxy.of("http://example.invalid/v1") is None
+
+
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
 def test_a_wrong_proxy_of_https_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "http://user:a/secret@host:none")

@@ -53,6 +53,15 @@ def test_an_answer_without_a_finish_reason_that_has_all_its_tokens_has_run_out()
     assert result["A"] == ("abcdefghij" * 3 + "the end" if most <= 30 else "abcdefghij" * 3)
 
 
+@ROUTES
+@pytest.mark.parametrize("end", [b"data: [DONE]", b"data:[DONE]", b"data: [DONE]\r", b"data: [DONE]\n"])
+def test_an_end_without_a_blank_line_after_it_was_taken_for_a_cut(chat: bool, end: bytes) -> None:
+    body = events(*SAID, chat=chat, end=None, done=False) + end
+    with cutting([Cut(body)], chat=chat) as server:
+        result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
+    assert (result["A"], len(server.posts), result.notices) == (TEXT, 1, ())
+
+
 # Silence --------------------------------------------------------------------------------------------------------------
 
 

@@ -72,13 +72,15 @@ class EventDecoder:
                 yield self._object(payload)
 
     def finish(self) -> Iterator[dict[str, Any]]:
-        """Objects that the end of the body completes. An incomplete line at the end is dropped."""
+        """Objects that the end of the body completes. Another incomplete line than `[DONE]` is dropped."""
         rest = b"".join(self._rest)
         if self._is_whole:
             yield self._whole(rest)
             yield DONE
         elif self._data and not self._rest and (payload := self._line(b"")) is not None:
             yield DONE if payload.strip() == b"[DONE]" else self._object(payload)
+        elif rest.removeprefix(b"data:").strip() == b"[DONE]":  # a server that ends without a line end
+            yield DONE
         elif not self._found and (self._data or (rest and b"data:".startswith(rest[:5]))):
             raise self._cut()
         elif not self._found and (line := self._strange or rest):

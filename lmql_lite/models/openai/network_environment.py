@@ -40,7 +40,7 @@ class EnvironmentProxy:
     def of(cls, url: str) -> EnvironmentProxy | None:
         """Proxy for the server at an address; None if requests go there directly."""
         parts, proxies = urlsplit(url), getproxies()
-        kind = next((kind for kind in (parts.scheme, "all") if proxies.get(kind)), None)
+        kind = next((kind for kind in (parts.scheme, "all") if proxies.get(kind, "").strip()), None)
         host = parts.hostname or ""
         if kind is None or is_on_this_machine(host) or _is_excepted(host, parts.port, proxies.get("no", "")):
             return None
