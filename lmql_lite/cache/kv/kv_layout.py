@@ -60,7 +60,8 @@ def left_out(mask: Mask | None, tokens: int) -> int:
     """
     if mask is None:
         return 0
-    flags = np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask)
+    # as numbers of double precision, since numpy lacks some types of torch
+    flags = np.asarray(mask.detach().cpu().double() if hasattr(mask, "detach") else mask)
     if flags.dtype.kind in "iuf" and ((flags == 0) | (flags == 1)).all():
         flags = flags != 0
     if flags.shape != (tokens,) or flags.dtype != np.bool_:
