@@ -39,6 +39,7 @@ class Bundle(BuildHookInterface):
             files = [file for file in files if file == dist]  # the rest is in it anyway
         else:
             files += sorted((root / "examples").glob("*.lq"))
+            files += sorted(file for file in (root / "examples").glob("[0-9]*/*") if file.is_file())
             files += [root / "examples" / "recorded"]
         build_data["force_include"] |= {str(file): f"{into}{file.relative_to(root).as_posix()}" for file in files}
 

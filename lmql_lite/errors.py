@@ -178,7 +178,7 @@ class QueryError(LmqlLiteError):
 
     >>> lq.compile('"[1X]"')
     Traceback (most recent call last):
-    lmql_lite.errors.QueryError: <query>:1:3: '1X' cannot name a hole
+    lmql_lite.errors.QueryError: <query>:1:3: '1X' is not a valid name for a hole
     """
 
 

@@ -205,7 +205,12 @@ class HeaderOptions(TypedDict, total=False):
     ]
     speculate: Annotated[
         bool | None,
-        OptionRow("Guessing ahead of the run, which only saves time.", noun="True or False", flag="", on_page=True),
+        OptionRow(
+            "Predicts what comes next, to save time; results do not change.",
+            noun="True or False",
+            flag="",
+            on_page=True,
+        ),
     ]
     blocks: Annotated[
         str | None,
@@ -215,7 +220,11 @@ class HeaderOptions(TypedDict, total=False):
     ]
     tell_answers: Annotated[
         bool | None,
-        OptionRow("The sentence that tells a chat what to answer, if needed.", noun="True or False", flag=""),
+        OptionRow(
+            "A sentence that tells a chat model which answers are allowed, where it is needed.",
+            noun="True or False",
+            flag="",
+        ),
     ]
     max_hole_requests: Annotated[int | None, OptionRow("Request limit of a hole (default: 32).", low=1, flag="N")]
     max_requests: Annotated[

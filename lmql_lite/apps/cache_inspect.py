@@ -88,7 +88,7 @@ def inspect(file: str, model: str | None, depth: int | None, limit: int | None, 
         if as_json:
             write_object({"file": file, "bytes": contents.bytes, "damage": len(contents.damage), "models": shown})
         elif not models:
-            write("the file is empty: no model has said anything yet")
+            write("the file is empty: nothing has been generated yet")
         if contents.damage:
             note(f"the file is damaged, and some of it cannot be shown: lq cache verify {file}")
 

@@ -25,11 +25,11 @@ VARIABLES = ("LQ_MODEL", "LQ_BASE_URL", "OPENAI_BASE_URL", "OPENAI_API_KEY")
 @click.command(short_help="List the example queries, or copy them.")
 @click.argument("into", metavar="[COPY-TO]", required=False, type=click.Path(path_type=Path))
 def examples(into: Path | None) -> None:
-    """List the example queries that come with lq. With COPY-TO, copy them into that folder; no file is overwritten."""
+    """List the examples that come with lq. With COPY-TO, copy them into that folder; no file is overwritten."""
     from lmql_lite.assets import folder
 
     with reporting(as_json=False):
-        files = sorted(folder("examples").glob("*.lq"))
+        files = sorted(folder("examples").glob("[0-9]*"))
         if into is None:
             write("\n".join(f"{file.name:24}{_title(file)}" for file in files))
             return
@@ -38,16 +38,20 @@ def examples(into: Path | None) -> None:
             if taken := [file.name for file in files if (into / file.name).exists()]:
                 raise InputError(f"'{into}' already has {taken[0]}", hint="name a new folder: nothing is overwritten")
             for file in files:
-                shutil.copy(file, into)
+                if file.is_dir():
+                    shutil.copytree(file, into / file.name, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(file, into)
         except OSError as error:
             raise InputError(f"'{into}' cannot be written: {error.strerror}", hint="name another folder") from None
-        write(f"{len(files)} queries are in {into}; the first one: lq run {into / files[0].name}")
+        write(f"copied {len(files)} examples to {into}; try: lq run {into / files[0].name}")
 
 
 def _title(file: Path) -> str:
-    """First sentence of the comment in the first line."""
-    first = file.read_text("utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip().partition(". ")[0] if first.startswith("#") else ""
+    """First sentence of the comment in the first line, or of the heading in a folder's README."""
+    text = (file / "README.md" if file.is_dir() else file).read_text("utf-8")
+    first = text.partition("\n")[0]
+    return first.removeprefix("#").strip().partition(". ")[0].removesuffix(".") if first.startswith("#") else ""
 
 
 @click.command(short_help="Print a script that completes commands, options and files.")
@@ -78,6 +82,7 @@ def doctor(as_json: bool, model: str | None) -> None:
             "temporary folder": tempfile.gettempdir(),
             "terminal": "yes" if sys.stdout.isatty() else "no",
             "demo model": _demo(),
+            "smol": _smol(),
             **({model: _probed(model)} if model else {}),
         }
         if as_json:
@@ -131,6 +136,13 @@ def _probed(model: str) -> str:
     if ratios is None:
         return f"{kind}; it is fed one sequence after the other"
     return f"{kind}; exact passes take {ratios[0]:.2f} times as long for a prompt, and {ratios[1]:.2f} times for a step"
+
+
+def _smol() -> str:
+    from lmql_lite.models.model_files import SMOL_REMEDY
+    from lmql_lite.models.registry import here
+
+    return "installed" if "smol" in here() else f"not installed: {SMOL_REMEDY}"
 
 
 def _demo() -> str:

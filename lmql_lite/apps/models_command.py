@@ -7,7 +7,7 @@ import os
 
 import click
 
-from lmql_lite.apps.terminal import ACCESS, BASE_URL, reporting, write, write_object
+from lmql_lite.apps.terminal import ACCESS, BASE_URL, note, reporting, write, write_object
 from lmql_lite.errors import ModelError
 
 NAMED_BY = ("LQ_BASE_URL", "OPENAI_BASE_URL", "OPENAI_API_KEY")
@@ -34,6 +34,10 @@ def models(base_url: str | None, timeout: float | None, as_json: bool) -> None:
     with reporting(as_json):
         found = asyncio.run(_found(base_url, timeout))
         write_object({"models": found}) if as_json else write("\n".join(found))
+        if base_url is None and "smol" not in found:
+            from lmql_lite.models.model_files import SMOL_REMEDY
+
+            note(f"smol, a small model for this machine, is not installed: {SMOL_REMEDY}")
 
 
 async def _found(base_url: str | None, timeout: float | None) -> list[str]:

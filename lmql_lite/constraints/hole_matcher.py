@@ -228,7 +228,7 @@ def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:
     elif any(isinstance(part, Constant) for part in guilty):
         reason = f"{clauses[0]} is false"
     else:
-        reason = f"{clauses[0]} holds for no text"
+        reason = f"no text satisfies {clauses[0]}"
     return ConstraintError(f"nothing can fill [{name}]: {reason}", span=guilty[-1].span or span)
 
 

@@ -38,7 +38,7 @@ REFUSED = {
     sre.ATOMIC_GROUP: "an atomic group",
     sre.POSSESSIVE_REPEAT: "a possessive repetition",
 }
-NO_PATTERN = r"a character that means something else is written with \ before it, as in \( or \?"
+NO_PATTERN = r"put a backslash before special characters: \( or \?"
 HINT = "join two conditions by `and` or `not`, or write the alternatives out with `|`"
 
 Node = tuple[Any, Any]

@@ -195,7 +195,7 @@ class Steps:
         if self.left < 0:
             self.left = LAST_STEPS
             self.spent = BudgetError(
-                f"the run has not ended within {self._most:,} steps, and is here",
+                f"the run did not finish within {self._most:,} steps; it stopped here",
                 hint="if this is not an endless loop, raise step_budget",
             ).of("step_budget", self._most, self._most + 1)
             raise self.spent

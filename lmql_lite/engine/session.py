@@ -43,10 +43,7 @@ from lmql_lite.program.ops import Program
 
 Answer = TypeVar("Answer", covariant=True)
 DEMO = "demo"
-UNNAMED = (
-    "no model was named, so this ran on demo, a toy; name one with model=, --model, LQ_MODEL, lq.configure() or in "
-    "pyproject.toml"
-)
+UNNAMED = "no model was named, so this ran on demo, a toy; name one with --model, model= or LQ_MODEL"
 
 Schedulers = dict[tuple[SharedModel[Any], bool, bool], Any]
 """Schedulers of one cache, by model, `replay` and `speculate`."""
@@ -304,7 +301,7 @@ class Session:
         if saved is None:
             if reads_only and not is_server and not os.path.exists(path):
                 raise CacheError(
-                    f"there is no file {os.fspath(cache.path)!r} to read",
+                    f"{os.fspath(cache.path)!r} does not exist",
                     hint="run once with cache_mode='rw' to make it",
                 )
             saved = await ModelTrees.open(cache.path, cache.max_bytes, durable=cache.durable, reads_only=reads_only)

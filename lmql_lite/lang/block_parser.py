@@ -265,7 +265,7 @@ class BlockParser(LineParser):
                 self.problems.add("an 'except' without a type is the last one", self._word(handler.span, "except"))
         if len(set(of_groups)) > 1:
             place = self._word(handlers[of_groups.index(not of_groups[0])].span, "except")
-            self.problems.add("'except' and 'except*' cannot stand under one 'try'", place)
+            self.problems.add("'except' and 'except*' cannot be used in one 'try'", place)
         if not sound:
             return None
         return nodes.TryNode(self.span_from(line.start), body, tuple(handlers), orelse, final, any(of_groups))

@@ -236,9 +236,9 @@ class LineParser:
         index, is_whole = self._extend(lexemes, index, line, word, words)
         value = lexemes[start:index] if sound and is_whole else []
         if sound and is_whole and not value:
-            self.problem(before, f"nothing stands after '{before.text}'")
+            self.problem(before, f"something is missing after '{before.text}'")
         elif value and not ends_operand(value[-1]):
-            self.problem(value[-1], f"nothing stands after '{value[-1].text}'")
+            self.problem(value[-1], f"something is missing after '{value[-1].text}'")
             value = []
         if value:
             self.end = value[-1].end

@@ -89,7 +89,7 @@ class _Parser(BlockParser):
                 self.problems.add(f"{what} before the decoder header", statement.span, "move it below the header")
         if not body and not self.problems:
             place = self.decoder.span if self.decoder else self.span_from(self.lines[0].start)
-            self.problems.add("the query has no body", place, "write the prompt above its clauses")
+            self.problems.add("the query has no body", place, "the prompt goes above `from` and `where`")
         where, model, distribution = (self.given.get(word) for word in ("where", "from", "distribution"))
         return nodes.QueryNode(
             self.source.span(0, len(self.source.text)),

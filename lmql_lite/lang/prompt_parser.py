@@ -155,7 +155,9 @@ class _PromptParser:
             extent = self._extent(position + 1, "]")
             start, end = self._trimmed(extent.start, extent.end)
             if start == end:
-                self._problem("nothing stands after this ':'", position, position + 1, "write a type: [NAME: int]")
+                self._problem(
+                    "something is missing after this ':'", position, position + 1, "write a type: [NAME: int]"
+                )
             else:
                 annotation = Extent(start, end, extent.is_escaped)
             position = extent.end
@@ -208,11 +210,11 @@ class _PromptParser:
             hint = f"a tag stands in braces: {{:{tag.group(1)}}}" if tag and tag.group(1) in ROLES else NAME_HINT
             self._problem("this hole has no name", opener, min(end + 1, self.end), hint)
         elif keyword.iskeyword(name):
-            self._problem(f"'{name}' is a word of Python and cannot name a hole", start, end, "choose another name")
+            self._problem(f"'{name}' is a word of Python and no name for a hole", start, end, "choose another name")
         else:
             shown = " ".join(name.split())
             shown = shown if len(shown) <= 30 else shown[:30] + "..."
-            self._problem(f"'{shown}' cannot name a hole", start, end, NAME_HINT)
+            self._problem(f"'{shown}' is not a valid name for a hole", start, end, NAME_HINT)
 
     def _refuse_missing_decoder(self, call: nodes.Expression) -> None:
         node = call.tree.body

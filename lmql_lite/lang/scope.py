@@ -286,7 +286,7 @@ class _Check:
             self.problems.add(message.replace("of the", "in the"), where.span, "write a hole: [NAME]")
             return
         hint = f"{'its holes are' if len(holes) > 1 else 'its hole is'} {', '.join(dict.fromkeys(holes))}"
-        self.problems.add(f"this 'where' mentions no hole {whose}", where.span, hint)
+        self.problems.add(f"this 'where' uses no hole {whose}", where.span, hint)
 
     def _distribution(self, distribution: nodes.DistributionNode, holes: list[nodes.HoleNode]) -> None:
         name = distribution.name

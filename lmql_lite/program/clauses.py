@@ -363,8 +363,8 @@ def refuse_contradiction(hole: str, clauses: Iterable[tuple[nodes.Expression, Co
     if not guilty:
         return
     *others, last = (f"`{each.clause.span.source}`" for each in guilty)
-    reason = f"{', '.join(others)} and {last} cannot hold together" if others else f"{last} holds for no text"
-    hint = "take one of them away, or join them by `or`" if others else "look at its bounds, its spaces and its case"
+    reason = f"{', '.join(others)} and {last} cannot hold together" if others else f"no text satisfies {last}"
+    hint = "remove one of them, or combine them with `or`" if others else "look at its bounds, its spaces and its case"
     if not others and not mentioned(guilty[-1].clause, [hole]):
         reason, hint = f"{last} is false", f"write a condition on {hole}"
     if guilty[-1].term == Choice(()):

@@ -221,7 +221,7 @@ class Lowering:
                 return All(span, lowered) if isinstance(operator, ast.And) else Any(span, lowered)
             case ast.UnaryOp(ast.Not(), operand):
                 for name, place in self._stops(operand):
-                    sentence = f"{name} cannot stand under `not`: a stop says where a value ends, not what it is"
+                    sentence = f"{name} cannot be negated: a stop says where a value ends, not what it is"
                     hint = f'to forbid a phrase write `not ".." in {self.hole}`'
                     raise QueryError(sentence, span=place, hint=hint)
                 return replace(negated(self.condition(operand)), span=span)

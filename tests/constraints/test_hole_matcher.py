@@ -228,7 +228,7 @@ def test_the_limit_of_tokens_keeps_the_way_to_an_end_open() -> None:
 @pytest.mark.parametrize(
     ("text", "terms", "blamed", "reason"),
     [
-        ("X in []", (Choice(()),), 0, "holds for no text"),
+        ("X in []", (Choice(()),), 0, "no text satisfies"),
         ("False", (Constant(False),), 0, "is false"),
         ("len(X) < 3 and len(X) > 5", (Length(0, 2), Length(6, None)), 1, "and .* cannot hold together"),
         (

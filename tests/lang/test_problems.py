@@ -90,7 +90,7 @@ def test_texts_that_are_not_written_by_hand(text, line, column, message):
 def test_lines_are_counted_from_the_first_line():
     with pytest.raises(QueryError) as caught:
         parse(Source("module.py", 'x = 1\n"[1]"\n', first_line=30))
-    assert str(caught.value) == "module.py:31:3: '1' cannot name a hole"
+    assert str(caught.value) == "module.py:31:3: '1' is not a valid name for a hole"
 
 
 def test_columns_count_code_points_in_a_line_with_wide_characters():

@@ -160,13 +160,13 @@ def test_the_place_counts_from_the_first_line():
         ('"[A]" where QQ(A)', [f"1:13 no constraint is called 'QQ' | there are {', '.join(CONSTRAINTS)}"]),
         (
             '"[A]"\n"[B] [C]" where len(A) < 3',
-            ["2:17 this 'where' mentions no hole of its string | its holes are B, C"],
+            ["2:17 this 'where' uses no hole of its string | its holes are B, C"],
         ),
         (
             '"[A]"\n"b" where len(A) < 3',
             ["2:11 this 'where' has nothing to constrain: there is no hole in its string | write a hole: [NAME]"],
         ),
-        ('"[A]"\nwhere x > 3', ["2:7 this 'where' mentions no hole of the query | its hole is A"]),
+        ('"[A]"\nwhere x > 3', ["2:7 this 'where' uses no hole of the query | its hole is A"]),
         (
             '"{A}"\nwhere len(A) < 3',
             ["2:7 this 'where' has nothing to constrain: there is no hole in the query | write a hole: [NAME]"],

@@ -60,7 +60,7 @@ class Campaign:
             query = lq.compile(program.source)
         except (lq.QueryError, lq.ConstraintError) as error:
             self.counts["refused when compiled"] += 1
-            is_right = "mentions no hole" in str(error)
+            is_right = "uses no hole" in str(error)
             return None if is_right else self._false_refusal(program, error, is_compiled=False)
         off = await self._seen(query, program, cache=False)
         if isinstance(off, Fault):
