@@ -13,7 +13,8 @@ import pytest
 
 from lmql_lite.apps.playground import runs as journals
 from lmql_lite.apps.playground.forking import ForkedProcess, Forks
-from lmql_lite.apps.playground.process import Worker
+from lmql_lite.apps.playground.guard import RequestRefused
+from lmql_lite.apps.playground.process import Checker, Worker
 from lmql_lite.apps.playground.runs import Journal, Scrub
 
 OFFER = {"models": {"demo": {}}, "first": "demo", "memory_bytes": 2**31}
@@ -148,3 +149,15 @@ def test_none_is_left_where_the_server_ends_while_it_starts(tmp_path: Path) -> N
         assert forks._parent is not None and (await forks._parent)._process.returncode is not None
 
     asyncio.run(scenario())
+
+
+def test_a_check_that_comes_while_the_playground_ends_starts_no_process(tmp_path: Path) -> None:
+    """It would outlast the time for a shutdown, and the terminal would show a traceback after Ctrl-C."""
+
+    async def ask() -> None:
+        checker = Checker({"models": {"demo": {}}, "first": "demo"}, tmp_path, dict(os.environ), 10)
+        await checker.close()
+        with pytest.raises(RequestRefused, match="the playground is ending"):
+            await checker.ask({"kind": "check", "text": '"a"'})
+
+    asyncio.run(ask())

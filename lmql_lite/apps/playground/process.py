@@ -165,10 +165,13 @@ class Checker:
         self._turn = asyncio.Lock()
         self._worker: Worker | None = None
         self._hearing: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     async def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         """Raises Refused where there is no answer."""
         async with self._turn:
+            if self._is_closed:
+                raise RequestRefused(503, "the playground is ending")
             if self._worker is None:
                 try:
                     self._worker = await Worker.start(self._offer, self._folder, self._environment)
@@ -194,7 +197,8 @@ class Checker:
             return answer
 
     async def close(self) -> None:
-        """Ends the worker; pending questions get no answer."""
+        """Ends the worker; questions that are pending or come later get no answer."""
+        self._is_closed = True
         await self._end()
 
     async def _end(self) -> None:
