@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import functools
 import inspect
@@ -102,6 +103,8 @@ class QueryFunction(Generic[P, R, Called]):
         self._is_async = inspect.iscoroutinefunction(function)
         if self._is_async and sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
+        elif self._is_async:
+            self._is_coroutine = vars(asyncio.coroutines)["_is_coroutine"]  # as asyncio marks its own
 
     @property
     def program(self) -> Program:

@@ -612,3 +612,25 @@ def test_a_lambda_has_no_docstring():
 def test_an_option_of_lmql_that_is_not_here_says_what_stands_for_it() -> None:
     with pytest.raises(TypeError, match=r"is_async.*async def"):
         lq.query(is_async=True)  # type: ignore[call-overload]
+
+
+def test_an_async_query_is_a_coroutine_function_for_asyncio() -> None:
+    @lq.query
+    async def asked() -> str:
+        """lq
+        return "yes"
+        """
+        raise NotImplementedError
+
+    assert asyncio.iscoroutinefunction(asked)
+    assert asyncio.run(asked()) == "yes"
+
+
+def test_a_docstring_with_a_backslash_warns_once(tmp_path: Path) -> None:
+    """Python warns of the escape when it compiles the file; reading the query does not warn again."""
+    source = 'import lmql_lite as lq\n@lq.query\ndef q():\n    """lq\n    "[X]" where REGEX(X, r"\\d")\n    """\n'
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    with pytest.warns((DeprecationWarning, SyntaxWarning)) as caught:
+        runpy.run_path(str(path))
+    assert len(caught) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime, time
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -73,6 +73,8 @@ NAMED: Mapping[str, str] = {
 """Patterns of texts, by the names of their formats in JSON Schemas of the standard and of pydantic."""
 DATE_PARTS: Mapping[str, Sequence[int]] = {"year": range(1, 10_000), "month": range(1, 13), "day": range(1, 32)}
 """Attributes of a date, and the numbers that they may be."""
+CLOCK_PARTS: Mapping[str, Sequence[int]] = {"hour": range(24), "minute": range(60), "second": range(60)}
+"""Attributes of a time, and the numbers that they may be."""
 
 SHAPES = {"INT": INT, "FLOAT": FLOAT, "DATE": DATE}
 DIGITS_BUDGET = 120
@@ -129,6 +131,68 @@ def date_part(part: str, numbers: Sequence[int], span: Span) -> Term:
     either = "|".join(f"{number:02}" for number in numbers)
     pattern = f"[0-9]{{4}}-(?:{either})-[0-9]{{2}}" if part == "month" else f"[0-9]{{4}}-[0-9]{{2}}-(?:{either})"
     return And((Matches(DATE, span=span), Matches(pattern, span=span)), span) if numbers else Constant(False, span)
+
+
+MOMENT_REST = "[-0-9T :.+Z]*"
+"""Rest of a datetime or a time."""
+CUTS = (0, 6, 9, *range(11, 17))
+"""Lengths of `T00:00:00.000000` at which a time may end."""
+
+
+def moment_part(part: str, numbers: Sequence[int], span: Span, *, has_day: bool) -> Term:
+    """The datetimes, or without `has_day` the times, of which one part is one of some sorted numbers."""
+    if part == "year":
+        runs = [(f"{first:04}", f"{last:04}") for first, last in runs_of(numbers)]
+        found = [(f"(?:{_digits_from(first)})", f"(?:{_digits_up_to(last)})") for first, last in runs]
+        ends = [tuple(Matches(end + MOMENT_REST, span=span) for end in both) for both in found]
+        return Or(tuple(And(both, span) for both in ends), span)
+    if not numbers:
+        return Constant(False, span)
+    day = "[-0-9]{10}" if has_day else ""
+    begin = f"{day}[T ]" if has_day else ""
+    two = "[0-9]{2}"
+    before = {
+        "month": f"{two}{two}-",
+        "day": f"{two}{two}-{two}-",
+        "hour": begin,
+        "minute": f"{begin}{two}:",
+        "second": f"{begin}{two}:{two}:",
+    }[part]
+    patterns = [f"{before}(?:{'|'.join(f'{number:02}' for number in numbers)}){MOMENT_REST}"]
+    if numbers[0] == 0:  # what is not written is zero
+        patterns += [day] if has_day else []
+        patterns += [f"{begin}{two}:{two}(?:[-+Z]{MOMENT_REST})?"] if part == "second" else []
+    return Matches("|".join(patterns), span=span)
+
+
+def moments(comparison: str, value: datetime | time, span: Span) -> Term:
+    """The datetimes or times without a time zone that satisfy the comparison with `value`, which has none."""
+    text = value.isoformat(timespec="microseconds")
+    day, has_day = len(text) - 15, isinstance(value, datetime)
+    cuts = [day - 1 + cut for cut in CUTS if cut or has_day]
+    patterns: list[str] = []
+    for at, digit in enumerate(text):
+        rest = f"[-0-9]{{{day - 2 - at}}}(?:[T ][0-9:.]*)?" if has_day and at < day - 1 else "[0-9:.]*"
+        if comparison in (">", ">=") and digit in "012345678":
+            patterns.append(f"{_written_so(text[:at])}[{int(digit) + 1}-9]{rest}")
+        if comparison in ("<", "<=") and digit in "123456789":
+            patterns.append(f"{_written_so(text[:at])}[0-{int(digit) - 1}]{rest}")
+    for cut in cuts:  # what is not written is zero
+        is_equal = not text[cut:].strip("T0:.")
+        if (comparison in ("<=", "<") and not is_equal) or (comparison in ("<=", "==", ">=") and is_equal):
+            patterns.append(_written_so(text[:cut]))
+    bounds = Matches("|".join(patterns), span=span) if patterns else Constant(False, span)
+    return And((without_zone(span, has_day=has_day), bounds), span)
+
+
+def without_zone(span: Span, *, has_day: bool) -> Term:
+    """The datetimes, or without `has_day` the times, that have no time zone."""
+    return Matches(f"[-0-9]{{10}}(?:[T ]{CLOCK})?" if has_day else CLOCK, span=span)
+
+
+def _written_so(text: str) -> str:
+    """Pattern of the beginning of a datetime or a time."""
+    return text.replace("T", "[T ]").replace(".", r"\.")
 
 
 def other_integers(term: Term, span: Span) -> Term:

@@ -6,6 +6,7 @@ Its language is exactly that of `re.fullmatch`. Forms that no finite automaton c
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -256,7 +257,8 @@ def _parse(pattern: str, flags: int) -> tuple[list[Node], int]:
 def _parsed(pattern: str, flags: int) -> Any:
     """The only use of Python's parser, which is not public. Its tree has been stable since 3.11."""
     try:
-        return _parser.parse(pattern, flags)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of `[[`
+            return _parser.parse(pattern, flags)
     except (re.error, OverflowError) as error:
         raise UnsupportedPattern(f"this is not a regular expression: {error}", NO_PATTERN) from None
     except RecursionError:

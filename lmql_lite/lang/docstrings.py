@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
@@ -38,7 +39,8 @@ def docstring(function: FunctionType) -> Source:
         lines, first_line = inspect.getsourcelines(function)
         is_indented = lines[0][:1].isspace()  # and parts of the text may be so less
         source = "if True:\n" * is_indented + "".join(lines)
-        body = ast.parse(source).body
+        with warnings.catch_warnings(action="ignore"):  # Python has warned of escapes such as \d when it read the file
+            body = ast.parse(source).body
     except (OSError, SyntaxError):  # no file: text that was given to exec
         return _without_file(_query_text(function, name, function.__doc__ or "", function.__code__.co_firstlineno))
     definition = body[0].body[0] if isinstance(body[0], ast.If) else body[0]

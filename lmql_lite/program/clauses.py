@@ -157,7 +157,9 @@ def _judged(clause: nodes.Expression, hole: str, spec: JsonType) -> Predicate:
                 raise QueryError(
                     f"{name} cannot be honoured: it guides text, and [{hole}] is JSON, guided by its type",
                     span=clause.span,
-                    hint=f'ask in Python, as in {hole}.age > 17 or re.fullmatch(r"[a-z]+", {hole}.name)',
+                    hint="bound its tokens by max_tokens, and its parts by the type (max_length)"
+                    if name == "TOKENS"
+                    else f'ask in Python, as in {hole}.age > 17 or re.fullmatch(r"[a-z]+", {hole}.name)',
                 )
             case ast.Call(ast.Name("len"), [ast.Name(name)]) if name == hole and not spec.has_length:
                 raise QueryError(

@@ -12,14 +12,14 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints import formats
-from lmql_lite.constraints.formats import DATE_PARTS, runs_of
+from lmql_lite.constraints.formats import CLOCK_PARTS, DATE_PARTS, runs_of
 from lmql_lite.constraints.schema_pattern import Way, schema_pattern
 from lmql_lite.constraints.terms import And, Constant, Inside, Length, Matches, Or, PlaceStep, PlaceTest, Term
 from lmql_lite.errors import Span
@@ -53,6 +53,8 @@ RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "true": lambda value, _: bool(value),
     "false": lambda value, _: not value,
 }
+PARTS = {"date": DATE_PARTS, "datetime": {**DATE_PARTS, **CLOCK_PARTS}, "time": CLOCK_PARTS}
+"""Attributes of dates, datetimes and times, and the numbers that they may be."""
 MAX_LISTED = 1_000
 """Most numbers of a range that are listed one by one."""
 MAX_EXACT = 2**53
@@ -78,7 +80,7 @@ THROUGH = (
 )
 """Core schemas that say nothing about the value, or wrap one that does."""
 PLAIN = frozenset(
-    ("none", "bool", "int", "float", "str", "literal", "enum", "dict", "date", "datetime", "decimal")
+    ("none", "bool", "int", "float", "str", "literal", "enum", "dict", "date", "datetime", "time", "decimal")
     + (RECORDS + LISTS + SETS + THROUGH)
 )
 """Core schemas whose values can be told from their JSON. All others may change the value."""
@@ -301,8 +303,10 @@ class Narrower:
                 return self._position(node, names.index(key), steps, tests) if key in names else node
             if kind == "item" and type(key) is int and not kinds & {*SETS}:
                 return self._position(node, key, steps, tests)
-        if kind == "attribute" and key in DATE_PARTS and not steps and kinds & {"date", "datetime"}:
-            return self._either(node, [_of_date_part(node, str(key), test) for test in tests])
+        if kind == "attribute" and not steps:
+            for day, parts in PARTS.items():
+                if day in kinds and key in parts:
+                    return self._either(node, [_of_date_part(node, day, str(key), test) for test in tests])
         return node
 
     def _property(self, node: Schema, name: str, path: Path, tests: Tests, *, may_lack: bool) -> Any:
@@ -409,6 +413,8 @@ class Narrower:
                 return _of_number(node, test)
             case "string" if kinds & {"date"}:
                 return _of_date(node, test)
+            case "string" if kinds & {"datetime", "time"}:
+                return _of_moment(node, test, datetime if "datetime" in kinds else time)
             case "string" if self.cores is None or "str" in kinds:
                 return _of_text(node, test)
             case "array" if test.relation == "contains" and (self.cores is None or kinds & {*LISTS, *SETS}):
@@ -735,19 +741,51 @@ def _between_days(node: Schema, first: int, last: int) -> Any:
     return _with_patterns(node, *(f"^(?:{part.pattern})$" for part in bounds.terms[1:] if isinstance(part, Matches)))
 
 
-def _of_date_part(node: Schema, part: str, test: PlaceTest) -> Any:
-    """The dates, or times, whose year, month or day meets a test."""
-    possible = DATE_PARTS[part]
+def _of_moment(node: Schema, test: PlaceTest, kind: type[datetime] | type[time]) -> Any:
+    """The datetimes or times that meet a test. Python orders them only if all or none have a time zone."""
+    value: Any = test.value
+    if test.relation not in (*ORDER, "==", "in"):
+        return node
+    among = value if test.relation == "in" and isinstance(value, tuple) else (value,)
+    if not all(isinstance(each, kind) for each in among):
+        return node
+    if any(each.utcoffset() is not None for each in among):
+        is_ordered = test.relation in ORDER
+        return _with_patterns(node, f"(?:{formats.OFFSET})$") if is_ordered else node
+    relation = "==" if test.relation == "in" else test.relation
+    return _one_of(node, [each for one in among if (each := _fitting(node, formats.moments(relation, one, NOWHERE)))])
+
+
+def _of_date_part(node: Schema, kind: str, part: str, test: PlaceTest) -> Any:
+    """The dates, datetimes or times of which a part, such as the year, meets a test."""
+    possible = PARTS[kind][part]
     numbers = [number for number in possible if _holds(test, number)]
     if len(numbers) == len(possible):
         return node
-    if part == "year" and node.get("format") == "date":
-        return _one_of(node, [_between_days(node, *formats.of_years(*run)) for run in runs_of(numbers)])
-    if len(numbers) > MAX_RUNS:
+    if part == "year" and len(runs_of(numbers)) > MAX_RUNS:
         return node
-    before = {"year": "", "month": "[0-9]{4}-", "day": "[0-9]{4}-[0-9]{2}-"}[part]
-    either = "|".join(f"{number:04}" if part == "year" else f"{number:02}" for number in numbers)
+    if kind != "date":
+        return _fitting(node, formats.moment_part(part, numbers, NOWHERE, has_day=kind == "datetime"))
+    if part == "year":
+        return _one_of(node, [_between_days(node, *formats.of_years(*run)) for run in runs_of(numbers)])
+    before = {"month": "[0-9]{4}-", "day": "[0-9]{4}-[0-9]{2}-"}[part]
+    either = "|".join(f"{number:02}" for number in numbers)
     return _with_patterns(node, f"^{before}(?:{either})" + ("" if part == "day" else "-")) if numbers else None
+
+
+def _fitting(node: Schema, term: Term) -> Any:
+    """The node, a text, narrowed to those that meet a term of patterns."""
+    match term:
+        case Matches(pattern):
+            return _with_patterns(node, f"^(?:{pattern})$")
+        case And(terms):
+            found: Any = node
+            for each in terms:
+                found = found and _fitting(found, each)
+            return found
+        case Or(terms):
+            return _one_of(node, [each for part in terms if (each := _fitting(node, part)) is not None])
+    return None
 
 
 def _is_of_length(term: Term) -> bool:

@@ -260,6 +260,8 @@ def _bound(span: Span, kind: Kind, value: object) -> float:
 
 # Values of a type ----------------------------------------------------------------------------------------------------
 
+Moment = Literal["datetime", "time"]
+Day = Literal["date", "datetime", "time"]
 Listed = tuple[tuple[bytes, object], ...]
 """All values of a type, as pairs of text and value."""
 
@@ -295,21 +297,54 @@ def date_in(span: Span, value: object) -> Term:
     return Choice(tuple({_day(span, day).isoformat().encode(): None for day in value}), span)
 
 
-def date_part_is(part: str, comparison: Comparison, span: Span, value: object) -> Term:
+def moment_is(kind: Moment, comparison: Comparison, span: Span, value: object) -> Term:
+    """`X < value` for a datetime or a time, both without a time zone."""
+    return formats.moments(comparison, _moment(kind, span, value), span)
+
+
+def moment_in(kind: Moment, span: Span, value: object) -> Term:
+    """`X in value`."""
+    among = _collection(span, f"a {kind} is one of a list or another collection of these", value)
+    return Or(tuple(moment_is(kind, "==", span, each) for each in among), span)
+
+
+def is_moment(kind: Moment, span: Span, value: object) -> Term:
+    """The texts that Python can compare with a value that has no time zone."""
+    return formats.without_zone(span, has_day=kind == "datetime")
+
+
+def _moment(kind: Moment, span: Span, value: object) -> datetime.datetime | datetime.time:
+    is_right = isinstance(value, datetime.datetime if kind == "datetime" else datetime.time)
+    if not is_right or not isinstance(value, datetime.datetime | datetime.time):
+        raise wrong(span, f"a {kind} is compared with a {kind}", value)
+    if value.tzinfo is not None:
+        hint = "compare in Python behind the hole, or write [X: AwareDatetime], pydantic's type with a time zone"
+        raise wrong(span, f"a {kind} that may lack a time zone is not compared with one that has it", value, hint)
+    return value
+
+
+def date_part_is(kind: Day, part: str, comparison: Comparison, span: Span, value: object) -> Term:
     """`X.year < value`."""
-    bound = number(span, f"the {part} of a date is compared with a number", value)
-    return formats.date_part(
-        part, [each for each in formats.DATE_PARTS[part] if OPERATORS[comparison](each, bound)], span
-    )
+    bound = number(span, f"the {part} of a {kind} is compared with a number", value)
+    compare = OPERATORS[comparison]
+    return _of_part(kind, part, lambda each: compare(each, bound), span)
 
 
-def date_part_in(part: str, span: Span, value: object) -> Term:
+def date_part_in(kind: Day, part: str, span: Span, value: object) -> Term:
     """`X.year in value`."""
-    among = _collection(span, f"the {part} of a date is one of a list, a range or another collection of numbers", value)
+    sentence = f"the {part} of a {kind} is one of a list, a range or another collection of numbers"
+    among = _collection(span, sentence, value)
     numbers = (
-        among if isinstance(among, range) else {number(span, "a part of a date is a number", each) for each in among}
+        among if isinstance(among, range) else {number(span, f"a part of a {kind} is a number", each) for each in among}
     )
-    return formats.date_part(part, [each for each in formats.DATE_PARTS[part] if each in numbers], span)
+    return _of_part(kind, part, numbers.__contains__, span)
+
+
+def _of_part(kind: Day, part: str, fits: Callable[[int], bool], span: Span) -> Term:
+    numbers = [each for each in {**formats.DATE_PARTS, **formats.CLOCK_PARTS}[part] if fits(each)]
+    if kind == "date":
+        return formats.date_part(part, numbers, span)
+    return formats.moment_part(part, numbers, span, has_day=kind == "datetime")
 
 
 def _day(span: Span, value: object) -> datetime.date:

@@ -44,7 +44,7 @@ FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "in": "contains", "not in
 METHODS = ("startswith", "endswith")
 AMONG = ("in", "not in")
 WAYS = ("match", "fullmatch", "search")
-SCALARS = (bool, int, float, str, Decimal, Fraction, datetime.date, Enum)
+SCALARS = (bool, int, float, str, Decimal, Fraction, datetime.date, datetime.time, Enum)
 """Types of the values that a place is compared with. Others may compare as they like."""
 COLLECTIONS = (list, tuple, set, frozenset, dict, EnumMeta)
 MAX_LISTED = 1_000
@@ -66,6 +66,7 @@ FUNCTIONS = frozenset(
         "range",
         "date",
         "datetime",
+        "time",
         "Decimal",
         "Fraction",
         "compile",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from enum import Enum
 from numbers import Real
 from typing import Literal
 
@@ -74,6 +75,8 @@ def _one_of(values: Iterable[object], tidied: Tidied, kind: Kind | None, span: S
             continue
         if not isinstance(option, str):
             hint = "a text has quotes; numbers are compared with int(X) or float(X)"
+            if isinstance(option, Enum):
+                hint = f"write the type in the prompt: [X: {type(option).__name__}]"
             raise wrong(span, "a hole is text and can only be one of several texts", option, hint)
         encode(span, option)
         options[option] = None

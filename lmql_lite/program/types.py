@@ -35,7 +35,7 @@ from lmql_lite.program.json_types import (
 from lmql_lite.program.number_terms import Comparison
 from lmql_lite.program.text_terms import MEANINGFUL
 from lmql_lite.program.values import encode, finite
-from lmql_lite.program.where import OTHER, PLAIN, ParsedNumber, Subject, TypedValue
+from lmql_lite.program.where import PLAIN, ParsedNumber, Subject, TypedValue
 
 NAMES: Mapping[str, object] = {
     "Literal": typing.Literal,
@@ -97,9 +97,9 @@ def typed(annotation: Any, name: str, span: Span) -> TypeSpec:
     if annotation is datetime.date:
         return TextType(formats.shape("DATE", span), datetime.date.fromisoformat, TypedValue("date"))
     if annotation in (datetime.datetime, datetime):  # the name stands for the module: datetime.date is one of it
-        return TextType(Matches(DATETIME, span=span), datetime.datetime.fromisoformat, OTHER)
+        return TextType(Matches(DATETIME, span=span), datetime.datetime.fromisoformat, TypedValue("datetime"))
     if annotation is datetime.time:
-        return TextType(Matches(TIME, span=span), datetime.time.fromisoformat, OTHER)
+        return TextType(Matches(TIME, span=span), datetime.time.fromisoformat, TypedValue("time"))
     if isinstance(annotation, str):
         return _pattern(annotation, 0, span)
     if isinstance(annotation, re.Pattern) and isinstance(annotation.pattern, str):

@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Literal, get_args
 
 from lmql_lite.constraints import units
-from lmql_lite.constraints.formats import DATE_PARTS, METHODS, SHAPES
+from lmql_lite.constraints.formats import CLOCK_PARTS, DATE_PARTS, METHODS, SHAPES
 from lmql_lite.constraints.letter_case import Case, Inexact
 from lmql_lite.constraints.pattern import NO_PATTERN
 from lmql_lite.constraints.terms import Term
@@ -119,21 +119,24 @@ class TextPart:
 class TypedValue:
     """`X` of a type with `listed` values, of dates, or (None) of any other type, which only Python can compare."""
 
-    listed: Listed | Literal["date"] | None = None
+    listed: Listed | Literal["date", "datetime", "time"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DatePart:
-    """`X.year` of a date."""
+    """`X.year` of a date, or `X.hour` of a datetime or a time."""
 
     name: str
+    kind: Literal["date", "datetime", "time"] = "date"
 
 
 Subject = WholeText | TextLength | TextCount | ParsedNumber | TextPart | TypedValue | DatePart
 PLAIN = WholeText()
 """Subject of a hole without a type."""
 OTHER = TypedValue()
-DAY = TypedValue("date")
+ORDER = ("<", "<=", ">", ">=")
+PARTS = {"date": DATE_PARTS, "datetime": {**DATE_PARTS, **CLOCK_PARTS}, "time": CLOCK_PARTS}
+"""Attributes of dates, datetimes and times that guide."""
 
 
 def subject(node: ast.expr, hole: str, bare: Subject) -> Subject | None:
@@ -154,8 +157,9 @@ def subject(node: ast.expr, hole: str, bare: Subject) -> Subject | None:
                 return TextPart((place,))
             ends = [bound or ast.copy_location(ast.Constant(None), place) for bound in (place.lower, place.upper)]
             return TextPart(tuple(ends)) if place.step is None else None
-        case ast.Attribute(ast.Name(name), part) if name == hole and bare == DAY and part in DATE_PARTS:
-            return DatePart(part)
+        case ast.Attribute(ast.Name(name), part) if name == hole and isinstance(bare, TypedValue):
+            if isinstance(bare.listed, str) and part in PARTS[bare.listed]:
+                return DatePart(part, bare.listed)
     tidied = tidied_text(node, hole)
     return WholeText(tidied) if tidied else None
 
@@ -325,8 +329,15 @@ class Lowering:
                 return replace(self._atom(span, is_, value), opposite=is_not, judgeable=judgeable, reaches=(low, high))
             case TypedValue("date"):
                 return self._atom(span, partial(number_terms.date_is, symbol), value)
-            case DatePart(part):
-                return self._atom(span, partial(number_terms.date_part_is, part, symbol), value)
+            case TypedValue("datetime" | "time" as kind) if symbol in ORDER:
+                is_, is_not = (partial(number_terms.moment_is, kind, each) for each in (symbol, OPPOSITE[symbol]))
+                judgeable = partial(number_terms.is_moment, kind)
+                return replace(self._atom(span, is_, value), opposite=is_not, judgeable=judgeable)
+            case TypedValue("datetime" | "time" as kind):
+                equal = self._atom(span, partial(number_terms.moment_is, kind, "=="), value)
+                return equal if symbol == "==" else negated(equal)
+            case DatePart(part, kind):
+                return self._atom(span, partial(number_terms.date_part_is, kind, part, symbol), value)
             case TypedValue(tuple() as listed):
                 return self._atom(span, partial(number_terms.listed_is, listed, symbol), value)
         raise self._unguided(whole)
@@ -353,8 +364,10 @@ class Lowering:
                 return replace(atom, opposite=partial(number_terms.number_not_in, kind), judgeable=judgeable)
             case TypedValue("date"):
                 return self._atom(span, number_terms.date_in, several)
-            case DatePart(part):
-                return self._atom(span, partial(number_terms.date_part_in, part), several)
+            case TypedValue("datetime" | "time" as kind):
+                return self._atom(span, partial(number_terms.moment_in, kind), several)
+            case DatePart(part, kind):
+                return self._atom(span, partial(number_terms.date_part_in, kind, part), several)
             case TypedValue(tuple() as listed):
                 return self._atom(span, partial(number_terms.listed_in, listed), several)
         raise self._unguided(whole)

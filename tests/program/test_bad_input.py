@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,3 +185,28 @@ def test_what_is_called_re_and_is_not_pythons_does_not_guide(session: lq.Session
     with pytest.raises(lq.ConstraintError, match="Python's own re") as caught:
         query.run_sync({"re": "mail"}, session=session, model=lq.ScriptedModel(""))
     assert caught.value.hint
+
+
+class Colors(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ('"css { color: red }[X]"', "{{ and }}"),
+        ('"[X]" where X in Colors', "[X: Colors]"),
+        ('"[X: list[int]]" where len(TOKENS(X)) < 50', "max_tokens"),
+    ],
+)
+def test_the_hint_names_what_was_meant(source: str, hint: str) -> None:
+    inputs = {"Colors": Colors} if "Colors" in source else {}
+    with pytest.raises(lq.LmqlLiteError) as caught:
+        lq.run_sync(source, inputs, model=lq.ScriptedModel("css"))
+    assert hint in str(caught.value.hint)
+
+
+def test_a_pattern_with_a_doubled_bracket_prints_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lq.run_sync('"[X]" where REGEX(X, r"[[:alpha:]]+")', model=lq.ScriptedModel("a]"))

@@ -15,7 +15,10 @@ import typing_extensions
 from pydantic import Field
 
 import lmql_lite as lq
+from lmql_lite.constraints import formats
+from lmql_lite.constraints.terms import And, Matches
 from lmql_lite.models.openai.model import OpenAIModel
+from lmql_lite.program.narrowing import NOWHERE, RELATIONS
 from tests.servers.kinds import LLAMA_CPP, SGLANG, VLLM, Config
 from tests.servers.stub import serving
 
@@ -444,3 +447,86 @@ def test_the_first_example_of_the_readme_is_guided(session: lq.Session) -> None:
     inputs, model = {"text": "Ada.", "Person": Person}, lq.ScriptedModel(wanted)
     result = lq.run_sync(source, inputs=inputs, model=model, session=session, max_backtracks=0)
     assert result.variables["WHO"].age == 13
+
+
+class Event(pydantic.BaseModel):
+    at: datetime.datetime
+    opens: datetime.time = datetime.time(1)
+
+
+NINE, TEN = datetime.datetime(2024, 1, 1, 9), datetime.datetime(2024, 1, 1, 10)
+MOMENTS: list[tuple[str, str]] = [
+    ("X.at > nine", "2019-05-05T10:00:00"),
+    ("X.at > nine", "2023-12-31"),
+    ("nine <= X.at < ten", "2019-05-05T10:00:00"),
+    ("not X.at < nine", "2019-05-05T10:00:00"),
+    ("X.at == nine", "2019-05-05T10:00:00"),
+    ("X.at in [nine, ten]", "2019-05-05T10:00:00"),
+    ("X.at.year > 2030", "2019-05-05T10:00:00"),
+    ("X.at.year % 4 == 0 and X.at.year > 9000", "2019-05-05T10:00:00"),
+    ("X.at.hour in (13, 14)", "2019-05-05 10:00"),
+    ("X.at.minute == 30", "2019-05-05 10:00"),
+    ("X.at.second == 0 and X.at.day == 31", "2019-05-05T10:00:59"),
+    ("X.opens > noon", "2019-05-05"),
+    ("X.opens.minute == 30", "2019-05-05"),
+]
+
+
+@pytest.mark.parametrize(("condition", "begun"), MOMENTS)
+def test_a_condition_on_a_datetime_of_a_record_guides(condition: str, begun: str) -> None:
+    names = {"Event": Event, "nine": NINE, "ten": TEN, "noon": datetime.time(12)}
+    inputs = {name: value for name, value in names.items() if name == "Event" or name in condition}
+    model = lq.ScriptedModel(f'J:{{"at": "{begun}", "opens": "10:00"}}\n')
+    query = f'"J:[X: Event]\\n" where {condition}\nreturn {condition}'
+    assert lq.run_sync(query, inputs, model=model).value is True
+
+
+HOLES: list[tuple[str, str, str]] = [
+    ("datetime.datetime", "X > nine", "2019-05-05T10:00:00"),
+    ("datetime.datetime", "not X < nine", "2019-05-05T10:00:00"),
+    ("datetime.datetime", "nine <= X < ten", "2019-05-05T10:00:00"),
+    ("datetime.datetime", "X == nine", "2019-05-05T10:00:00"),
+    ("datetime.datetime", "X != nine", "2024-01-01T09:00:00"),
+    ("datetime.datetime", "X in [nine, ten]", "2019-05-05T10:00:00"),
+    ("datetime.datetime", "X.year == 2024", "2019-05-05T10:00:00"),
+    ("datetime.datetime", "X.month in [1, 2] or X.day == 31", "2019-05-05T10:00:00"),
+    ("datetime.datetime", "X.hour == 12 and X.minute == 30", "2019-05-05"),
+    ("datetime.datetime", "not X.second == 0", "2019-05-05"),
+    ("datetime.time", "X > noon", "10:00:00"),
+    ("datetime.time", "X.minute == 30", "10:00"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "condition", "begun"), HOLES)
+def test_a_condition_on_a_datetime_hole_guides(annotation: str, condition: str, begun: str) -> None:
+    names = {"nine": NINE, "ten": TEN, "noon": datetime.time(12)}
+    model = lq.ScriptedModel(f"J:{begun}\n")
+    query = f'"J:[X: {annotation}]\\n" where {condition}\nreturn {condition}'
+    inputs = {name: value for name, value in names.items() if name in condition}
+    assert lq.run_sync(query, inputs, model=model, max_backtracks=0).value is True
+
+
+def test_a_datetime_hole_is_not_compared_with_a_time_zone() -> None:
+    aware = NINE.replace(tzinfo=datetime.UTC)
+    with pytest.raises(lq.ConstraintError) as caught:
+        lq.run_sync('"J:[X: datetime.datetime]" where X > aware', {"aware": aware}, model=lq.ScriptedModel("J:2"))
+    assert "AwareDatetime" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("comparison", ["<", "<=", ">", ">=", "=="])
+def test_moments_are_exact(comparison: str) -> None:
+    """The patterns accept the texts without a time zone for which Python finds the comparison true, and no others."""
+    days = ["2024-01-01", "2023-12-31", "0001-01-01", "9999-12-31"]
+    clocks = ["", "T00:00", " 09:05", "T10:00:30", " 23:59:59.999999", "T10:00:30.5", "T10:00:30.05"]
+    texts = [
+        day + clock + zone for day in days for clock in clocks for zone in ("", "Z", "-10:00") if clock or not zone
+    ]
+    moments = [NINE, datetime.datetime(2024, 1, 1, 10, 0, 30, 500000), datetime.datetime.min, datetime.datetime.max]
+    for moment in moments:
+        term = formats.moments(comparison, moment, NOWHERE)
+        assert isinstance(term, And)
+        for text in texts:
+            value = datetime.datetime.fromisoformat(text)
+            expected = value.tzinfo is None and RELATIONS[comparison](value, moment)
+            found = all(isinstance(each, Matches) and re.fullmatch(each.pattern, text) for each in term.terms)
+            assert found is expected, (text, moment)
