@@ -101,7 +101,7 @@ def test_forked_workers_draw_other_random_numbers_and_bear_a_mark_of_their_own(t
     query = "import os, random, time\nprint(random.random(), os.environ['LMQL_LITE_RUNS'])\ntime.sleep(0.5)\n'a'"
 
     async def printed(worker: Worker) -> str:
-        await worker.send({"kind": "run", "text": query, "name": "q.lq", "inputs": {}, "options": {}})
+        await worker.send({"kind": "run", "text": query, "name": "q.lq", "inputs": {}, "options": {}, "typed": []})
         said = (await anext(worker.printed())).decode()
         mark = said.split()[-1]
         assert mark == worker._mark
@@ -127,7 +127,7 @@ def test_a_run_that_ends_the_process_that_forks_ends_itself_and_not_the_next_one
         try:
             worker = await forks.take()
             text = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nwhile True:\n    pass\n'a'"
-            await worker.send({"kind": "run", "text": text, "name": "q.lq", "inputs": {}, "options": {}})
+            await worker.send({"kind": "run", "text": text, "name": "q.lq", "inputs": {}, "options": {}, "typed": []})
             while not worker.has_ended:
                 await asyncio.sleep(0.01)
             other = await forks.take()
