@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -13,6 +16,9 @@ EMPTY = "the answer is empty"
 UNNAMED = "default temperature"
 SAMPLING = frozenset(("temperature", "dosample", "n", "bestof", "numreturnsequences", "candidatecount"))
 """Options that decide about sampling, without case and separators."""
+OPTIONS_AS_TEXT = ("args", "body", "config", "kwargs", "options", "params")
+"""Ends of the names of texts that hold options, without case and separators."""
+_OPTION = re.compile(r"([\w-]+)\s*[=:]\s*([^,;\s]+)")
 NOT_OPTIONS = frozenset(
     ("messages", "prompt", "input", "content", "contents", "tools", "functions", "toolchoice", "responseformat",
      "jsonschema", "guidedjson", "schema", "responseschema", "properties", "$defs", "definitions", "logitbias",
@@ -135,6 +141,8 @@ def _sampling_options(value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
             plain = _folded(name)
             if plain in SAMPLING:
                 yield plain, each
+            elif isinstance(each, str) and plain.endswith(OPTIONS_AS_TEXT):
+                yield from _sampling_options(_read(each), seen)
             elif plain not in NOT_OPTIONS:
                 yield from _sampling_options(each, seen)
     elif isinstance(value, list | tuple):
@@ -147,6 +155,13 @@ def _sampling_options(value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
             if (each := getattr(value, name, None)) is not None and not callable(each):
                 yield _folded(name), each
         yield from _sampling_options(getattr(value, "__dict__", None), seen)
+
+
+def _read(text: str) -> Any:
+    """Options that are written as text: a JSON object, or `temperature=0.7,do_sample=True` as in harnesses."""
+    with suppress(ValueError):
+        return json.loads(text)
+    return dict(_OPTION.findall(text))
 
 
 def _folded(name: Any) -> str:

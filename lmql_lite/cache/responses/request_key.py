@@ -56,7 +56,12 @@ _CREDENTIAL = re.compile(
     r"(?:set-)?cookie|(?:.*[-_])?(?:auth|access|security|session|csrf|xsrf)[-_]token|key|sig", re.I
 )
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
-_SERVER = re.compile(r"(?:async_)?(?:openai|azure|anthropic|claude|gemini)(?:[/_|]|$)|[\w-]*-completions(?:\||$)", re.I)
+_SERVER = re.compile(
+    r"https?://|(?:async_)?(?:openai|azure|anthropic|claude|gemini)(?:[/_|]|$)|(?:gpt|claude|gemini)-\d|"
+    r"(?:bedrock|cohere|deepseek|fireworks|groq|litellm|mistral|ollama|openrouter|together|xai)/|"
+    r"[\w-]*-completions(?:\||$)",
+    re.I,
+)
 _ADDRESS = re.compile(r'"(?:base_url|api_base|azure_endpoint)":')
 _PAIR = re.compile(r"([\w-]+)=[^,|&\"\s]*")
 

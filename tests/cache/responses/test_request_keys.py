@@ -228,6 +228,11 @@ DETERMINISM: list[tuple[str, dict[str, Any] | None, bool]] = [
     ("generate_until", {}, True), ("generate_until", {"temperature": None}, True), ("generate_until", None, True),
     ("generate_until", {"temperature": 0.7}, False), ("generate_until", {"temperature": 1}, False),
     ("generate_until", {"temperature": 0.01}, False),
+    ("generate_until", {"gen_kwargs": "temperature=1.0,do_sample=True"}, False),
+    ("generate_until", {"gen_kwargs": "temperature=0.0, max_gen_toks=9"}, True),
+    ("generate_until", {"temperature": 0, "extra_body": '{"temperature": 1.0}'}, False),
+    ("generate_until", {"generation_config": '{"do_sample": true}'}, False),
+    ("generate_until", {"temperature": 0, "stop": "temperature=1.0"}, True),
     ("generate_until", {"temperature": 0, "do_sample": True}, False), ("generate_until", {"do_sample": False}, True),
     ("generate_until", {"n": 2}, False), ("generate_until", {"best_of": 2}, False),
     ("generate_until", {"num_return_sequences": 3}, False), ("generate_until", {"n": None, "best_of": 0}, True),
@@ -293,7 +298,8 @@ def test_a_turn_of_a_chat_is_not_an_option() -> None:
     assert key(Request("generate_until", (turns, {"temperature": 0})))
 
 
-SERVERS = ["openai/gpt-4o", "async_openai", "openai_compatible", "azure_openai", "claude", "anthropic/x", "gemini_api",
+SERVERS = ["gpt-4o", "claude-3-haiku", "litellm/x", "groq/x", "https://host/v1", "openai/gpt-4o", "async_openai",
+           "openai_compatible", "azure_openai", "claude", "anthropic/x", "gemini_api",
            "local-chat-completions"]  # fmt: skip
 
 
