@@ -312,7 +312,8 @@ class Query:
         """The inputs of a run. Raises InputError for unknown ones, and unless they are a dict."""
         if not isinstance(inputs, Mapping):
             example = self.inputs[0] if self.inputs else "name"
-            raise InputError(f"inputs must be a dict; this is {inputs!r}", hint=f"for example {{{example!r}: ...}}")
+            hint = f"for example {{{example!r}: ...}}; a call takes values: query(...)"
+            raise InputError(f"inputs must be a dict; this is {inputs!r}", hint=hint)
         own = {*self.inputs, *self.program.bound, *self.program.builtins}
         for name in inputs:
             if name not in own and name not in (*MODULES, *DATES, *MEDIA, INPUT, BLOCK):
