@@ -108,7 +108,7 @@ while True:
     ids=["alone", "in a loop", "beside a prompt", "before the header"],
 )
 def test_a_loop_without_end_that_says_nothing_meets_its_budget_at_its_line(source: str, line: int) -> None:
-    with pytest.raises(lq.BudgetError, match="has not ended") as caught:
+    with pytest.raises(lq.BudgetError, match="did not finish") as caught:
         run(source, step_budget=1000)
     assert caught.value.span is not None and caught.value.span.line == line
 
