@@ -83,11 +83,12 @@ def test_answers_of_a_batch_are_in_the_log_before_the_next_batch_is_asked(
 
 
 RUN = """
-import asyncio, sys, time
+import asyncio, signal, sys, time
 from pathlib import Path
 import lmql_lite as lq
 from tests.cache.responses.models import generations
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 folder, door, form = sys.argv[1:]
 
 class Slow:
@@ -149,11 +150,15 @@ def test_ctrl_c_while_answers_are_written_ends_the_run_and_loses_none(
 
     model, cache = Counting(), lq.ResponseCache.open(tmp_path, model="m")
     monkeypatch.setattr(os, "fsync", pressed)
-    with pytest.raises(KeyboardInterrupt):
-        if door == "execute":
-            cache.execute(model, "generate_until", generations(12), batch_size=4)
-        else:
-            cache.store(generations(4)[0], "yes")
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            if door == "execute":
+                cache.execute(model, "generate_until", generations(12), batch_size=4)
+            else:
+                cache.store(generations(4)[0], "yes")
+    finally:
+        signal.signal(signal.SIGINT, handler)
     cache.close()
     assert logged(tmp_path) == list(range(count)) and len(model.asked) in (0, 4), "the model was not asked on"
 
