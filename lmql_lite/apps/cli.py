@@ -106,5 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
 def interrupt(signal_number: int, frame: FrameType | None) -> None:
     import logging
 
-    logging.getLogger("asyncio").disabled = True  # it would show where a task of the run was when the signal came
+    # Both would show where a task or a coroutine of the run was when the signal came.
+    logging.getLogger("asyncio").disabled = True
+    sys.unraisablehook = lambda unraisable: None
     raise KeyboardInterrupt

@@ -221,7 +221,7 @@ def test_a_data_set_run_that_goes_on_counts_what_was_known_and_says_what_ctrl_c_
     code, lines = terminal.ended()
     assert code == 130
     said = r"interrupted; \d+ of 40 answers are kept in r; run the same command to continue"
-    assert re.fullmatch(said, lines[0]) and len(lines) == 1
+    assert re.fullmatch(said, lines[0]) and len(lines) == 1, "\n".join(lines)
     drawn = [line.split("\x1b[K")[-1] for line in terminal.raw.decode().split("\r") if "rows ·" in line]
     assert not any(re.match(r"(\x1b\[2m)?[012]/40", line) for line in drawn)
     assert all(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) < 40 for line in drawn)
