@@ -186,7 +186,7 @@ def test_a_draft_is_renamed_and_deleted_only_after_a_question(folder: Server, op
 
 
 def asked_at_closing(tab: Tab) -> bool:
-    """Whether the browser asks; the tab stays open where it does."""
+    """True if the browser asks; the tab then stays open."""
     questions: list[str] = []
 
     def refuse(dialog: Dialog) -> None:

@@ -51,7 +51,7 @@ def kinds(table: Iterable[str]) -> list[Any]:
 
 
 def made(source: str, name: str = "f", **names: Any) -> Any:
-    """What a module defines under a name, anew at each call."""
+    """Definition of a name in a module, made anew at each call."""
     module = types.ModuleType("made_for_a_test")
     vars(module).update(names)
     exec(source, vars(module))

@@ -1,4 +1,4 @@
-"""What a function can take, a model can write in a call, and what the function cannot take is an error that it reads.
+"""Calls of tools: a model can write all that a function can take, and reads an error for anything else.
 
 The same on a model in this process, whose calls are completed for it, and on a server, which writes all text itself.
 """
