@@ -19,7 +19,7 @@ TOP = Path(__file__).parent.parent
 PICTURE = TOP / "docs" / "playground.png"
 QUERY = TOP / "examples" / "01_packing_list.lq"
 EDIT = '"What I need most is the[MOST]." where MOST in [" water bottle", " water melon", " hat"]\n'
-"""What is added before the second run: it asks the model, and leaves some tokens without a choice."""
+"""Text added before the second run: it asks the model, and leaves some tokens without a choice."""
 
 
 def main() -> None:
