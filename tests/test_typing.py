@@ -51,7 +51,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Checked:
     (folder / "mypy.ini").write_text(f"[mypy]\nstrict = true\n{skipped}", "utf-8")
     for page in PAGES:
         for number, text in enumerate(fences("python", page.read_text("utf-8"))):
-            if any(f"import {name}" in text and find_spec(name) is None for name in UNTYPED):
+            if any(re.search(rf"^(import|from) {name}\b", text, re.M) and find_spec(name) is None for name in UNTYPED):
                 continue
             (folder / f"page_{page.stem.replace('-', '_')}_{number}.py").write_text(text, "utf-8")
     files = sorted(file.name for file in folder.glob("*.py"))

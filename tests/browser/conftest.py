@@ -170,7 +170,8 @@ class Tab:
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
+def running_chromium() -> Iterator[Callable[[], Browser]]:
+    """Gives the browser; another one where it has died, so that its death costs one test and not those that follow."""
     driver = pytest.importorskip(
         "playwright.sync_api", reason="the page's tests need playwright (pip install '.[test]')"
     )
@@ -178,15 +179,28 @@ def chromium() -> Iterator[Browser]:
     if place is None:
         pytest.skip("the page's tests need Chromium (Debian: apt-get install chromium)")
     build()
-    rules = "--host-resolver-rules=MAP evil.test 127.0.0.1"
+    # A container's /dev/shm may be too small for a page.
+    args = ["--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP evil.test 127.0.0.1"]
     with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=place, args=["--no-sandbox", rules])
-        yield browser
+        browser = playwright.chromium.launch(executable_path=place, args=args)
+
+        def running() -> Browser:
+            nonlocal browser
+            if not browser.is_connected():
+                browser = playwright.chromium.launch(executable_path=place, args=args)
+            return browser
+
+        yield running
         browser.close()
 
 
+@pytest.fixture
+def chromium(running_chromium: Callable[[], Browser]) -> Browser:
+    return running_chromium()
+
+
 @pytest.fixture(scope="module")
-def shared_server(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def shared_server(running_chromium: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """For tests that do not care what other tests have run."""
     server = Server(tmp_path_factory.mktemp("queries"))
     yield server
@@ -227,8 +241,9 @@ def open_tab(chromium: Browser, shared_server: Server) -> Iterator[Open]:
 
     yield opened
     complaints = [each for tab in tabs for each in tab.complaints]
-    for context in contexts:
-        context.close()
+    if chromium.is_connected():
+        for context in contexts:
+            context.close()
     assert complaints == []
 
 
