@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, Generic, Literal, Unpack, cast, overload
+
+from typing_extensions import TypeVar
 
 from lmql_lite.cache.token_cache import AnyCache
 from lmql_lite.engine import events
@@ -93,8 +96,120 @@ Answers = Result | list[Result]
 """Return value of a run: its result, or for `n` > 1 a list of results, best first."""
 
 
+R = TypeVar("R", default=Any)
+
+
+class RowRuns(ABC, Generic[R]):
+    """Runs of one query for many rows, of `Query` and `QueryFunction`. R is the type of a result's value."""
+
+    __slots__ = ()
+
+    program: Program
+
+    @abstractmethod
+    def batches(
+        self, inputs: Mapping[str, Any] | None, options: Options, account: Account | None = None
+    ) -> AsyncGenerator[events.Batch, None]:
+        """Batches of simultaneous events of one run, as in `stream`. Runs with one `account` share their limits."""
+
+    @abstractmethod
+    def inputs_of(self, row: Any, columns: Columns) -> Mapping[str, Any]:
+        """A row as the inputs of a run. Raises InputError or TypeError for a row that does not fit."""
+
+    def _own_options(self) -> Options:
+        """Options of every run; options of a call override them."""
+        return {}
+
+    def rows(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        repeat: int = 1,
+        id_column: str | None = "id",
+        columns: Columns = "carry",
+        on_error: OnError = "raise",
+        **options: Unpack[RunOptions],
+    ) -> AsyncGenerator[FinishedRow, None]:
+        """`repeat` runs for each row, yielded in the order in which they end.
+
+        A row is a mapping of inputs. Any other value is the input of a query with only one, and the first argument of a
+        function. Rows may come from a generator, async or not, of any length; at most `concurrency` of them are held.
+        Columns that the query does not read are carried along in `FinishedRow.row`; `columns="strict"` refuses them.
+
+        `concurrency` is by default the model's number of sequences. A model in this process runs at most that number,
+        because more runs would evict each other from its memory.
+
+        A row's id is its `id_column`, or a digest of the row. The seed is mixed with the id and the repeat, so that
+        equal rows draw differently and no row depends on the rows before it. The `seed` of a result repeats it. A trace
+        has a file for each row, `run.3.json` for rows[3]. Rows share the session, the tree, and limits such as
+        `max_requests`.
+
+        The first error ends all runs and is raised with a note that names its row; with `on_error="keep"` the error is
+        the row's `answer`. Options and other errors as in `stream`.
+        """
+        check_rows(rows, concurrency, on_error, columns, repeat)
+        both: Options = {**self._own_options(), **options}
+        places = rows_at_once(both.get("model"), self.program, both.get("session") or default_session(), concurrency)
+        account = Account()
+
+        async def work(row: DataRow) -> Answers:
+            return await self.run_row(row, columns, both, account)
+
+        return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
+
+    async def run_row(
+        self, row: DataRow, columns: Columns, options: Options, account: Account | None = None
+    ) -> Answers:
+        """The run of one row, with a seed and a trace of its own. Rows with the same `account` share their limits."""
+        own = row_options({**self._own_options(), **options}, self.program, row)
+        return await answers_of(self.batches(self.inputs_of(row.value, columns), cast("Options", own), account))
+
+    @overload
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: Literal["raise"] = "raise",
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> list[Result[R]]: ...
+    @overload
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: OnError,
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> list[Result[R] | Exception]: ...
+    async def map(
+        self,
+        rows: Rows,
+        *,
+        concurrency: int | None = None,
+        progress: Progress | None = None,
+        on_error: OnError = "raise",
+        columns: Columns = "carry",
+        **options: Unpack[RunOptions],
+    ) -> Any:
+        """The answers of `rows` as a list, in the order of the rows.
+
+        `progress(done, total)` is called after each row, with None for an unknown total. With `on_error="keep"` an
+        exception takes the place of its result.
+        """
+        streamed = self.rows(rows, concurrency=concurrency, on_error=on_error, columns=columns, **options)
+        return await in_order(streamed, rows, progress)
+
+    map_sync = blocked(map)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class Query:
+class Query(RowRuns[Any]):
     """A compiled query: run it as often as you like, also several times at once. It pickles as its source.
 
     >>> query = lq.compile('"A list of {things}:[LIST]"')
@@ -119,10 +234,7 @@ class Query:
             raise InputError(f"the input {twice[0]!r} is given twice")
         options = {name: value for name, value in named.items() if name in OPTIONS and name not in self.inputs}
         inputs |= {name: value for name, value in named.items() if name not in options}
-        answers = blocking(answers_of(self.batches(Account(), inputs, cast("Options", options))))
-        if not self.returns:
-            return answers
-        return [result.value for result in answers] if isinstance(answers, list) else answers.value
+        return returned(self.program, blocking(answers_of(self.batches(inputs, cast("Options", options)))))
 
     def __repr__(self) -> str:
         return f"Query({self.program.span.name!r}, inputs={self.inputs}, holes={self.holes})"
@@ -153,12 +265,11 @@ class Query:
         Raises InputError for a missing or unknown input and for a wrong option, ConstraintError if a `where` cannot be
         met, ModelError if the model fails, and unwrapped any exception of the query's own Python.
         """
-        return events.flat(self.batches(Account(), inputs, options))
+        return events.flat(self.batches(inputs, options))
 
     def batches(
-        self, account: Account, inputs: Mapping[str, Any] | None, options: Options
+        self, inputs: Mapping[str, Any] | None, options: Options, account: Account | None = None
     ) -> AsyncGenerator[events.Batch, None]:
-        """Batches of simultaneous events of one run, as in `stream`. Runs with one `account` share their limits."""
         given = {} if inputs is None else self._given(inputs)
         if unknown := [name for name in options if name not in OPTIONS and name in self.inputs]:
             raise InputError(
@@ -168,7 +279,9 @@ class Query:
         session, model = options.get("session") or default_session(), options.get("model")
         settings = checked({name: value for name, value in options.items() if name not in ("session", "model")})
         trace = Trace(settings.trace) if settings.trace else None
-        batches = session.stream(self.program, given, settings, model, trace.calls if trace else None, account)
+        batches = session.stream(
+            self.program, given, settings, model, trace.calls if trace else None, account or Account()
+        )
         if TRACE in sys.modules or LOGGER.isEnabledFor(logging.INFO):
             batches = watched(batches)
         return traced(batches, trace) if trace else batches
@@ -190,98 +303,9 @@ class Query:
         and errors as in `stream`.
         """
         all_options = cast("Options", options if n is None else {"n": n, **options})
-        return await answers_of(self.batches(Account(), inputs, all_options))
+        return await answers_of(self.batches(inputs, all_options))
 
     run_sync = blocked(run)
-
-    def rows(
-        self,
-        rows: Rows,
-        *,
-        concurrency: int | None = None,
-        repeat: int = 1,
-        id_column: str | None = "id",
-        columns: Columns = "carry",
-        on_error: OnError = "raise",
-        **options: Unpack[RunOptions],
-    ) -> AsyncGenerator[FinishedRow, None]:
-        """`repeat` runs for each row, yielded in the order in which they end.
-
-        A row is a mapping of inputs; a query with one input also takes any other value as that input. Rows may come
-        from a generator, async or not, of any length; at most `concurrency` of them are held. Columns that the query
-        does not read are carried along in `FinishedRow.row`; `columns="strict"` refuses them.
-
-        `concurrency` is by default the model's number of sequences. A model in this process runs at most that number,
-        because more runs would evict each other from its memory.
-
-        A row's id is its `id_column`, or a digest of the row. The seed is mixed with the id and the repeat, so that
-        equal rows draw differently and no row depends on the rows before it. The `seed` of a result repeats it. A trace
-        has a file for each row, `run.3.json` for rows[3]. Rows share the session, the tree, and limits such as
-        `max_requests`.
-
-        The first error ends all runs and is raised with a note that names its row; with `on_error="keep"` the error is
-        the row's `answer`. Options and other errors as in `stream`.
-        """
-        check_rows(rows, concurrency, on_error, columns, repeat)
-        model, session = options.get("model"), options.get("session") or default_session()
-        places, account = rows_at_once(model, self.program, session, concurrency), Account()
-
-        async def work(row: DataRow) -> Answers:
-            return await self.run_row(row, columns, options, account)
-
-        return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
-
-    async def run_row(
-        self, row: DataRow, columns: Columns, options: RunOptions, account: Account | None = None
-    ) -> Answers:
-        """The run of one row, with a seed and a trace of its own. Rows with the same `account` share their limits."""
-        inputs = self.inputs_of(row.value)
-        if columns == "carry":
-            inputs = carried(inputs, (*self.inputs, INPUT), self.program.builtins)
-        own = cast("Options", row_options(options, self.program, row))
-        return await answers_of(self.batches(account or Account(), inputs, own))
-
-    @overload
-    async def map(
-        self,
-        rows: Rows,
-        *,
-        concurrency: int | None = None,
-        progress: Progress | None = None,
-        on_error: Literal["raise"] = "raise",
-        columns: Columns = "carry",
-        **options: Unpack[RunOptions],
-    ) -> list[Result]: ...
-    @overload
-    async def map(
-        self,
-        rows: Rows,
-        *,
-        concurrency: int | None = None,
-        progress: Progress | None = None,
-        on_error: OnError,
-        columns: Columns = "carry",
-        **options: Unpack[RunOptions],
-    ) -> list[Result | Exception]: ...
-    async def map(
-        self,
-        rows: Rows,
-        *,
-        concurrency: int | None = None,
-        progress: Progress | None = None,
-        on_error: OnError = "raise",
-        columns: Columns = "carry",
-        **options: Unpack[RunOptions],
-    ) -> Any:
-        """The answers of `rows` as a list, in the order of the rows.
-
-        `progress(done, total)` is called after each row, with None for an unknown total. With `on_error="keep"` an
-        exception takes the place of its result.
-        """
-        streamed = self.rows(rows, concurrency=concurrency, on_error=on_error, columns=columns, **options)
-        return await in_order(streamed, rows, progress)
-
-    map_sync = blocked(map)
 
     def plan(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Plan:
         """Plan of a run: its questions to the model, hole by hole, and a rough bound on its cost.
@@ -300,13 +324,12 @@ class Query:
         parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in self.inputs]
         return NestedCall("a query", self.program, Signature(parameters).bind(*arguments, **named).arguments, {})
 
-    def inputs_of(self, row: Any) -> Mapping[str, Any]:
-        """A row as inputs. Raises InputError for a row without names, unless the query has exactly one input."""
-        if isinstance(row, Mapping):
-            return row
-        if len(self.inputs) != 1:
-            raise InputError(f"a row names its inputs unless there is only one; {self._known()}", hint="use a dict")
-        return {self.inputs[0]: row}
+    def inputs_of(self, row: Any, columns: Columns) -> Mapping[str, Any]:
+        if not isinstance(row, Mapping):
+            if len(self.inputs) != 1:
+                raise InputError(f"a row names its inputs unless there is only one; {self._known()}", hint="use a dict")
+            return {self.inputs[0]: row}
+        return row if columns == "strict" else carried(row, (*self.inputs, INPUT), self.program.builtins)
 
     def _given(self, inputs: object) -> dict[str, Any]:
         """The inputs of a run. Raises InputError for unknown ones, and unless they are a dict."""
@@ -343,6 +366,13 @@ async def answers_of(batches: AsyncGenerator[events.Batch, None]) -> Answers:
         raise
     assert isinstance(last, events.Finished), "a run ends with Finished or raises"
     return list(last.results) if last.results else last.result
+
+
+def returned(program: Program, answers: Answers) -> Any:
+    """Return value of a call: what the query returns, the results themselves of a query without `return`."""
+    if not program.returns:
+        return answers
+    return [result.value for result in answers] if isinstance(answers, list) else answers.value
 
 
 def compile(source: str | Path) -> Query:
@@ -387,7 +417,7 @@ async def run(
     >>> asyncio.run(lq.run('"Say:[X]"', model=lq.ScriptedModel("Say: hi")))["X"]
     ' hi'
     """
-    return await answers_of(compile(source).batches(Account(), inputs, {"n": n, **options}))
+    return await answers_of(compile(source).batches(inputs, {"n": n, **options}))
 
 
 run_sync = blocked(

@@ -17,31 +17,16 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Unpa
 
 from typing_extensions import TypeVar
 
-from lmql_lite.api import Answers, Options, Query, RunOptions, answers_of
+from lmql_lite.api import Options, Query, RowRuns, RunOptions, answers_of, returned
 from lmql_lite.engine import events
-from lmql_lite.engine.blocking import blocked, blocking
+from lmql_lite.engine.blocking import blocking
 from lmql_lite.engine.budget import Account
 from lmql_lite.engine.decorated import Decorator
 from lmql_lite.engine.frame import NestedCall
 from lmql_lite.engine.plan import Plan
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.returned import ReturnAnnotation, named_in
-from lmql_lite.engine.rows import (
-    Columns,
-    DataRow,
-    FinishedRow,
-    OnError,
-    Progress,
-    Rows,
-    carried,
-    check_rows,
-    finished_rows,
-    in_order,
-    numbered,
-    row_options,
-    rows_at_once,
-)
-from lmql_lite.engine.session import default_session
+from lmql_lite.engine.rows import Columns, carried
 from lmql_lite.engine.tracebacks import shorten
 from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang.docstrings import docstring
@@ -49,7 +34,7 @@ from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES
 from lmql_lite.lang.parser import parse
 from lmql_lite.options import INSTEAD, OPTIONS, STEERED
 from lmql_lite.program.compiler import compile as compile_program
-from lmql_lite.program.ops import QUERIES, Program
+from lmql_lite.program.ops import QUERIES
 
 Kind = Literal["function", "class", "static"]
 """Binding of an attribute read: to the instance, to its class, or to nothing."""
@@ -61,7 +46,7 @@ Called = TypeVar("Called", default=R)
 Self = TypeVar("Self")
 
 
-class QueryFunction(Generic[P, R, Called]):
+class QueryFunction(RowRuns[R], Generic[P, R, Called]):
     """A Python function whose docstring is a query: `QueryFunction[P, R]` has its parameters and returns R (D71).
 
     Calling it gives what the query returns, or the `Result` where it returns nothing (of `n` > 1 a list of either); an
@@ -91,6 +76,7 @@ class QueryFunction(Generic[P, R, Called]):
     ) -> None:
         functools.update_wrapper(self, function)
         self.query = query
+        self.program = query.program
         self.options = options
         """Options of every run; options of a call override them."""
         self._function = function
@@ -105,10 +91,6 @@ class QueryFunction(Generic[P, R, Called]):
             inspect.markcoroutinefunction(self)
         elif self._is_async:
             self._is_coroutine = vars(asyncio.coroutines)["_is_coroutine"]  # as asyncio marks its own
-
-    @property
-    def program(self) -> Program:
-        return self.query.program
 
     @overload  # a class method: checkers see a function whose first parameter is the class
     def __get__(
@@ -149,10 +131,7 @@ class QueryFunction(Generic[P, R, Called]):
         return work if self._is_async else blocking(work)  # type: ignore[no-any-return]
 
     async def _answer(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        answers = await answers_of(self._batches_of(arguments, named))
-        if not self.query.returns:
-            return answers
-        return [result.value for result in answers] if isinstance(answers, list) else answers.value
+        return returned(self.program, await answers_of(self._batches_of(arguments, named)))
 
     def stream(self, *arguments: P.args, **named: P.kwargs) -> AsyncGenerator[events.Event, None]:
         """Events of a run, as in `Query.stream`. Raises ConstraintError for a value that does not fit the
@@ -160,15 +139,18 @@ class QueryFunction(Generic[P, R, Called]):
         return events.flat(self._batches_of(arguments, named))
 
     def _batches_of(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> AsyncGenerator[events.Batch, None]:
-        inputs, options = self._split(named)
-        return self._batches(self._bind(arguments, inputs), options)
+        named, options = self._split(named)
+        return self.batches(self.nested(arguments, named).inputs, options)
 
-    async def _batches(
-        self, inputs: Mapping[str, Any], options: Options, account: Account | None = None
+    async def batches(
+        self, inputs: Mapping[str, Any] | None, options: Options, account: Account | None = None
     ) -> AsyncGenerator[events.Batch, None]:
-        async with aclosing(self.query.batches(account or Account(), inputs, options)) as batches:
+        async with aclosing(self.query.batches(inputs, {**self.options, **options}, account)) as batches:
             async for batch in batches:
                 yield [self._finished(event) if isinstance(event, events.Finished) else event for event in batch]
+
+    def _own_options(self) -> Options:
+        return self.options
 
     def _finished(self, event: events.Finished) -> events.Finished:
         several = event.results or (event.result,)
@@ -189,79 +171,15 @@ class QueryFunction(Generic[P, R, Called]):
         """Plan of a run, as in `Query.plan`; arguments may be missing."""
         named, options = self._split(named)
         call = self._call(self._whole.bind_partial(*self._bound, *arguments, **named))
-        return self.query.plan(call.inputs, **options)
+        both: Options = {**self.options, **options}
+        return self.query.plan(call.inputs, **both)
 
-    def rows(
-        self,
-        rows: Rows,
-        *,
-        concurrency: int | None = None,
-        repeat: int = 1,
-        id_column: str | None = "id",
-        columns: Columns = "carry",
-        on_error: OnError = "raise",
-        **options: Unpack[RunOptions],
-    ) -> AsyncGenerator[FinishedRow, None]:
-        """Finished rows, as in `Query.rows`. A mapping holds arguments by name; any other row is the first argument."""
-        check_rows(rows, concurrency, on_error, columns, repeat)
-        said: Options = {**self.options, **options}
-        places = rows_at_once(said.get("model"), self.program, said.get("session") or default_session(), concurrency)
-
-        account = Account()
-
-        async def work(row: DataRow) -> Answers:
-            return await self.run_row(row, columns, said, account)
-
-        return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
-
-    async def run_row(
-        self, row: DataRow, columns: Columns, options: RunOptions, account: Account | None = None
-    ) -> Answers:
-        """The run of one row, with a seed and a trace of its own. Rows with the same `account` share their limits."""
-        arguments, named = ((), row.value) if isinstance(row.value, Mapping) else ((row.value,), {})
+    def inputs_of(self, row: Any, columns: Columns) -> dict[str, Any]:
+        if not isinstance(row, Mapping):
+            return self.nested((row,), {}).inputs
         parameters = self.__signature__.parameters
-        if columns == "carry" and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-            named = carried(named, parameters)
-        own = cast("Options", row_options(options, self.program, row))
-        return await answers_of(self._batches(self._bind(arguments, named), own, account))
-
-    @overload
-    async def map(
-        self,
-        rows: Rows,
-        *,
-        concurrency: int | None = None,
-        progress: Progress | None = None,
-        on_error: Literal["raise"] = "raise",
-        columns: Columns = "carry",
-        **options: Unpack[RunOptions],
-    ) -> list[Result[R]]: ...
-    @overload
-    async def map(
-        self,
-        rows: Rows,
-        *,
-        concurrency: int | None = None,
-        progress: Progress | None = None,
-        on_error: OnError,
-        columns: Columns = "carry",
-        **options: Unpack[RunOptions],
-    ) -> list[Result[R] | Exception]: ...
-    async def map(
-        self,
-        rows: Rows,
-        *,
-        concurrency: int | None = None,
-        progress: Progress | None = None,
-        on_error: OnError = "raise",
-        columns: Columns = "carry",
-        **options: Unpack[RunOptions],
-    ) -> Any:
-        """The `Result` of each row, as in `Query.map`."""
-        streamed = self.rows(rows, concurrency=concurrency, on_error=on_error, columns=columns, **options)
-        return await in_order(streamed, rows, progress)
-
-    map_sync = blocked(map)
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        return self.nested((), row if columns == "strict" or takes_any else carried(row, parameters)).inputs
 
     def nested(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> NestedCall:
         """Call by a hole of another query (S26). Raises TypeError for arguments that do not fit the signature."""
@@ -270,9 +188,6 @@ class QueryFunction(Generic[P, R, Called]):
     def typed(self, value: Any) -> Any:
         """The returned value in the annotated type. Raises ConstraintError for a value that does not fit."""
         return self._returned.typed(value) if self.query.returns else value
-
-    def _bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-        return self.nested(arguments, named).inputs
 
     def _call(self, call: BoundArguments) -> NestedCall:
         """Call with defaults and a method's object among its arguments, and the names around the definition as its
@@ -294,12 +209,10 @@ class QueryFunction(Generic[P, R, Called]):
         """The keywords, split into arguments and options of the run."""
         parameters = self.__signature__.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return dict(named), self.options
+            return dict(named), {}
         said = {name: value for name, value in named.items() if name not in parameters}
         _known(said, f"{self._function.__name__}() has no parameter and no option")
-        # every name in `said` is a key of Options, which the checker cannot see
-        options: Options = {**self.options, **said}  # type: ignore[typeddict-item]
-        return {name: value for name, value in named.items() if name in parameters}, options
+        return {name: value for name, value in named.items() if name in parameters}, cast("Options", said)
 
 
 class Decorate(Protocol):
