@@ -159,7 +159,7 @@ class RowRuns(ABC, Generic[R]):
         return finished_rows(numbered(rows, repeat, id_column), work, places, on_error)
 
     async def run_row(
-        self, row: DataRow, columns: Columns, options: Options, account: Account | None = None
+        self, row: DataRow, columns: Columns, options: RunOptions, account: Account | None = None
     ) -> Answers:
         """The run of one row, with a seed and a trace of its own. Rows with the same `account` share their limits."""
         own = row_options({**self._own_options(), **options}, self.program, row)
