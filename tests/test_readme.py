@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import lmql_lite as lq
+from benchmarks import chart
 from lmql_lite.apps.cli import lq as command
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +31,7 @@ def fences(language: str, text: str = README) -> list[str]:
     return [inside for kind, inside in found if kind == language]
 
 
-INPUTS = {"animal": "trout", "place": "Rome", "weather": "rainy"}
+INPUTS = {"animal": "a trout", "place": "Rome", "weather": "rainy"}
 """Inputs of the queries on the pages."""
 
 
@@ -120,9 +121,19 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [link for link in own if not (page.parent / link).exists()] == []
 
 
-def test_the_first_query_is_the_first_example() -> None:
-    example = (ROOT / "examples" / "01_packing_list.lq").read_text("utf-8")
-    assert fences("lq")[0].splitlines()[1:] == example.splitlines()[1:]
+def test_the_first_fifteen_lines_have_the_command_and_a_program_with_its_output(tmp_path: Path) -> None:
+    top = "\n".join(README.splitlines()[:15])
+    [code] = fences("python", top + "\n")
+    assert len(fences("sh", top + "\n")) == 1 and len(code.splitlines()) <= 8
+    with redirect_stdout(StringIO()) as out:
+        exec(compile(code, "top.py", "exec"), {"__name__": "top"})
+    assert code.splitlines()[-1].endswith(f"  # {out.getvalue().rstrip()}")
+
+
+def test_the_chart_shows_what_was_measured() -> None:
+    rows = chart.measured((ROOT / "benchmarks" / "README.md").read_text("utf-8"))
+    assert chart.CHART.read_text("utf-8") == chart.drawn(rows)
+    assert rows["ten tool calls"][2] == (1, 461)
 
 
 def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
