@@ -1,4 +1,4 @@
-"""Bar chart of the README, drawn from the table of measurements in `benchmarks/README.md`: `python benchmarks/chart.py`."""
+"""Bar chart of the README, drawn from the table in `benchmarks/README.md`: `python benchmarks/chart.py`."""
 
 from __future__ import annotations
 
