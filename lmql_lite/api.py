@@ -308,7 +308,7 @@ class Query(RowRuns[Any]):
     run_sync = blocked(run)
 
     def plan(self, inputs: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Plan:
-        """Plan of a run: its questions to the model, hole by hole, and a rough bound on its cost.
+        """Plan of a run: its holes, and how the model would meet their conditions.
 
         Inputs may be missing; options and errors as in `stream`. No billable request is sent.
         """

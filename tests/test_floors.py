@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "lmql_lite"
 FLOORS = [
     {"errors", "assets", "redaction"},
     {"media", "options", "tokens"},
+    {"html", "plain"},
     {"lang", "constraints", "store"},
     {"cache", "program"},
     {"models"},

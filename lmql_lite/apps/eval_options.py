@@ -129,7 +129,7 @@ OPTIONS = (
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Run nothing. Show how many rows would be run, and the most that they may cost.",
+        help="Run nothing. Show how many rows would be run, and how their holes would be filled.",
     ),
     click.option("--prices", metavar="IN,OUT", callback=two_prices, help="Prices of a million tokens."),
     click.option(

@@ -1,4 +1,4 @@
-"""`lq eval --dry-run`: the rows that would be run, and the most that they may cost."""
+"""`lq eval --dry-run`: the rows that would be run, and how the model meets the conditions of their holes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lmql_lite.errors import InputError, LmqlLiteError
 
 if TYPE_CHECKING:
     from lmql_lite.data.eval_job import EvalJob
-    from lmql_lite.engine.plan import Plan, Spending
+    from lmql_lite.engine.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
-    """Numbers of attempts that are asked for and that would be run, and the sums of their bounds.
+    """Numbers of attempts that are asked for and that would be run.
 
-    `plan` has the holes of the first row that can be planned and the spending of all of them; None where there is none.
-    `first_problem` is that of the first row that would fail at once.
+    `plan` is that of the first row that can be planned; None where there is none. `first_problem` is that of the first
+    row that would fail at once.
     """
 
     folder: str
@@ -38,7 +38,6 @@ class EvalPlan:
             yield f"{counted(self.would_fail, 'attempt')} would fail at once: {self.first_problem}"
         if self.plan is not None:
             yield from plan_lines(self.plan)
-            yield f"these are the bounds of {counted(self.to_run - self.would_fail, 'attempt')} together"
 
     def as_object(self) -> dict[str, Any]:
         plan = None if self.plan is None else plan_object(self.plan)
@@ -58,7 +57,6 @@ def eval_plan(job: EvalJob, folder: Path, reuse: Sequence[Path], *, is_new: bool
     if not is_new and (folder / RUN).exists():
         job = replace(job, identity=continued(dict(job.identity), identity_of(folder), folder))
     first: Plan | None = None
-    total: Spending | None = None
     to_run, problems = 0, list[str]()
     for row in unfinished(job, reuse if is_new else [folder, *reuse]):
         to_run += 1
@@ -72,10 +70,9 @@ def eval_plan(job: EvalJob, folder: Path, reuse: Sequence[Path], *, is_new: bool
             problems.append(f"{row.id}: {error.message}")
             continue
         first = first or plan
-        total = plan.spending if total is None else _sum(total, plan.spending)
-    if first is not None and total is not None:
+    if first is not None:
         limits: dict[str, Any] = {f"max_{name}": number for name, number in job.budget.items()}
-        first = replace(first, spending=total, budget=replace(first.budget, **limits))
+        first = replace(first, budget=replace(first.budget, **limits))
     return EvalPlan(str(folder), job.attempts, to_run, len(problems), next(iter(problems), ""), first)
 
 
@@ -84,16 +81,3 @@ def _planned(job: EvalJob, inputs: Mapping[str, Any]) -> Plan:
 
     options: Any = job.options
     return job.query.plan(inputs, **options) if isinstance(job.query, Query) else job.query.plan(**inputs, **options)
-
-
-def _sum(one: Spending, other: Spending) -> Spending:
-    return replace(
-        one,
-        requests=_added(one.requests, other.requests),
-        prompt_tokens=_added(one.prompt_tokens, other.prompt_tokens),
-        completion_tokens=_added(one.completion_tokens, other.completion_tokens),
-    )
-
-
-def _added(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other

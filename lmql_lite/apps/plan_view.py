@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from lmql_lite.apps.terminal import counted, money
+from lmql_lite.apps.terminal import money
 from lmql_lite.engine.plan import Plan, PlannedHole, Way
 
 HOW: dict[Way, str] = {
@@ -29,8 +29,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield ""
         yield from _hole_lines(plan, hole)
     yield ""
-    yield from _spending_lines(plan)
-    yield from (f"the loop in line {loop.line} may have any number of passes" for loop in plan.loops)
+    yield from _budget_lines(plan)
     if plan.missing:
         yield f"inputs that are not given: {', '.join(plan.missing)}"
     if plan.unknown:
@@ -41,15 +40,13 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _hole_lines(plan: Plan, hole: PlannedHole) -> Iterator[str]:
-    times = "any number of times" if hole.times is None else f"at most {counted(hole.times, 'time')}"
-    yield f"[{hole.name}]  line {hole.span.line}{'' if hole.times == 1 else f', filled {times}'}"
+    yield f"[{hole.name}]  line {hole.span.line}"
     later = set(hole.later)
     for number, clause in enumerate(hole.conditions):
         yield f"    {'where' if not number else '':<6} {_line(clause)}{LATER if clause in later else ''}"
     yield from (f"    judged {_line(clause)}  (by Python, when the value is complete)" for clause in hole.judged)
     yield from (f"    later  {_line(clause)}{LATER}" for clause in sorted(later.difference(hole.conditions)))
-    bound = "" if hole.most_tokens is None else f"; at most {counted(hole.most_tokens, 'token')}"
-    yield f"    ends   {', or '.join(hole.ends)}{bound}"
+    yield f"    ends   {', or '.join(hole.ends)}"
     together = [f"[{other.name}]" for other in plan.holes if other.segment == hole.segment and other is not hole]
     others = f", in one segment with {', '.join(together)}" if together else ""
     yield f"    asked  {HOW[hole.way]}{others}"
@@ -59,15 +56,7 @@ def _line(clause: str) -> str:
     return " ".join(clause.split())
 
 
-def _spending_lines(plan: Plan) -> Iterator[str]:
-    amounts = {"tokens in": plan.spending.prompt_tokens, "tokens out": plan.spending.completion_tokens}
-    if plan.on_server:
-        amounts = {"requests": plan.spending.requests, **amounts}
-    yield "if all that the model generates fits, at most"
-    for name, amount in amounts.items():
-        yield f"{name:<12}{'no bound' if amount is None else f'{amount:,}':>18}"
-    if plan.on_server and plan.budget.prices is not None:
-        yield f"{'cost':<12}{'no bound' if plan.cost is None else money(plan.cost):>18}"
+def _budget_lines(plan: Plan) -> Iterator[str]:
     limits = {"requests": plan.budget.max_requests, "tokens": plan.budget.max_total_tokens}
     bounds = [f"{limit:,} {unit}" for unit, limit in limits.items() if limit is not None]
     bounds += [] if plan.budget.max_cost is None else [f"a cost of {money(plan.budget.max_cost)}"]
@@ -76,11 +65,10 @@ def _spending_lines(plan: Plan) -> Iterator[str]:
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON data. Null means no bound, or an unknown one."""
+    """The plan as JSON data. Null means that a value depends on the run."""
     places = ({"line": span.line, "column": span.column} for span in (hole.span for hole in plan.holes))
     found = asdict(plan)
     for hole, place in zip(found["holes"], places, strict=True):
         del hole["span"]
         hole |= place
-    loops = [{"line": loop.line, "column": loop.column} for loop in plan.loops]
-    return {**found, "loops": loops, "spending": {**found["spending"], "cost": plan.cost}}
+    return found

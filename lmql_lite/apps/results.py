@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.apps.terminal import counted, money
-from lmql_lite.engine.plain import plain
+from lmql_lite.plain import plain
 
 if TYPE_CHECKING:
     from lmql_lite.engine.events import Finished

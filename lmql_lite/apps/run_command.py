@@ -91,7 +91,7 @@ def two_prices(context: click.Context, option: click.Parameter, given: str | Non
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Run nothing. Show for each hole how its conditions would be enforced, and the most that a run may cost.",
+    help="Run nothing. Show for each hole how its conditions would be enforced.",
 )
 @click.option(
     "--format",

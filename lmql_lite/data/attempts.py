@@ -10,11 +10,11 @@ from typing import Any
 from lmql_lite.api import RunOptions
 from lmql_lite.data.data_file import FileRow
 from lmql_lite.data.eval_job import EvalJob
-from lmql_lite.engine.plain import plain
 from lmql_lite.engine.result import OptionScores, Result
 from lmql_lite.engine.rows import DataRow
 from lmql_lite.errors import InputError, LmqlLiteError, ModelError
 from lmql_lite.observe.lines import failed
+from lmql_lite.plain import plain
 from lmql_lite.redaction import redacted
 
 PROMPT_SHOWN = 200

@@ -15,13 +15,13 @@ from lmql_lite.api import compile as compile_query
 from lmql_lite.data.cases import Case, CaseFile
 from lmql_lite.data.equality import equal
 from lmql_lite.engine.environment import value_of
-from lmql_lite.engine.plain import plain
 from lmql_lite.engine.recording import Recording
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.rows import rows_at_once
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import LmqlLiteError, did_you_mean
 from lmql_lite.models.base import Model
+from lmql_lite.plain import plain
 
 
 @dataclass(frozen=True, slots=True)

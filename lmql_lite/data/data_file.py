@@ -15,9 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from lmql_lite.engine.plain import plain
 from lmql_lite.engine.rows import id_of
 from lmql_lite.errors import InputError
+from lmql_lite.plain import plain
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
 ROWS_PER_BATCH = 256

@@ -15,11 +15,11 @@ from lmql_lite.data.eval_job import EvalJob
 from lmql_lite.data.outcomes import Outcomes, Scoring
 from lmql_lite.data.pending import PendingAttempts
 from lmql_lite.data.run_folder import RunFolder, attempts_in
-from lmql_lite.engine.plain import plain
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.rows import DataRow, finished_rows, rows_at_once
 from lmql_lite.engine.session import default_session
 from lmql_lite.errors import BudgetError
+from lmql_lite.plain import plain
 
 MAX_PROBLEMS = 5
 

@@ -12,7 +12,7 @@ from typing import Any
 from lmql_lite.data.eval_report import is_wrong
 from lmql_lite.data.metrics import answer_of
 from lmql_lite.data.run_folder import facts_of
-from lmql_lite.engine.drawing import bundle, ledger, page, run_view, shown
+from lmql_lite.html import bundle, ledger, page, run_view, shown
 from lmql_lite.store.atomic_file import replace_file
 
 MAX_ROWS = 2_000

@@ -21,13 +21,12 @@ from typing import Any, NamedTuple
 from lmql_lite.cache.entry import Node
 from lmql_lite.cache.scores import Mask
 from lmql_lite.cache.token_tree import TokenTree
-from lmql_lite.cache.top_k import TopK
-from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
+from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.matcher import Ending, Matcher
-from lmql_lite.constraints.terms import And, Term
+from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.tracebacks import shorten
-from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.errors import Span
 from lmql_lite.media import Media
 from lmql_lite.program.ops import Hole
 from lmql_lite.tokens import Role, Token
@@ -220,27 +219,6 @@ class Failed:
 Record = Event | Failed
 
 
-LEAST = -7.0
-"""Minimum raw log-probability of an alternative: about one in a thousand."""
-LONGEST = 4096
-"""Maximum length of a value whose clauses are tested one by one, in bytes: each clause reads the whole value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """A token that was likely at a place. `data` is None for end-of-text.
-
-    `clause` is the source of the clause that alone forbids the token. It is None for an allowed token, and for one that
-    is forbidden by several clauses together or by the number of tokens left.
-    """
-
-    id: int
-    data: bytes | None
-    logprob: float
-    is_allowed: bool
-    clause: str | None
-
-
 class Choosable(NamedTuple):
     """The place where a token was chosen: after `node`, in the hole `op`, among the tokens of `mask`. `matcher` and
     `held` are those of `Matcher.allowed`. `term` is the hole's condition."""
@@ -258,57 +236,6 @@ class Choosable(NamedTuple):
     def allowed(self) -> int:
         """Number of allowed tokens."""
         return int(self.mask.sum())
-
-    def alternatives(self, most: int) -> list[Alternative]:
-        """At most `most` alternatives, likeliest first; none if the scores are evicted."""
-        entry = self.tree.scores(self.node)
-        if entry is None:
-            return []
-        head = entry.scores if isinstance(entry.scores, TopK) else entry.scores.top_k()
-        vocabulary = self.engine.vocabulary
-        likely = [
-            (token, float(logprob))
-            for token, logprob in zip(head.ids.tolist(), head.logprobs, strict=True)
-            if logprob >= LEAST and (vocabulary.tokens[token] is not None or token in vocabulary.eos)
-        ][:most]
-        allowed = [bool(self.mask[token]) for token, _ in likely]
-        clauses = [] if all(allowed) or len(self.matcher.text) > LONGEST else self._clauses()
-        return [
-            Alternative(token, vocabulary.tokens[token], logprob, may, None if may else self._guilty(clauses, token))
-            for (token, logprob), may in zip(likely, allowed, strict=True)
-        ]
-
-    def _clauses(self) -> list[tuple[str, Matcher]]:
-        """Each clause by itself, with its matcher at this place of the hole. A JSON value has one clause: its type."""
-        op = self.op
-        if not isinstance(self.matcher, HoleMatcher):
-            return [(op.type.span.source, self.matcher)] if op.type else []
-        parts = self.term.terms if isinstance(self.term, And) else (self.term,)
-        found: list[tuple[str, Matcher]] = []
-        for part in parts:
-            if part is None or part.span is None:
-                continue
-            try:
-                alone: Matcher = self.engine.matcher(part, b"", LONGEST, op.name, op.span)
-                if self.matcher.text:
-                    alone = alone.advance(self.matcher.text, tokens=0)
-            except (ConstraintError, ValueError):  # the clause alone needs more tokens, or the value ended inside it
-                continue
-            if alone.ending is None:
-                found.append((part.span.source, alone))
-        return found
-
-    def _guilty(self, clauses: list[tuple[str, Matcher]], token: int) -> str | None:
-        data = self.engine.vocabulary.tokens[token]
-        for source, matcher in clauses:
-            if data is None:
-                if not matcher.may_end:
-                    return source
-            elif data.startswith(self.held):
-                new = data[len(self.held) :]
-                if matcher.longest_valid(new) < len(new):
-                    return source
-        return None
 
 
 async def flat(batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Event, None]:

@@ -13,9 +13,9 @@ from typing_extensions import TypeVar
 
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.engine.budget import Cost
-from lmql_lite.engine.drawing import fragment, framed, grid, kept, ledger, table
-from lmql_lite.engine.plain import plain
 from lmql_lite.errors import did_you_mean
+from lmql_lite.html import fragment, framed, grid, kept, ledger, table
+from lmql_lite.plain import plain
 from lmql_lite.tokens import Token
 
 Value = TypeVar("Value", default=Any)

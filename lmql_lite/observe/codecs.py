@@ -1,105 +1,82 @@
-"""Codecs of the fields of a line: they write a field as JSON, and check it when it is read. The type of a field in its
-dataclass determines its codec."""
+"""Fields of a line: values as JSON data, and read again by the types that the fields have in their dataclass."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from lmql_lite.engine.plain import number, plain, whole
 from lmql_lite.errors import Span
+from lmql_lite.plain import plain
 
 Object = Mapping[str, Any]
-
-_DIGITS = re.compile(r"-?[0-9]{1,100}")
+TYPES: Mapping[type, str] = {str: "text", bool: "true or false", list: "a list", dict: "an object"}
 
 
 class Wrong(Exception):
     """Text that is not a line of a run; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """Writer and reader of a field. `of` raises Wrong."""
-
-    to: Callable[[Any], Any]
-    of: Callable[[Any], Any]
-
-
 class Fields:
-    """Codec of a dataclass: its fields, except `without`, as an object."""
+    """Fields of a dataclass that stand in a line; `without` are those that do not."""
 
-    def __init__(self, kind: type[Any], without: Collection[str] = ()) -> None:
-        hints, own = get_type_hints(kind), [each for each in fields(kind) if each.name not in without]
-        self._codecs = {each.name: codec_of(hints[each.name]) for each in own}
-        self._optional = {
-            each.name for each in own if each.default is not MISSING or each.default_factory is not MISSING
-        }
+    def __init__(self, kind: type[Any], without: tuple[str, ...] = ()) -> None:
+        hints = get_type_hints(kind)
+        self._fields = [(each, hints[each.name]) for each in fields(kind) if each.name not in without]
 
     def to(self, record: Any) -> dict[str, Any]:
-        return {name: codec.to(getattr(record, name)) for name, codec in self._codecs.items()}
+        return {each.name: _written(getattr(record, each.name)) for each, _ in self._fields}
 
     def of(self, found: Object) -> dict[str, Any]:
         """Values by name; a field with a default may be missing. Raises Wrong."""
-        names = [name for name in self._codecs if name in found or name not in self._optional]
-        return {name: self._codecs[name].of(field_of(found, name)) for name in names}
+        here = [(each.name, hint) for each, hint in self._fields if each.name in found or not _has_default(each)]
+        return {name: read_as(hint, field_of(found, name)) for name, hint in here}
 
 
-def codec_of(kind: Any) -> Codec:
-    """The codec of a type that the annotation of a field names."""
-    if isinstance(kind, TypeVar):
-        kind = Any
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
-    arguments = get_args(kind)
-    if get_origin(kind) is Literal:
-        return _one_of(arguments)
+def _has_default(each: Field[Any]) -> bool:
+    return each.default is not MISSING or each.default_factory is not MISSING
+
+
+def _written(value: Any) -> Any:
+    return _written_span(value) if isinstance(value, Span) else plain(value)
+
+
+def read_as(hint: Any, value: Any) -> Any:
+    """The value of a field with this type. Raises Wrong."""
+    arguments = get_args(hint)
     if type(None) in arguments:
-        inner = codec_of(arguments[0])
-        return Codec(
-            lambda value: None if value is None else inner.to(value),
-            lambda value: None if value is None else inner.of(value),
-        )
-    if get_origin(kind) is tuple:
-        inner = codec_of(arguments[0])
-        return Codec(lambda values: [inner.to(each) for each in values], lambda found: _tuple(inner, found))
-    if get_origin(kind) is Mapping:
-        inner = codec_of(arguments[1])
-        return Codec(
-            lambda values: {name: inner.to(each) for name, each in values.items()},
-            lambda found: {name: inner.of(each) for name, each in object_of(found).items()},
-        )
-    raise TypeError(f"no codec for {kind}")
+        return None if value is None else read_as(arguments[0], value)
+    if get_origin(hint) is tuple:
+        return tuple(read_as(arguments[0], each) for each in read_as(list, value))
+    if get_origin(hint) is Mapping:
+        return {name: read_as(arguments[1], each) for name, each in read_as(dict, value).items()}
+    if get_origin(hint) is Literal and value not in arguments:
+        raise Wrong(f"{_shown(value)} is none of {', '.join(arguments)}")
+    if hint is Span:
+        return _read_span(read_as(dict, value))
+    if hint in (int, float):
+        return _number(hint, value)
+    if hint in TYPES and not isinstance(value, hint):
+        raise Wrong(f"{_shown(value)} is not {TYPES[hint]}")
+    return value
+
+
+def _number(kind: type[int] | type[float], value: Any) -> int | float:
+    """A number; large ones, nan and infinities are texts."""
+    try:
+        if isinstance(value, bool) or (kind is int and isinstance(value, float)):
+            raise ValueError
+        return kind(value)
+    except (TypeError, ValueError):
+        raise Wrong(f"{_shown(value)} is not a {'whole ' if kind is int else ''}number") from None
 
 
 def field_of(found: Object, name: str) -> Any:
     if name not in found:
         raise Wrong(f"it has no field {name!r}")
     return found[name]
-
-
-def object_of(value: Any) -> Object:
-    if not isinstance(value, dict):
-        raise Wrong(f"{_shown(value)} is not an object")
-    return value
-
-
-def text_of(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Wrong(f"{_shown(value)} is not text")
-    return value
-
-
-def whole_of(value: Any) -> int:
-    if isinstance(value, str) and _DIGITS.fullmatch(value):
-        return int(value)
-    if type(value) is not int:
-        raise Wrong(f"{_shown(value)} is not a whole number")
-    return value
 
 
 def public(name: str) -> str:
@@ -110,40 +87,7 @@ def public(name: str) -> str:
     return name
 
 
-def list_of(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise Wrong(f"{_shown(value)} is not a list")
-    return value
-
-
-def _tuple(inner: Codec, found: Any) -> tuple[Any, ...]:
-    return tuple(inner.of(each) for each in list_of(found))
-
-
-def _one_of(names: tuple[str, ...]) -> Codec:
-    def of(value: Any) -> str:
-        if value not in names:
-            raise Wrong(f"{_shown(value)} is none of {', '.join(names)}")
-        return str(value)
-
-    return Codec(_same, of)
-
-
-def _flag_of(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise Wrong(f"{_shown(value)} is neither true nor false")
-    return value
-
-
-def _float_of(value: Any) -> float:
-    if value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    if type(value) not in (int, float):
-        raise Wrong(f"{_shown(value)} is not a number")
-    return float(value)
-
-
-def _span_to(span: Span) -> dict[str, Any]:
+def _written_span(span: Span) -> dict[str, Any]:
     begin = span.text.rfind("\n", 0, span.start) + 1
     end = span.text.find("\n", span.end)
     covered = span.text[begin : span.end]
@@ -157,12 +101,11 @@ def _span_to(span: Span) -> dict[str, Any]:
     }
 
 
-def _span_of(value: Any) -> Span:
+def _read_span(found: Object) -> Span:
     """The span in the text of its lines alone."""
-    found = object_of(value)
-    text, file = text_of(field_of(found, "text")), text_of(field_of(found, "file"))
+    text, file = (read_as(str, field_of(found, name)) for name in ("text", "file"))
     names = ("line", "column", "end_line", "end_column")
-    line, column, end_line, end_column = (whole_of(field_of(found, name)) for name in names)
+    line, column, end_line, end_column = (read_as(int, field_of(found, name)) for name in names)
     rows = text.split("\n")
     if not 0 <= end_line - line < len(rows) or min(line, column, end_column) < 1:
         raise Wrong("a span ends before it begins")
@@ -170,20 +113,6 @@ def _span_of(value: Any) -> Span:
     return Span(file, text, column - 1, min(end, len(text)), line)
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _shown(value: Any) -> str:
     written = json.dumps(value)
     return written if len(written) <= 40 else f"{written[:37]}..."
-
-
-_SIMPLE: Mapping[Any, Codec] = {
-    str: Codec(_same, text_of),
-    bool: Codec(_same, _flag_of),
-    int: Codec(whole, whole_of),
-    float: Codec(number, _float_of),
-    Any: Codec(plain, _same),
-    Span: Codec(_span_to, _span_of),
-}

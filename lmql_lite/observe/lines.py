@@ -53,11 +53,12 @@ from typing import Any, BinaryIO, cast
 
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Cost
-from lmql_lite.engine.plain import plain
 from lmql_lite.engine.result import Result, Usage
 from lmql_lite.errors import InputError, LmqlLiteError, Span
 from lmql_lite.models.media_decoding import is_thumbnail, thumbnail
-from lmql_lite.observe.codecs import Fields, Object, Wrong, field_of, list_of, object_of, public, text_of, whole_of
+from lmql_lite.observe.alternatives import Alternative, alternatives
+from lmql_lite.observe.codecs import Fields, Object, Wrong, field_of, public, read_as
+from lmql_lite.plain import plain
 from lmql_lite.redaction import redacted, without_secrets
 from lmql_lite.tokens import Token
 
@@ -150,7 +151,7 @@ def read_line(text: bytes) -> Line:
             f"this recording has schema {found['schema']}, and this version reads up to {SCHEMA}",
             hint="install a newer lmql-lite",
         )
-    run, seq, ms = text_of(field_of(found, "run")), *(whole_of(field_of(found, name)) for name in ("seq", "ms"))
+    run, seq, ms = (read_as(kind, field_of(found, name)) for name, kind in (("run", str), ("seq", int), ("ms", int)))
     choice = {name: found[name] for name in CHOICE if name in found}
     return Line(run, seq, ms, record_of(found), choice)
 
@@ -180,12 +181,12 @@ def choice_of(record: events.Record) -> dict[str, Any]:
     """Fields of a line that say what a token was chosen from; empty where no model in this process was asked."""
     if not isinstance(record, events.TokenMoved) or record.choosable is None:
         return {}
-    others = record.choosable.alternatives(MOST_ALTERNATIVES)
+    others = alternatives(record.choosable, MOST_ALTERNATIVES)
     found: dict[str, Any] = {"allowed": record.choosable.allowed, "vocabulary": len(record.choosable.mask)}
     return {**found, "alternatives": [_alternative(other) for other in others]} if len(others) > 1 else found
 
 
-def _alternative(other: events.Alternative) -> dict[str, Any]:
+def _alternative(other: Alternative) -> dict[str, Any]:
     found = {"id": other.id, "logprob": round(other.logprob, 4), "allowed": other.is_allowed, "clause": other.clause}
     if other.data is None:
         return {**found, "text": None}
@@ -209,7 +210,7 @@ def asked_of(started: events.Started) -> dict[str, Any]:
 
 def record_of(found: Object) -> events.Record | None:
     """The event of a line; None for a type of a later version. Raises Wrong for fields that are wrong."""
-    name = text_of(field_of(found, "type"))
+    name = read_as(str, field_of(found, "type"))
     if name not in _KINDS:
         return None
     kind: Any = _KINDS[name]
@@ -220,7 +221,7 @@ def record_of(found: Object) -> events.Record | None:
         elif kind is events.MediaShown and not is_thumbnail(own.get("thumbnail", "")):
             raise Wrong("its thumbnail is not a JPEG")
         elif kind is events.Finished:
-            own["results"] = tuple(_result_of(object_of(each)) for each in list_of(found.get("results", [])))
+            own["results"] = tuple(_result_of(read_as(dict, each)) for each in read_as(list, found.get("results", [])))
             own["result"] = _result_of(found)
         elif kind is events.Failed:
             return _failure_of(found)
@@ -265,12 +266,12 @@ def result_object(result: Result) -> dict[str, Any]:
 
 def _result_of(found: Object) -> Result:
     """A result; its tokens stand in lines of their own."""
-    cost = object_of(found.get("cost") or {})
+    cost = read_as(dict, found.get("cost") or {})
     usage = Usage(
-        **_USAGE.of(object_of(field_of(found, "usage"))),
+        **_USAGE.of(read_as(dict, field_of(found, "usage"))),
         cost=Cost(**_COST.of({**cost, "is_reported": field_of(cost, "told")})) if cost else None,
     )
-    variables = dict(object_of(field_of(found, "vars")))
+    variables = dict(read_as(dict, field_of(found, "vars")))
     return Result(**_RESULT.of(found), variables=variables, tokens=(), usage=usage)
 
 
@@ -279,15 +280,15 @@ def _failure_to(record: events.Failed) -> dict[str, Any]:
 
 
 def _failure_of(found: Object) -> events.Failed:
-    others = tuple(_failure_of(object_of(other)) for other in list_of(found.get("others", [])))
+    others = tuple(_failure_of(read_as(dict, other)) for other in read_as(list, found.get("others", [])))
     return events.Failed(**_FIELDS["error"].of(found), others=others)
 
 
 def _bytes(found: Object) -> bytes:
     try:
         if "base64" in found:
-            return base64.b64decode(text_of(found["base64"]), validate=True)
-        return text_of(field_of(found, "text")).encode()
+            return base64.b64decode(read_as(str, found["base64"]), validate=True)
+        return str(read_as(str, field_of(found, "text"))).encode()
     except UnicodeEncodeError:
         raise Wrong("its text has half a character") from None
     except (binascii.Error, ValueError):

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 from lmql_lite.engine import events
-from lmql_lite.engine.drawing import ledger, page, run_view, shown
-from lmql_lite.engine.plain import plain
 from lmql_lite.engine.result import Result, Usage
+from lmql_lite.html import ledger, page, run_view, shown
 from lmql_lite.models.media_decoding import is_thumbnail
 from lmql_lite.observe.lines import Line, asked_of
+from lmql_lite.plain import plain
 
 WIDTH = 100
 """Characters of a value that stand on one line."""

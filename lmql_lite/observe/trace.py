@@ -24,11 +24,11 @@ from typing import IO, Any
 
 from lmql_lite.engine import events
 from lmql_lite.engine.calls import Call, Calls
-from lmql_lite.engine.plain import plain
 from lmql_lite.errors import InputError
 from lmql_lite.observe.codecs import public
 from lmql_lite.observe.lines import SCHEMA, Line, Lines, as_object, failed, result_object
 from lmql_lite.observe.report import report
+from lmql_lite.plain import plain
 from lmql_lite.redaction import without_secrets
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.engine.drawing import BUNDLE, WITHOUT_BUNDLE
+from lmql_lite.html import BUNDLE, WITHOUT_BUNDLE
 from lmql_lite.observe.lines import Line, read
 from lmql_lite.observe.report import report
 from tests.browser.conftest import ROOT, Open, Tab
@@ -238,7 +238,7 @@ def test_a_cell_that_missed_lines_says_so_and_shows_the_text(page: Page) -> None
 def test_without_the_bundle_every_place_has_plain_text_and_says_what_is_missing(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmql_lite.engine.drawing.BUNDLE", "dist/none.js")
+    monkeypatch.setattr("lmql_lite.html.BUNDLE", "dist/none.js")
     result = lq.run_sync('"Say:[X]" where X in [" hi"]', model=lq.ScriptedModel("Say: hi"))
     told = lines_of(RECORDED[0])
     for html, text in (

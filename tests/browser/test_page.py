@@ -219,8 +219,8 @@ def test_the_form_has_the_options_of_the_table_and_a_run_gets_them(tab: Tab) -> 
 def test_a_plan_says_what_would_be_asked_and_runs_nothing(tab: Tab) -> None:
     tab.write(PACKING)
     tab.page.keyboard.press("ControlOrMeta+Shift+Enter")
-    tab.page.wait_for_selector("#plan table")
-    assert "filled at most 4 times" in tab.page.inner_text("#plan")
+    tab.page.wait_for_selector("#plan p:not(.empty)")
+    assert "token by token, under a mask" in tab.page.inner_text("#plan")
     assert tab.page.get_attribute("#state", "data-state") == "recorded"
 
 

@@ -286,6 +286,5 @@ def test_a_plan_sends_nothing_that_costs(config: Config) -> None:
         assert server.requests == 0
         assert plan.is_met == (config is VLLM)
         lq.run_sync(ANY, model=model, session=session)
-        assert server.requests <= (plan.spending.requests or 0)
         asked = server.requests
         assert lq.compile(ANY).plan(model=model, session=session).is_met and server.requests == asked

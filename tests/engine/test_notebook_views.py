@@ -10,14 +10,9 @@ MODEL = lq.ScriptedModel("Say 1: <b>")
 
 def test_a_plan_is_one_line_and_a_table_of_its_holes() -> None:
     plan = lq.compile('"Say 1:[X]" where len(X) < 5\n"[Y]"').plan(model=MODEL)
-    assert repr(plan) == "Plan('scripted', argmax, holes=[X, Y], at most 6 prompt tokens, 1,040 completion tokens)"
+    assert repr(plan) == "Plan('scripted', argmax, holes=[X, Y])"
     html = plan._repr_html_()
-    assert html.count("<tr>") == 3 and "len(X) &lt; 5" in html and "1,024" in html
-
-
-def test_a_bound_that_is_not_known_is_a_question_mark() -> None:
-    plan = lq.compile('while True:\n    "[X]"').plan(model=MODEL)
-    assert "? completion tokens" in repr(plan) and "? completion tokens" in plan._repr_html_()
+    assert html.count("<tr>") == 3 and "len(X) &lt; 5" in html and "masks" in html
 
 
 def test_results_of_rows_are_a_list_and_a_table() -> None:

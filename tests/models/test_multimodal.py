@@ -16,11 +16,11 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.cache.kv.kv_config import KVCacheConfig
 from lmql_lite.engine import events
-from lmql_lite.engine.plain import plain
 from lmql_lite.models.base import PassCounts
 from lmql_lite.models.media_decoding import thumbnail
 from lmql_lite.observe.lines import Lines, read
 from lmql_lite.observe.report import report as page_of
+from lmql_lite.plain import plain
 from tests.models.tiny_multimodal import FOLDERS, Image, clip, llava, movie, paligemma, picture, torch
 from tests.models.tiny_multimodal import TEXT as TEXT_CONFIG
 

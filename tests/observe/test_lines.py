@@ -199,7 +199,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a missing field": (line(text=...), "text: it has no field 'text'"),
     "a wrong field": (line(text=3), "text: 3 is not text"),
     "a wrong state": (line(state="zero"), 'text: "zero" is not a whole number'),
-    "a number for a flag": (line(type="started", model="", decoder="", seed=1, returns=1), "1 is neither true"),
+    "a number for a flag": (line(type="started", model="", decoder="", seed=1, returns=1), "1 is not true or false"),
     "no such fate": (
         line(type="token", id=1, source="model", fate="eaten", logprob=None, node=2, parent=1),
         '"eaten" is none of kept, cut',

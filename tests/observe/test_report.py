@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import lmql_lite as lq
 from lmql_lite.engine import events
-from lmql_lite.engine.drawing import bundle, kept, ledger, shown
+from lmql_lite.html import bundle, kept, ledger, shown
 from lmql_lite.observe.lines import Line, Lines, failed, read
 from lmql_lite.observe.report import report
 from lmql_lite.tokens import Token

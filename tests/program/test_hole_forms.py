@@ -130,18 +130,3 @@ for x in y:
         todo += behind[at]
     assert passed[:2] == ["A", "B"] and "C" in passed
     assert all(op.onward for op in ops if isinstance(op, EndFinally))
-
-
-@pytest.mark.parametrize(
-    ("source", "most"),
-    [
-        ('try:\n    "[A]" where len(TOKENS(A)) < 4\nexcept E:\n    "[B]" where len(TOKENS(B)) < 6', 3 + 5),
-        ('try:\n    return 1\nfinally:\n    "[A]" where len(TOKENS(A)) < 4', 3),
-        ('for i in range(2):\n    with m:\n        "[A]" where len(TOKENS(A)) < 4\n        continue', 6),
-        ('match m:\n    case 1: "[A]" where len(TOKENS(A)) < 4\n    case _: "[B]" where len(TOKENS(B)) < 6', 3 + 5),
-    ],
-    ids=["except", "finally", "with", "match"],
-)
-def test_the_plan_counts_every_branch(source: str, most: int) -> None:
-    plan = lq.compile(source).plan({}, model=lq.ScriptedModel(""), session=lq.Session())
-    assert plan.spending.completion_tokens == most

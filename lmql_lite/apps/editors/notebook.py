@@ -17,8 +17,8 @@ from lmql_lite.apps.run_command import set_options
 from lmql_lite.apps.terminal import load, read_inputs
 from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocking
-from lmql_lite.engine.drawing import WITHOUT_BUNDLE, bundle, framed, run_view, shown
 from lmql_lite.engine.result import Result
+from lmql_lite.html import WITHOUT_BUNDLE, bundle, framed, run_view, shown
 from lmql_lite.observe.lines import Lines, failed
 
 REDRAWN_AFTER_S = 0.1

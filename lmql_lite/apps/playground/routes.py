@@ -22,10 +22,10 @@ from lmql_lite.apps.playground.guard import RequestRefused, reply
 from lmql_lite.apps.playground.limits import IS_BOUNDED, Limits
 from lmql_lite.apps.playground.process import Checker
 from lmql_lite.apps.playground.runs import PageRun, Runs
-from lmql_lite.engine.plain import plain
 from lmql_lite.observe.lines import read
 from lmql_lite.observe.report import report
 from lmql_lite.options import DECODERS, OPTIONS
+from lmql_lite.plain import plain
 
 MOST_BYTES = 1_000_000
 LONGEST_NAME = 200

@@ -69,7 +69,7 @@ function clauses(planned, filled, scene, overruled) {
     for (const clause of hole.conditions) rows.push([clause, later.has(clause) ? "known during the run" : "guides token by token"]);
     for (const clause of hole.judged) rows.push([clause, "Python checks the whole value"]);
     for (const clause of later) if (!hole.conditions.includes(clause)) rows.push([clause, "known during the run"]);
-    rows.push([`ends ${hole.ends.join(", or ")}`, hole.most_tokens === null ? "" : `at most ${hole.most_tokens} tokens`]);
+    rows.push([`ends ${hole.ends.join(", or ")}`, ""]);
   }
   if (!rows.length) return make("p", { class: "empty" }, "This hole has no conditions.");
   const state = stateOf(filled, scene);

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from lmql_lite.engine.plain import plain
+from lmql_lite.plain import plain
 
 
 class Colour(Enum):

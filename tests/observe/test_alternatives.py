@@ -7,6 +7,7 @@ import asyncio
 import lmql_lite as lq
 from lmql_lite.engine import events
 from lmql_lite.engine.session import Session
+from lmql_lite.observe.alternatives import alternatives
 
 LIST = '"A list of things not to forget when going to the sea (not travelling): \\n- Sunglasses \\n"\n'
 CHOSEN = LIST + 'for i in range(3):\n    "-[THING]" where STOPS_AT(THING, "\\n") and "o" not in THING\n'
@@ -24,7 +25,7 @@ def test_a_better_token_that_a_clause_forbids_is_told_with_that_clause() -> None
     forbidden = {}
     for event in told(CHOSEN):
         if isinstance(event, events.TokenMoved) and event.choosable is not None:
-            others = event.choosable.alternatives(8)
+            others = alternatives(event.choosable, 8)
             assert [other.logprob for other in others] == sorted((other.logprob for other in others), reverse=True)
             assert event.choosable.allowed < len(event.choosable.mask)
             taken = [other for other in others if other.id == event.token.id]
