@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lmql_lite.prompts import generate, generate_sync, score, score_sync
     from lmql_lite.tokens import Token
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES: dict[str, tuple[str, ...]] = {
     "api": ("Options", "Query", "compile", "model", "run", "run_sync"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import lmql_lite
 
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -80,3 +83,11 @@ def test_whatever_is_imported_is_installed_by_the_package_or_by_an_extra() -> No
     named = names(PROJECT["dependencies"]).union(*EXTRAS.values())
     named |= {name for name, by in BY_OTHER_PACKAGES.items() if by in named}
     assert distributions() - named - UNNAMED == set()
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    citation = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.M)
+    extension = json.loads((ROOT / "editors" / "vscode" / "package.json").read_text("utf-8"))
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert citation is not None and newest is not None
+    assert {citation[1], extension["version"], newest[1]} == {lmql_lite.__version__}
