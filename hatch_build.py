@@ -1,4 +1,4 @@
-"""Build hook that puts the page of the playground into wheels and sdists.
+"""Build hook that puts the tables of the parsers and the page of the playground into wheels, and the page into sdists.
 
 A build takes the bundle in `playground/dist` if it is newer than its sources, else the page's own modules, which work
 by themselves. It never runs npm and never writes into the checkout, except with LMQL_LITE_RELEASE=1: a release makes
@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,24 @@ class Bundle(BuildHookInterface):
             files += sorted((root / "examples").glob("*.lq"))
             files += sorted(file for file in (root / "examples").glob("[0-9]*/*") if file.is_file())
             files += [root / "examples" / "recorded"]
+            self.made = tempfile.TemporaryDirectory()
+            build_data["force_include"][str(tables(root, Path(self.made.name)))] = "lmql_lite/grammar/tables.json"
         build_data["force_include"] |= {str(file): f"{into}{file.relative_to(root).as_posix()}" for file in files}
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "made"):
+            self.made.cleanup()
+
+
+def tables(root: Path, folder: Path) -> Path:
+    """A file with the tables of the parsers, written into this folder."""
+    command = [sys.executable, "-c", "from lmql_lite.lang.grammar import tables; print(tables())"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the tables of the parsers cannot be made: {done.stderr.strip()[-2000:]}")
+    file = folder / "tables.json"
+    file.write_text(done.stdout, "utf-8")
+    return file
 
 
 def own_files(page: Path) -> Iterator[Path]:

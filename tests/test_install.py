@@ -148,7 +148,7 @@ def test_a_wheel_holds_all_it_needs_and_nothing_else(wheels: dict[str, Path]) ->
     names = {home: sorted(zipfile.ZipFile(path).namelist()) for home, path in wheels.items()}
     assert names["checkout"] == names["sdist"]
     wheel = set(names["checkout"])
-    assert {"lmql_lite/grammar/lq.lark", "lmql_lite/grammar/prompt.lark", "lmql_lite/py.typed"} <= wheel
+    assert {"lmql_lite/grammar/lq.lark", "lmql_lite/grammar/tables.json", "lmql_lite/py.typed"} <= wheel
     assert {f"lmql_lite/demo/model/{name}" for name in ("config.json", "tokenizer.json", "model.safetensors")} <= wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
     assert {name.split("/")[0].split("-")[0] for name in wheel} == {"lmql_lite"}

@@ -15,10 +15,10 @@ from types import FunctionType
 
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.escapes import StringLiteral
 from lmql_lite.lang.keywords import MARKS
 from lmql_lite.lang.names import Form, every_node
 from lmql_lite.lang.parser import parse
+from lmql_lite.lang.prompt import Literal
 from lmql_lite.lang.python_reader import PythonReader
 from lmql_lite.lang.source import Problems, Source
 
@@ -193,7 +193,7 @@ def _text(function: Function, python: PythonReader) -> Span | None:
     if not isinstance(first.value.value, str):
         return None
     place = python.span(first.value)
-    literal = StringLiteral.at(python.source, python.problems, place.start, place.end)
+    literal = Literal.at(python.text, place.start, place.end)
     mark, _, _ = python.text[literal.start : literal.end].partition("\n")
     if mark.strip() not in MARKS:
         return None

@@ -16,7 +16,7 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang import soft_keywords as soft
 from lmql_lite.lang.keywords import CLAUSES, INLINE_CLAUSES
 from lmql_lite.lang.names import identifier
-from lmql_lite.lang.prompt_parser import PROMPTING, prompt_parts
+from lmql_lite.lang.prompt import PROMPTING, prompt_parts
 from lmql_lite.lang.python_reader import PythonReader
 from lmql_lite.lang.scanner import Indent, Lexeme, LogicalLine, are_apart, begins_operand, ends_operand
 from lmql_lite.lang.source import Problems, Source

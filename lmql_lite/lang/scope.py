@@ -27,7 +27,7 @@ from lmql_lite.lang.keywords import (
     TYPES,
 )
 from lmql_lite.lang.names import Form, Names, every_node, every_statement, values, words
-from lmql_lite.lang.prompt_parser import PROMPTING
+from lmql_lite.lang.prompt import PROMPTING
 from lmql_lite.lang.python_reader import PythonReader
 from lmql_lite.lang.source import Problems, Source
 
