@@ -159,7 +159,7 @@ class _Prompt:
         if target.data != "named":
             call = self._expression(start, words[-1].start_pos if written else end)
             built.append(call)
-        name = identifier(written) if written or not call else self._first_argument(call)
+        name = identifier(str(written)) if written or not call else self._first_argument(call)
         if call:
             self._refuse_missing_decoder(call)
         sound = [each for each in built if each]

@@ -262,3 +262,8 @@ def test_fstrings_with_their_own_quotes_inside(code):
     query = parse(Source("q", f'{code}\n"[A]"\n'))
     assert [type(statement) for statement in query.body] == [nodes.Code, nodes.PromptNode]
     assert query.body[0].span.source == code
+
+
+def test_names_are_plain_text_and_no_tokens_of_the_parser():
+    (prompt,) = parse(Source("q", '"[ X ][sample(n=2) Y: int]"')).body
+    assert [type(hole.name) for hole in prompt.parts] == [str, str]
