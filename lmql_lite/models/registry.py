@@ -16,6 +16,8 @@ from lmql_lite.models.base import Model, ModelObject, Scorer
 from lmql_lite.tokens import Tokenizer
 
 if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
     from lmql_lite.cache.kv.kv_config import KVCacheConfig
 
 SERVERS = {
@@ -40,7 +42,8 @@ class Access(TypedDict, total=False):
     states the version of the model, so that cache entries stay valid at another address (S4). `tokenizer` is a folder
     with a `tokenizer.json`, or a Tokenizer. `timeout` is the longest silence in seconds (300; 20 for the free requests
     of the probe). `concurrency` is the maximum number of simultaneous requests (32). `headers` and `default_query` go
-    with every request: `headers={"X-Title": "mine"}`, `default_query={"api-version": "2024-10-21"}`.
+    with every request: `headers={"X-Title": "mine"}`, `default_query={"api-version": "2024-10-21"}`. `client` is an
+    `openai.AsyncOpenAI` to send all requests with, in place of an address, a key and headers.
 
     The rest is for models in this process (`LoadOptions` says more): `device` (`cuda`, `mps`, `cpu`), `dtype`
     (`float32`, `bfloat16`, `float16`), `quantization` (a config of transformers), `device_map`, `adapter` (a PEFT
@@ -59,6 +62,7 @@ class Access(TypedDict, total=False):
     concurrency: int | None
     headers: Mapping[str, str] | None
     default_query: Mapping[str, str] | None
+    client: AsyncOpenAI | None
     device: str | None
     dtype: str | None
     quantization: Any
@@ -273,6 +277,7 @@ def _behind_an_api(name: str, access: Access) -> Model:
         concurrency=CONCURRENCY if concurrency is None else concurrency,
         headers=access.get("headers"),
         default_query=access.get("default_query"),
+        client=access.get("client"),
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from lmql_lite.apps.terminal import money
 from lmql_lite.engine.generate.question import TOKEN_BYTES, tokens_for
-from lmql_lite.models.openai import pacing
+from lmql_lite.models.openai import gate
 from tests.apps.test_cli import Shell
 from tests.models.api import KEY
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, VLLM, Config
@@ -27,7 +27,7 @@ OTHER = "sk-other-9876543210"
 
 @pytest.fixture
 def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.setattr(pacing, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(gate, "FIRST_PAUSE", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     shell = Shell(tmp_path, capsys)

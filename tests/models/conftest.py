@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lmql_lite.models.openai import pacing
+from lmql_lite.models.openai import gate
 from tests.servers.kinds import VLLM
 from tests.servers.stub import serving
 
@@ -21,6 +21,6 @@ def stub_that_stays() -> Iterator[None]:
 @pytest.fixture
 def quick_and_alone(stub_that_stays: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses between tries are short, and the environment names no server."""
-    monkeypatch.setattr(pacing, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(gate, "FIRST_PAUSE", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -173,14 +173,35 @@ def test_an_azure_resource_is_no_api() -> None:
     assert "https://mine.openai.azure.com/openai/v1" in (caught.value.hint or "")
 
 
-def test_azure_takes_a_key_in_a_header_of_its_own_and_a_token_of_entra_as_others() -> None:
-    url = "https://mine.openai.azure.com/openai/v1"
-    assert Address.of(url, "0123456789abcdef").authorization == {"api-key": "0123456789abcdef"}
-    assert Address.of(url, "eyJhbGciOi.eyJzdWIi.c2ln").authorization == {
-        "Authorization": "Bearer eyJhbGciOi.eyJzdWIi.c2ln"
-    }
-    assert Address.of("http://host/v1", "0123").authorization == {"Authorization": "Bearer 0123"}
-    assert Address.of(url, "0123", headers={"Authorization": "Bearer mine"}).authorization == {}
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({"api_key": "0123456789abcdef"}, {"api-key": "0123456789abcdef"}),
+        ({"api_key": "eyJhbGciOi.eyJzdWIi.c2ln"}, {"authorization": "Bearer eyJhbGciOi.eyJzdWIi.c2ln"}),
+        ({"api_key": "0123", "headers": {"Authorization": "Bearer mine"}}, {"authorization": "Bearer mine"}),
+        ({"api_key": "0123", "headers": {"Api-Key": "mine"}}, {"api-key": "mine"}),
+    ],
+    ids=["key", "token of Entra", "header", "header of Azure"],
+)
+def test_azure_takes_a_key_in_a_header_of_its_own(options: dict[str, Any], sent: dict[str, str]) -> None:
+    def answer(request: Request) -> Reply:
+        return NOT_FOUND if request.method == "GET" else Reply(200, ANSWER)
+
+    with answering(answer) as server:
+        assert text(said(server, f"{server.root}/openai/deployments/m?api-version=2024-10-21", **options)) == "Hi"
+        for post in server.posts:
+            found = {name: post.headers[name] for name in ("authorization", "api-key") if name in post.headers}
+            assert found == sent and post.query == {"api-version": "2024-10-21"}
+
+
+def test_the_version_of_azure_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(azure("deployments")) as server:
+        url = f"{server.root}/openai/deployments/m"
+        with pytest.raises(ModelError, match="is an address of Azure without a version") as caught:
+            said(server, url, api_key="0123456789abcdef")
+        assert "OPENAI_API_VERSION" in (caught.value.hint or "") and not server.requests
+        monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
+        assert text(said(server, url, api_key="0123456789abcdef")) == "Hi"
 
 
 def test_the_key_of_azure_is_read_from_its_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +209,8 @@ def test_the_key_of_azure_is_read_from_its_own_variable(monkeypatch: pytest.Monk
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "of-azure")
     assert Address.of("https://mine.openai.azure.com/openai/v1", None).key == "of-azure"
     assert Address.of("http://host/v1", None).key == "of-openai"
+    monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "eyJ-token")
+    assert Address.of("https://mine.openai.azure.com/openai/v1", None).key == "eyJ-token"
 
 
 def test_organisation_project_and_headers_go_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:

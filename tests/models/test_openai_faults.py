@@ -23,7 +23,7 @@ import lmql_lite as lq
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import CompletionRequest, PromptTurn, ServerUsage
-from lmql_lite.models.openai import client, pacing
+from lmql_lite.models.openai import client, sdk
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.models.registry import load
@@ -124,14 +124,6 @@ def test_patience_ends(fault: Fault, tries: int, sentence: str) -> None:
         assert server.requests == tries and sentence in error.message and error.hint
 
 
-def test_the_pause_is_what_the_server_asks_for() -> None:
-    assert 2.0 <= (pacing.pause_before(1, {"retry-after": "2"}) or 0) <= 2.5
-    in_ten_seconds = formatdate(time.time() + 10, usegmt=True)
-    assert 8.0 <= (pacing.pause_before(1, {"retry-after": in_ten_seconds}) or 0) <= 12.5
-    assert (pacing.pause_before(1, {"retry-after": "soon"}) or 0) <= 0.00125
-    assert pacing.pause_before(1, {"retry-after": "100"}) is None
-
-
 def test_an_answer_that_is_cut_can_be_gone_on_with() -> None:
     """What came stays; the error says by its type that the rest may be asked for."""
     with serving(VLLM, SPOKEN, Fault(cut=True, after=6)) as server:
@@ -177,6 +169,7 @@ END = choice(text="", finish_reason="stop")
         ("Hello, world\n\n", "sends 'Hello, world', which is not part of an event stream", False),
         (sse(choice(text=5)), "an event that cannot be read", False),
         (sse({"choices": {"a": 1}}), "an event that cannot be read", False),
+        (sse(choice(text="a"), "{oops"), "'{oops', which is not JSON, in the middle of an answer", True),
         (sse({"choices": []}, "[DONE]"), "returned no answer", False),
         (sse(choice(text="a"), {"choices": []}), "broke off in the middle", True),
         (
@@ -205,12 +198,31 @@ def test_answers_that_are_none(body: str, sentence: str, broken: bool) -> None:
         (sse(choice(text="a"), choice(index=1, text="other"), END), "a"),
         (sse(choice(text="\ud83d"), END), "\ufffd"),
         (sse(choice(delta={"reasoning_content": "Well"}), choice(delta={"content": "a"}), END), "a"),
+        ("\ufefffoo: bar\n" + sse(choice(text="a"), END), "a"),
+        (sse(choice(text="a"), END).replace("\n", "\r"), "a"),
+        (sse(json.dumps(choice(text="a"), indent=1).replace("\n", "\ndata: "), END), "a"),
+        (sse(choice(text="a"), END, "[DONE]", choice(text="b")), "a"),
     ],
-    ids=["comments and CRLF", "another choice", "half a character", "thoughts"],
+    ids=[
+        "comments and CRLF",
+        "another choice",
+        "half a character",
+        "thoughts",
+        "a mark and an unknown field",
+        "CR",
+        "lines",
+        "nothing after the end",
+    ],
 )
 def test_odd_answers_that_are_some(body: str, said: str) -> None:
     with serving(VLLM, "", Fault(plain=body)) as server:
         assert text(ask(server)) == said
+
+
+def test_an_event_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdk, "_MAX_EVENT", 1 << 16)
+    with serving(VLLM, "", Fault(plain="data: " + "x" * (1 << 20))) as server:
+        assert "sends an answer without an end" in failing(server).message
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------

@@ -9,20 +9,28 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from lmql_lite.errors import AuthenticationError, ModelError
+from lmql_lite.errors import ModelError
 from lmql_lite.redaction import is_secret, redacted, without
+
+if TYPE_CHECKING:
+    import openai
 
 OFFICIAL = "https://api.openai.com/v1"
 NO_KEY = "none"
 """Placeholder for servers that need no key."""
 NAME_A_KEY = "set OPENAI_API_KEY, or pass api_key="
+AUTHORIZING = {"authorization", "api-key"}
+"""Headers that may hold a key."""
 SHOWN = 300
 """Maximum number of characters quoted from a server's message."""
 
 _SUCH_AS = "such as http://localhost:8000/v1"
+_DEPLOYMENTS = "/openai/deployments/"
 _AZURE = (".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com")
+_AZURE_KEYS = ("AZURE_OPENAI_AD_TOKEN", "AZURE_OPENAI_API_KEY")
 _USER = re.compile(r"^(\w+://)?.*@")
 _LONG_SEGMENT = re.compile(r"(?<=/)(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{24,}(?=/|$)")
 """Segment of a path that may be a key: 24 letters and digits, as gateways have them."""
@@ -60,8 +68,9 @@ class Address:
     ) -> Address:
         """Address from the arguments, else from the environment. Raises ModelError.
 
-        The environment is read as the `openai` client reads it: OPENAI_BASE_URL, OPENAI_API_KEY (AZURE_OPENAI_API_KEY
-        for Azure), OPENAI_ORG_ID, OPENAI_PROJECT_ID, and OPENAI_CUSTOM_HEADERS with a `Name: value` on each line.
+        The environment is read as the `openai` client reads it: OPENAI_BASE_URL, OPENAI_API_KEY, and
+        OPENAI_CUSTOM_HEADERS with a `Name: value` on each line; for Azure AZURE_OPENAI_AD_TOKEN, AZURE_OPENAI_API_KEY
+        and OPENAI_API_VERSION.
         """
         url = (base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL).strip()
         public = _USER.sub(r"\1", url)
@@ -90,13 +99,14 @@ class Address:
             )
         default = {"http": ":80", "https": ":443"}[parts.scheme]
         shown = f"{parts.scheme}://{host}{'' if port == default else port}{_LONG_SEGMENT.sub(_digest, path)}"
-        named = (os.environ.get("AZURE_OPENAI_API_KEY") if is_azure(parts.hostname) else None) or os.environ.get(
-            "OPENAI_API_KEY"
-        )
-        key = (api_key or named or "").strip()
+        variables = (*(_AZURE_KEYS if is_azure(parts.hostname) else ()), "OPENAI_API_KEY")
+        key = (api_key or next(filter(None, map(os.environ.get, variables)), "")).strip()
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ModelError("the API key contains a blank or a character that no key has", hint="copy it again")
         asked = {name: _query_value(name, value) for name, value in (query or {}).items()}
+        version = os.environ.get("OPENAI_API_VERSION")
+        if _DEPLOYMENTS in f"{path}/" and version and "api-version" not in {*asked, *dict(own)}:
+            asked["api-version"] = version
         pairs = (*((name, value) for name, value in own if name not in asked), *asked.items())
         sent = _headers(headers or {})
         hidden = [value for name, value in (*sent.items(), *pairs) if is_credential(name) or "auth" in name.lower()]
@@ -105,6 +115,24 @@ class Address:
         secrets = tuple(secret for secret in dict.fromkeys(hidden) if secret)
         netloc = parts.netloc
         return cls(f"{parts.scheme.lower()}://{netloc}{path}", shown, key or NO_KEY, pairs, sent, secrets)
+
+    @classmethod
+    def of_client(cls, client: openai.AsyncOpenAI) -> Address:
+        """Address of a client of the user's, which adds key, headers and query by itself."""
+        url = str(client.base_url).rstrip("/")
+        parts = urlsplit(url)
+        own = {*client.auth_headers, "accept", "content-type", "user-agent"}
+        headers = {
+            name: value
+            for name, value in client.default_headers.items()
+            if isinstance(value, str) and name.lower() not in map(str.lower, own) and not name.startswith("X-Stainless")
+        }
+        query = tuple((name, str(value)) for name, value in client.default_query.items())
+        key = client.api_key if isinstance(client.api_key, str) else ""
+        hidden = [value for name, value in (*headers.items(), *query) if is_credential(name) or "auth" in name.lower()]
+        hidden += [key, *_LONG_SEGMENT.findall(parts.path)]
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{_LONG_SEGMENT.sub(_digest, parts.path)}"
+        return cls(url, shown, key or NO_KEY, query, headers, tuple(filter(None, hidden)))
 
     @property
     def variant(self) -> Mapping[str, object]:
@@ -137,23 +165,18 @@ class Address:
 
     @property
     def is_azure(self) -> bool:
-        """True if the key goes into a header of Azure's own: at its hosts, and with routes that only it has."""
-        return is_azure(urlsplit(self.url).hostname or "") or "/openai/deployments/" in self.url
+        """True at Azure's hosts, and with routes that only it has."""
+        return is_azure(urlsplit(self.url).hostname or "") or self.has_deployments
 
     @property
-    def authorization(self) -> Mapping[str, str]:
-        """Header with the key; none if the user sends one. Azure takes a token of Entra as others take a key.
+    def has_deployments(self) -> bool:
+        """True for Azure's older form of address, which needs a version."""
+        return _DEPLOYMENTS in self.url
 
-        Raises ModelError where OpenAI itself would be asked without one: a replay needs no key, so this is not an error
-        before something is sent.
-        """
-        if {"authorization", "api-key"} & {name.lower() for name in self.headers}:
-            return {}
-        if self.key == NO_KEY and urlsplit(self.url).hostname == urlsplit(OFFICIAL).hostname:
-            raise AuthenticationError(f"{self.shown} needs an API key, and none is set", hint=NAME_A_KEY)
-        if self.is_azure and not self.key.startswith("eyJ"):
-            return {"api-key": self.key}
-        return {"Authorization": f"Bearer {self.key}"}
+    @property
+    def is_authorized(self) -> bool:
+        """True if there is a key, or a header of the user's in its place."""
+        return self.key != NO_KEY or bool(AUTHORIZING & {name.lower() for name in self.headers})
 
     def no_api(self, what: str) -> ModelError:
         """Error for a server that does not speak the protocol; `what` is what it does instead."""
@@ -224,10 +247,7 @@ def _query_value(name: object, value: object) -> str:
 
 
 def _from_environment() -> dict[str, str]:
-    found = {
-        "OpenAI-Organization": os.environ.get("OPENAI_ORG_ID", ""),
-        "OpenAI-Project": os.environ.get("OPENAI_PROJECT_ID", ""),
-    }
+    found: dict[str, str] = {}
     for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines():
         name, _, value = line.partition(":")
         found[name.strip()] = value.strip()

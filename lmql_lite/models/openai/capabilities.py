@@ -68,7 +68,7 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     )  # as gateways report that resell them
     dialect = replace(dialect, stops_on_close=stops_on_close)
     if dialect.is_serial:
-        connection.narrow(1)
+        connection.lower_concurrency(1)
 
     def fingerprint(served: str | None) -> str:
         where = connection.address
@@ -215,7 +215,7 @@ async def _look_around(connection: Connection, name: str) -> tuple[Dialect, dict
             reported |= {key: found["llama"][key] for key in _LLAMA_FIELDS if key in found["llama"]}
             context = (found["llama"].get("default_generation_settings") or {}).get("n_ctx", context)
             dialect = Dialect(kind, prefills=await _prefills(connection))
-            connection.keep_none_open()  # it closes each connection after a stream, although it reports otherwise
+            connection.close_after_each()  # it closes each connection after a stream, although it reports otherwise
         case "ollama":
             models = (await _fetch(connection, f"{root}/api/tags")).get("models") or ()
             tag: Mapping[str, Any] = next((one for one in models if one.get("name") in (name, f"{name}:latest")), {})

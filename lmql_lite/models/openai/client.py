@@ -1,49 +1,43 @@
-"""Transport to a server with the OpenAI protocol: connections, retries, timeouts.
+"""Connection to a server with the OpenAI protocol: repeats, limits, and closing that is not cut short.
 
-Built on `httpx2` (D55), which is imported with the first request. This module does not read the content of requests
-and responses, errors excepted. Every failure on the way becomes one sentence. Keys appear in no sentence, repr or log.
+The package `openai` carries the requests (`sdk.py`). This module does not read the content of requests and responses,
+errors excepted. Every failure on the way becomes one sentence. Keys appear in no sentence, repr or log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from lmql_lite.errors import BrokenOff, LmqlLiteError, ModelError
+from lmql_lite.errors import ModelError
 from lmql_lite.models.base import BEFORE_REQUEST
 from lmql_lite.models.openai.address import Address
-from lmql_lite.models.openai.event_stream import EventDecoder
-from lmql_lite.models.openai.network_environment import EnvironmentProxy, trusted_certificates
-from lmql_lite.models.openai.pacing import Pace, pause_before
-from lmql_lite.models.openai.refusals import ErrorResponse, in_band, is_reset, refusal, unreachable
+from lmql_lite.models.openai.gate import Gate, pause_before
+from lmql_lite.models.openai.refusals import ErrorResponse, NoResponse, in_band, refusal, unreachable
 
 if TYPE_CHECKING:
-    import httpx2
+    import openai
+
+    from lmql_lite.models.openai.sdk import Answer, Client
 
 Done = TypeVar("Done")
 
 TIMEOUT = 300.0
-"""Permitted silence of a server in seconds: a long prompt on a slow machine takes minutes."""
+"""Read timeout in seconds: a long prompt on a slow machine takes minutes."""
 CONCURRENCY = 32
 """Maximum number of simultaneous requests to one server."""
 PROBE_TIMEOUT = 20.0
-"""Permitted silence of a free route in seconds, unless a timeout is given."""
+"""Read timeout of a free route in seconds, unless a timeout is given."""
 
-_CONNECT_TIMEOUT = 10.0
-_TRIES = 5
-_MOST_TRIES = 50
+_MAX_TRIES = 5
+_MAX_WAITING = 50
 """Maximum tries of a request while others are accepted: a crowd under a rate limit waits its turn."""
-_DRAIN_TIMEOUT = 0.2
-"""Maximum seconds to read an answer to its end after its last event, so that the connection can be reused."""
-_LONGEST_ERROR = 1 << 16
 _CROWDED = {429, 503, 529}
 """Statuses that ask all requests to wait, not only the refused one."""
 
@@ -58,41 +52,50 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Connections of one event loop. They close when the loop ends, as every async generator of a loop does."""
+    """Client of one event loop. It closes when the loop ends, as every async generator of a loop does."""
 
-    client: httpx2.AsyncClient
-    pace: Pace
+    client: Client
+    gate: Gate
     turn: asyncio.Lock
-    keeper: AsyncGenerator[httpx2.AsyncClient, None]
+    keeper: AsyncGenerator[Client, None]
 
 
 class Connection:
     """Connection to one server, for any number of event loops and threads."""
 
-    def __init__(self, address: Address, *, timeout: float | None = None, concurrency: int = CONCURRENCY) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        timeout: float | None = None,
+        concurrency: int = CONCURRENCY,
+        lent: openai.AsyncOpenAI | None = None,
+    ) -> None:
+        """`lent` is a client of the user's, which is not closed."""
         self.address = address
         self.timeout = timeout or TIMEOUT
         self.probe_timeout = timeout or PROBE_TIMEOUT
         self.requests = 0
         """Number of requests that may cost something, failed ones included."""
         self.concurrency = concurrency
+        self._lent = lent
         self._headers: dict[str, str] = {}
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
         """Exclusive turn among the callers of this event loop."""
         pool = await self._pool()
         async with pool.turn:
             yield
 
-    def narrow(self, concurrency: int) -> None:
+    def lower_concurrency(self, concurrency: int) -> None:
         """Lowers the maximum number of simultaneous requests from now on."""
         self.concurrency = min(self.concurrency, concurrency)
         for pool in list(self._pools.values()):
-            pool.pace.narrow(self.concurrency)
+            pool.gate.lower_concurrency(self.concurrency)
 
-    def keep_none_open(self) -> None:
+    def close_after_each(self) -> None:
         """Gives each request a connection of its own from now on, for a server that closes them unannounced."""
         self._headers["Connection"] = "close"
 
@@ -104,12 +107,11 @@ class Connection:
         pool = await self._pool()
 
         async def send() -> Any:
-            response = await self._send(pool, "GET" if body is None else "POST", url, body, self.probe_timeout)
-            data = await response.aread()
+            response = await pool.client.fetch(url, body, self.probe_timeout)
             is_json = "json" in response.headers.get("content-type", "")
-            return _json(data) if is_json else data.decode("utf-8", "replace")
+            return _json(response.content) if is_json else response.content.decode("utf-8", "replace")
 
-        return (await self._tried(pool.pace, send, self.probe_timeout))[0]
+        return (await self._tried(pool.gate, send))[0]
 
     @asynccontextmanager
     async def ask(self, url: str, body: Mapping[str, object]) -> AsyncIterator[Response]:
@@ -120,68 +122,37 @@ class Connection:
         pool = await self._pool()
         requests = 0
 
-        async def send() -> httpx2.Response:
+        async def send() -> Answer:
             BEFORE_REQUEST.get()()
             self.requests += 1
-            return await self._send(pool, "POST", url, body, self.timeout)
+            return await pool.client.post(url, body, self._headers, self.timeout)
 
-        async with pool.pace.place():
+        async with pool.gate.place():
             while True:
-                response, tries = await self._tried(pool.pace, send, self.timeout, undo=_close)
+                answer, tries = await self._tried(pool.gate, send, undo=_close)
                 requests += tries
-                events = self._events(response)
+                events = answer.events()
                 try:
                     first = await anext(events, None)
-                    refused = in_band(first, response.headers, response.request.url.path)
-                    if refused is None or not refused.is_temporary or requests >= _TRIES:
+                    refused = in_band(first, answer.headers, answer.path)
+                    if refused is None or not refused.is_temporary or requests >= _MAX_TRIES:
                         yield Response(requests, _after(first, events))
                         return
                 finally:
                     await events.aclose()
-                    await to_the_end(response.aclose)
-                await self._wait(pool.pace, refused, requests, time.monotonic())
+                    await to_the_end(answer.close)
+                await self._wait(pool.gate, refused, requests, time.monotonic())
 
     def slow_down(self, status: int) -> None:
         """Makes the next requests wait if an error in the middle of an answer, with this status, asks for it."""
         if status in _CROWDED:
-            pace = self._pools[asyncio.get_running_loop()].pace
-            pace.refused(time.monotonic(), pause_before(pace.failures + 1, {}) or 0.0)
-
-    async def _send(
-        self, pool: _Pool, method: str, url: str, body: Mapping[str, object] | None, timeout: float
-    ) -> httpx2.Response:
-        """Response with a good status, its body unread. Raises ErrorResponse for any other."""
-        client = pool.client
-        request = client.build_request(
-            method,
-            url if "://" in url else self.address.url + url,
-            json=body,
-            headers=self._headers,
-            params=list(self.address.query) or None,
-            timeout=_timeout(timeout),
-        )
-        response = await client.send(request, stream=True)
-        if response.is_success:
-            pool.pace.accepted(response.headers)
-            return response
-        data = b""
-        try:
-            async with aclosing(response.aiter_bytes()) as chunks:
-                async for chunk in chunks:
-                    data += chunk
-                    if len(data) > _LONGEST_ERROR:
-                        break
-        finally:
-            await response.aclose()
-        found, path = _json(data), response.request.url.path
-        content = found if isinstance(found, dict | list) else data.decode("utf-8", "replace")
-        raise ErrorResponse(response.status_code, response.headers, content, path)
+            gate = self._pools[asyncio.get_running_loop()].gate
+            gate.refuse(time.monotonic(), pause_before(gate.failures + 1, {}) or 0.0)
 
     async def _tried(
         self,
-        pace: Pace,
+        gate: Gate,
         send: Callable[[], Coroutine[Any, Any, Done]],
-        timeout: float,
         undo: Callable[[Done], Awaitable[None]] | None = None,
     ) -> tuple[Done, int]:
         """Result of `send`, repeated after temporary failures, and the number of tries."""
@@ -190,96 +161,53 @@ class Connection:
             tries += 1
             sent = time.monotonic()
             try:
-                async with pace.turn() as sent:
-                    return await to_the_end(send, undo), tries
+                async with gate.turn() as sent:
+                    found = await to_the_end(send, undo)
+                    gate.accept()
+                    return found, tries
             except ErrorResponse as refused:
-                if not refused.is_temporary or tries >= (_MOST_TRIES if refused.status == 429 else _TRIES):
+                if not refused.is_temporary or tries >= (_MAX_WAITING if refused.status == 429 else _MAX_TRIES):
                     raise refusal(self.address, refused, tries) from None
-                await self._wait(pace, refused, tries, sent)
-            except LmqlLiteError:
-                raise
-            except Exception as error:  # of any kind: the transport names none for some of its failures
-                if not is_reset(error) or tries >= _TRIES:
-                    raise unreachable(self.address, error, timeout, tries) from None
+                await self._wait(gate, refused, tries, sent)
+            except NoResponse as error:
+                if error.problem != "reset" or tries >= _MAX_TRIES:
+                    raise unreachable(self.address, error, tries) from None
                 if tries > 1:  # the first one was an idle connection
                     await asyncio.sleep(pause_before(tries, {}) or 0.0)
 
-    async def _wait(self, pace: Pace, refused: ErrorResponse, tries: int, sent: float) -> None:
+    async def _wait(self, gate: Gate, refused: ErrorResponse, tries: int, sent: float) -> None:
         """Waits as long as a refusal asks for; all requests do if there are too many. Raises it if that cannot help."""
         is_crowded = refused.status in _CROWDED
-        pause = pause_before(pace.failures + 1 if is_crowded else tries, refused.headers)
+        pause = pause_before(gate.failures + 1 if is_crowded else tries, refused.headers)
         if is_crowded and pause is not None:
-            pace.refused(sent, pause)
-        if pause is None or (pace.failures if is_crowded else tries) >= _TRIES:
+            gate.refuse(sent, pause)
+        if pause is None or (gate.failures if is_crowded else tries) >= _MAX_TRIES:
             raise refusal(self.address, refused, tries) from None
         if not is_crowded:
             await asyncio.sleep(pause)
-
-    async def _events(self, response: httpx2.Response) -> AsyncGenerator[dict[str, Any], None]:
-        decoder = EventDecoder(str(response.headers.get("content-type", "")), self.address)
-        async with aclosing(response.aiter_bytes()) as chunks:
-            last = time.monotonic()
-            while not decoder.is_over:
-                try:
-                    chunk = await anext(chunks, None)
-                except Exception as error:  # any exception of the transport means that the answer broke off
-                    is_late = "Timeout" in type(error).__name__
-                    why = f"sent nothing for {self.timeout:g} s" if is_late else "closed the connection"
-                    raise BrokenOff(f"{self.address.shown} {why} in the middle of an answer") from None
-                for event in decoder.finish() if chunk is None else decoder.feed(chunk):
-                    last = time.monotonic()
-                    yield event
-                if time.monotonic() - last > self.timeout:  # signs of life, and nothing else
-                    raise ModelError(
-                        f"{self.address.shown} sent no event for {self.timeout:g} s in an answer",
-                        hint="see its own log, or raise lmql_lite.model(..., timeout=...)",
-                    )
-                if chunk is None:
-                    return
-            await to_the_end(lambda: _drained(chunks))
 
     async def _pool(self) -> _Pool:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
             keeper = self._client(loop)
-            pool = _Pool(await anext(keeper), Pace(self.concurrency), asyncio.Lock(), keeper)
+            pool = _Pool(await anext(keeper), Gate(self.concurrency), asyncio.Lock(), keeper)
             pool = self._pools.setdefault(loop, pool)
         return pool
 
-    async def _client(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[httpx2.AsyncClient, None]:
-        import httpx2
-
-        trusted, proxy = trusted_certificates(self.address.url), EnvironmentProxy.of(self.address.url)
-        client = httpx2.AsyncClient(
-            headers={**self.address.authorization, **self.address.headers, "Accept": "application/json"},
-            verify=trusted,
-            proxy=proxy.settings(trusted) if proxy else None,
-            trust_env=False,
-            follow_redirects=True,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
-            event_hooks={"request": [self._keep_the_key]},
-        )
+    async def _client(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Client, None]:
+        try:
+            from lmql_lite.models.openai.sdk import Client
+        except ImportError as error:
+            raise ModelError(
+                f"the package openai is missing or too old: {error}", hint="pip install -U 'openai>=3.20,<4'"
+            ) from None
+        client = Client(self.address, self._lent)
         try:
             yield client
         finally:
             self._pools.pop(loop, None)
-            await client.aclose()
-
-    async def _keep_the_key(self, request: httpx2.Request) -> None:
-        """Takes the key, and the user's own headers, from a request that was redirected to another host."""
-        if request.url.host != urlsplit(self.address.url).hostname:
-            for name in ("authorization", "api-key", *self.address.headers):
-                request.headers.pop(name, None)
-
-
-async def _drained(chunks: AsyncIterator[bytes]) -> None:
-    """Reads an answer to its end after everything needed has arrived."""
-    import anyio
-
-    with suppress(Exception), anyio.move_on_after(_DRAIN_TIMEOUT):
-        async for _ in chunks:
-            pass
+            await client.close()
 
 
 async def to_the_end(
@@ -311,15 +239,8 @@ async def to_the_end(
     return found[0]
 
 
-@functools.cache
-def _timeout(seconds: float) -> httpx2.Timeout:
-    import httpx2
-
-    return httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT), pool=None)
-
-
-async def _close(response: httpx2.Response) -> None:
-    await response.aclose()
+async def _close(answer: Answer) -> None:
+    await answer.close()
 
 
 async def _after(

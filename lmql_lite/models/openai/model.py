@@ -65,6 +65,7 @@ class OpenAIModel(ModelObject):
         concurrency: int = CONCURRENCY,
         headers: Mapping[str, str] | None = None,
         default_query: Mapping[str, str] | None = None,
+        client: object = None,
     ) -> None:
         """Sends no request yet. Raises ModelError for an invalid address and for a missing key.
 
@@ -73,7 +74,8 @@ class OpenAIModel(ModelObject):
         the bytes of all tokens are known if the server reports ids, and prompts of plain text are sent as ids if it
         takes them; the spelling of a special token is then ordinary text (S12). `timeout` is the permitted silence in
         seconds. `concurrency` is the maximum number of simultaneous requests. `headers` and `default_query` go with
-        every request.
+        every request. `client` is an `openai.AsyncOpenAI` of the user's, which has an address, a key and headers of its
+        own; it stays open.
         """
         if timeout is not None and not timeout > 0:
             raise ModelError(f"timeout must be a number of seconds above 0, not {timeout!r}")
@@ -83,8 +85,18 @@ class OpenAIModel(ModelObject):
         self.tokenizer = tokenizer
         self._model = model
         self._revision = revision
-        address = Address.of(base_url, api_key, query=default_query, headers=headers)
-        self._connection = Connection(address, timeout=timeout, concurrency=concurrency)
+        if client is None:
+            address, borrowed = Address.of(base_url, api_key, query=default_query, headers=headers), None
+        elif base_url or api_key or headers or default_query:
+            raise ModelError(
+                "client= has an address, a key and headers of its own", hint="leave base_url= and the others out"
+            )
+        else:
+            from lmql_lite.models.openai.sdk import lent
+
+            borrowed = lent(client)
+            address = Address.of_client(borrowed)
+        self._connection = Connection(address, timeout=timeout, concurrency=concurrency, lent=borrowed)
         self._dialect = Dialect("unknown")
         self._capabilities: Capabilities | None = None
         self._served: str | None = None
@@ -115,7 +127,7 @@ class OpenAIModel(ModelObject):
         if self._capabilities is None and known is not None and known.probe_costs:
             return known
         if self._capabilities is None:
-            async with self._connection.alone():
+            async with self._connection.exclusive():
                 if self._capabilities is None:
                     by_ids = self.tokenizer is not None
                     try:

@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from lmql_lite.errors import AuthenticationError, ModelError, RateLimitError
 from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, Address
+from lmql_lite.models.openai.gate import wanted_pause
 from lmql_lite.models.openai.network_environment import CERTIFICATES, EnvironmentProxy
-from lmql_lite.models.openai.pacing import wanted_pause
+
+Problem = Literal["certificate", "tls", "unreachable", "silent", "reset"]
+"""Reason why there is no response; `reset` is a connection that closed."""
 
 _RETRIED = {408, 409, 425, 429}
 """Statuses that may pass, as the official client has them; of 5xx all but those for what a server does not have."""
@@ -115,6 +118,15 @@ class ErrorResponse(Exception):
         return not isinstance(self.body, dict) or self.message.lower() == HTTPStatus(self.status).phrase.lower()
 
 
+class NoResponse(Exception):
+    """Request without a response, after `timeout` seconds where the server is silent."""
+
+    def __init__(self, problem: Problem, timeout: float) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.timeout = timeout
+
+
 def refusal(address: Address, error: ErrorResponse, tries: int) -> ServerRefusal:
     """Error for an error response, the last of this many."""
     status, where = error.status, address.shown
@@ -155,34 +167,30 @@ def refusal(address: Address, error: ErrorResponse, tries: int) -> ServerRefusal
     )
 
 
-def unreachable(address: Address, error: Exception, timeout: float, tries: int) -> ModelError:
+def unreachable(address: Address, error: NoResponse, tries: int) -> ModelError:
     """Error for a request that has no response, the last of this many."""
-    where, kind, text = address.shown, type(error).__name__, str(error)
-    if "CERTIFICATE" in text:
-        named = [f"{name}={os.environ[name]}" for name in CERTIFICATES if os.environ.get(name)]
-        now = f"; now {named[0]} names them" if named else ""
-        return ModelError(
-            f"the certificate of {where} is not trusted",
-            hint=f"set SSL_CERT_FILE to a file of trusted certificates{now}",
-        )
-    if "SSL" in text or "SSL" in kind:
-        return ModelError(f"{where} does not speak https", hint=f"did you mean {where.replace('https', 'http', 1)}?")
-    if (proxy := EnvironmentProxy.of(address.url)) and kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
-        return ModelError(
-            f"the proxy {proxy.shown} does not lead to {where}",
-            hint=f"{proxy.variable} names it; NO_PROXY={proxy.host} leaves the proxy out for this server",
-        )
-    if kind in ("ConnectError", "ConnectTimeout"):
-        return ModelError(f"no server answers at {where}", hint="is it running, and is this its address and port?")
-    if "Timeout" in kind:
-        return ModelError(f"{where} sent nothing for {timeout:g} s", hint="raise lmql_lite.model(..., timeout=...)")
-    if is_reset(error):
-        how = f", {_times(tries)} in a row" if tries > 1 else ""
-        return ModelError(
-            f"{where} closes the connection without an answer{how}",
-            hint="see its own log; is it an OpenAI-compatible API?",
-        )
-    return address.no_api("does not answer as HTTP servers do")
+    where, proxy = address.shown, EnvironmentProxy.of(address.url)
+    match error.problem:
+        case "certificate":
+            named = [f"{name}={os.environ[name]}" for name in CERTIFICATES if os.environ.get(name)]
+            now = f"; now {named[0]} names them" if named else ""
+            message = f"the certificate of {where} is not trusted"
+            hint = f"set SSL_CERT_FILE to a file of trusted certificates{now}"
+        case "tls":
+            message, hint = f"{where} does not speak https", f"did you mean {where.replace('https', 'http', 1)}?"
+        case "unreachable" if proxy is not None:
+            message = f"the proxy {proxy.shown} does not lead to {where}"
+            hint = f"{proxy.variable} names it; NO_PROXY={proxy.host} leaves the proxy out for this server"
+        case "unreachable":
+            message, hint = f"no server answers at {where}", "is it running, and is this its address and port?"
+        case "silent":
+            message = f"{where} sent nothing for {error.timeout:g} s"
+            hint = "raise lmql_lite.model(..., timeout=...)"
+        case "reset":
+            how = f", {_times(tries)} in a row" if tries > 1 else ""
+            message = f"{where} closes the connection without an answer{how}"
+            hint = "see its own log; is it an OpenAI-compatible API?"
+    return ModelError(message, hint=hint)
 
 
 def in_band(event: Mapping[str, Any] | None, headers: Mapping[str, str], path: str) -> ErrorResponse | None:
@@ -192,15 +200,6 @@ def in_band(event: Mapping[str, Any] | None, headers: Mapping[str, str], path: s
     if not isinstance(code, int) or isinstance(code, bool) or not 400 <= code < 600:
         return None
     return ErrorResponse(code, headers, event, path)
-
-
-def is_reset(error: Exception) -> bool:
-    """True if the connection closed before an answer was complete: before its first byte, as happens after a long idle
-    time, or in its middle."""
-    kind, text = type(error).__name__, str(error)
-    return kind in ("ReadError", "WriteError", "EndOfStream") or (
-        kind == "RemoteProtocolError" and ("disconnected" in text or "closed connection" in text)
-    )
 
 
 def _times(number: int) -> str:

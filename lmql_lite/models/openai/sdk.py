@@ -1,0 +1,370 @@
+"""The `openai` package, which carries every request: raw events, no retries of its own, its exceptions as ours.
+
+No other file imports the package, and this one is imported with the first request (law 7). Events stay the dicts that
+the server sent, with everything that it adds to the protocol: `client.post(cast_to=object)`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any, TypeVar, cast
+from urllib.parse import urlencode, urlsplit
+
+import httpx2
+import openai
+
+from lmql_lite.errors import AuthenticationError, BrokenOff, ModelError
+from lmql_lite.models.openai.address import AUTHORIZING, NAME_A_KEY, OFFICIAL, SHOWN, Address
+from lmql_lite.models.openai.network_environment import EnvironmentProxy, trusted_certificates
+from lmql_lite.models.openai.refusals import ErrorResponse, NoResponse, Problem
+
+Sent = TypeVar("Sent")
+
+OLDEST = (3, 20)
+"""Oldest version of the package that is supported."""
+DONE: dict[str, Any] = {"done": True}
+"""Event for the end of a stream, `[DONE]`."""
+
+_CONNECT_TIMEOUT = 10.0
+_MAX_KEPT = 100
+"""Maximum number of idle connections."""
+_MAX_EVENT = 1 << 26
+"""Maximum number of bytes of an event."""
+_END = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
+_FIELDS = (b"", b"data", b"event", b"id", b"retry")
+_RESOURCES = {
+    "/completions": attrgetter("completions"),
+    "/chat/completions": attrgetter("chat.completions"),
+    "/responses": attrgetter("responses"),
+}
+"""Resources of a client whose `create` answers these routes."""
+_NAMED = {
+    "model", "prompt", "messages", "input", "stream", "stream_options", "temperature", "top_p", "seed", "stop",
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "logprobs", "top_logprobs", "logit_bias", "include",
+    "response_format", "reasoning_effort", "reasoning", "store", "text",
+}  # fmt: skip
+"""Fields that are arguments of `create`; all others go in as `extra_body`."""
+
+
+class Client:
+    """A client of the package in one event loop: its own, or one that the user has handed in.
+
+    A user's client is called by `create`, as the user's own code calls it: that is the method which instrumentors and
+    wrappers replace, and so requests appear in their traces.
+    """
+
+    def __init__(self, address: Address, lent: openai.AsyncOpenAI | None) -> None:
+        """Raises ModelError for a proxy or certificates that cannot be used."""
+        self._address = address
+        self._is_lent = lent is not None
+        self._client = _made(address) if lent is None else lent
+        self._query = f"?{urlencode(address.query)}" if address.query and lent is None else ""
+
+    async def close(self) -> None:
+        if not self._is_lent:
+            await self._client.close()
+
+    async def fetch(self, url: str, body: Mapping[str, object] | None, timeout: float) -> httpx2.Response:
+        """Response of a free route, read. Raises ErrorResponse and NoResponse."""
+        options: openai.RequestOptions = {"max_retries": 0, "timeout": _timeout(timeout)}
+
+        async def send() -> httpx2.Response:
+            if body is None:
+                return await self._client.get(url + self._query, cast_to=httpx2.Response, options=options)
+            return await self._client.post(url + self._query, body=body, cast_to=httpx2.Response, options=options)
+
+        with _translated(timeout):
+            return await self._sent(send)
+
+    async def post(self, url: str, body: Mapping[str, object], headers: dict[str, str], timeout: float) -> Answer:
+        """Answer to a request, its events unread. Raises ErrorResponse and NoResponse."""
+        create = _RESOURCES[url](self._client).create if self._is_lent and url in _RESOURCES else None
+
+        async def send() -> Any:
+            if create is not None and body.get("stream"):
+                named = {name: value for name, value in body.items() if name in _NAMED}
+                more = {name: value for name, value in body.items() if name not in _NAMED}
+                found = await create(**named, extra_headers=headers, extra_body=more or None, timeout=_timeout(timeout))
+                if type(found) is openai.AsyncStream:  # nobody else reads it: events need not become objects
+                    return openai.AsyncStream[object](cast_to=object, response=found.response, client=self._client)
+                return found
+            return await self._client.post(
+                url + self._query,
+                body=body,
+                cast_to=object,
+                stream=True,
+                stream_cls=openai.AsyncStream[object],
+                options={"max_retries": 0, "headers": headers, "timeout": _timeout(timeout)},
+            )
+
+        with _translated(timeout):
+            return Answer(await self._sent(send), self._address, timeout)
+
+    async def _sent(self, send: Callable[[], Awaitable[Sent]]) -> Sent:
+        """Result of `send`. A user's client may keep connections of an event loop that has ended; each fails once."""
+        for _ in range(_MAX_KEPT):
+            try:
+                return await send()
+            except RuntimeError as error:
+                if not self._is_lent or str(error) != "Event loop is closed":
+                    raise
+        raise NoResponse("reset", 0.0)
+
+
+class Answer:
+    """An answer as it arrives."""
+
+    def __init__(self, stream: Any, address: Address, timeout: float) -> None:
+        self._stream = stream
+        self._address = address
+        self._response = _response_of(stream)
+        self._arrival = _Arrival(self._response, address, timeout)
+        self.headers: Mapping[str, str] = self._response.headers
+        self.path = self._response.request.url.path
+
+    async def close(self) -> None:
+        await self._response.aclose()
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Events, and `DONE` for a proper end; an error in the place of an event is the last one.
+
+        Raises BrokenOff for an answer that ends in the middle, and ModelError for one that is no stream of events.
+        """
+        arrival = self._arrival
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "text/html":
+            raise self._address.no_api("answers with a web page")
+        try:
+            if kind == "application/json":
+                yield self._whole(b"".join([chunk async for chunk in arrival.aiter_bytes()]))
+                yield DONE
+                return
+            async for event in self._stream:
+                if isinstance(event, openai.BaseModel):  # a wrapper of the user's client has read it
+                    event = event.model_dump(exclude_unset=True)
+                if not isinstance(event, dict):
+                    raise self._unreadable(json.dumps(event), "a JSON object")
+                arrival.found += 1
+                yield event
+                arrival.wait_anew()
+        except (openai.APITimeoutError, httpx2.TimeoutException):
+            raise BrokenOff(
+                f"{self._address.shown} sent nothing for {arrival.timeout:g} s in the middle of an answer"
+            ) from None
+        except (openai.APIConnectionError, httpx2.RequestError):
+            raise self._cut() from None
+        except openai.APIError as error:
+            yield {"error": error.body}
+        except json.JSONDecodeError as error:
+            raise self._unreadable(error.doc, "JSON") from None
+        except UnicodeDecodeError as error:
+            raise self._unreadable(error.object.decode("utf-8", "replace"), "JSON") from None
+        else:
+            if arrival.is_done:
+                yield DONE
+            elif not arrival.found:
+                self._explain(arrival.begin)
+
+    def _whole(self, body: bytes) -> dict[str, Any]:
+        """Object of a body that is one. Raises BrokenOff for the beginning of one."""
+        if body.lstrip().startswith(b"{") and not body.rstrip().endswith(b"}"):
+            raise self._cut()
+        found = json.loads(body)
+        if not isinstance(found, dict):
+            raise self._unreadable(body.decode("utf-8", "replace"), "a JSON object")
+        return found
+
+    def _explain(self, begin: bytes) -> None:
+        """Raises for a body without an event. Nothing but comments is left to the reader, who misses an end."""
+        lines = [line for line in begin.splitlines() if line]
+        if any(line.startswith(b"data:") for line in lines) or (lines and b"data:".startswith(lines[-1])):
+            raise self._cut()
+        strange = [line for line in lines if line.partition(b":")[0] not in _FIELDS]
+        if strange:
+            shown = repr(self._address.clean(strange[0].decode("utf-8", "replace")))
+            raise self._address.no_api(f"sends {shown}, which is not part of an event stream")
+
+    def _cut(self) -> BrokenOff:
+        return BrokenOff(f"{self._address.shown} closed the connection in the middle of an answer")
+
+    def _unreadable(self, text: str, what: str) -> ModelError:
+        told = f"sends {self._address.clean(text)!r}, which is not {what}"
+        if self._arrival.found:  # the server can speak the protocol: it may do so again
+            return BrokenOff(f"{self._address.shown} {told}, in the middle of an answer")
+        return self._address.no_api(told)
+
+
+class _Arrival:
+    """Bytes of a response on their way to the package, and what they tell which it does not: `[DONE]`, silence, an
+    event without an end."""
+
+    def __init__(self, response: httpx2.Response, address: Address, timeout: float) -> None:
+        self.timeout = timeout
+        self.found = 0
+        """Number of events so far."""
+        self.begin = b""
+        self._read = response.aiter_bytes
+        vars(response)["aiter_bytes"] = self.aiter_bytes  # here, because whoever wraps the stream keeps the response
+        self._address = address
+        self._latest = time.monotonic()
+        self._size = 0
+        """Number of bytes since the last event."""
+        self._end = b""
+
+    @property
+    def is_done(self) -> bool:
+        """True if the last bytes contain `[DONE]`, which the package does not pass on."""
+        return _END.search(self._end) is not None
+
+    def wait_anew(self) -> None:
+        """Begins to wait for the next event."""
+        self._latest, self._size = time.monotonic(), 0
+
+    async def aiter_bytes(self) -> AsyncIterator[bytes]:
+        """The bytes. Raises ModelError for signs of life without an event, and for an event without an end."""
+        mark = b"\xef\xbb\xbf"
+        async for chunk in self._read():
+            chunk, mark = chunk.removeprefix(mark), b""
+            self._size += len(chunk)
+            self._end = self._end[-16:] + chunk
+            if not self.found and len(self.begin) < 16 * SHOWN:
+                self.begin += chunk[: 16 * SHOWN]
+            yield chunk
+            if self._size > _MAX_EVENT:
+                raise self._address.no_api("sends an answer without an end")
+            if time.monotonic() - self._latest > self.timeout:
+                raise ModelError(
+                    f"{self._address.shown} sent no event for {self.timeout:g} s in an answer",
+                    hint="see its own log, or raise lmql_lite.model(..., timeout=...)",
+                )
+
+
+def _response_of(stream: Any) -> httpx2.Response:
+    """Response below a stream, which may be wrapped. Raises ModelError."""
+    found = stream
+    while found is not None and not hasattr(found, "aiter_bytes"):
+        found = getattr(found, "response", None)
+    if found is None:
+        raise ModelError(
+            f"client= returns an object of the class {type(stream).__name__} instead of a stream",
+            hint="hand in the client that is wrapped",
+        )
+    return cast(httpx2.Response, found)
+
+
+def lent(client: object) -> openai.AsyncOpenAI:
+    """The user's client, without retries of its own, which nobody could count. Raises ModelError for anything else."""
+    if isinstance(client, openai.OpenAI):
+        raise ModelError("client= is a client for code that is not async", hint="make an openai.AsyncOpenAI")
+    if not all(hasattr(client, name) for name in ("base_url", "chat", "post", "max_retries")):
+        hint = "hand it to the client: openai.AsyncOpenAI(http_client=...)" if hasattr(client, "send") else None
+        raise ModelError(
+            f"client= takes an openai.AsyncOpenAI, not an object of the class {type(client).__name__}", hint=hint
+        )
+    given = cast(openai.AsyncOpenAI, client)
+    if given.max_retries == 0:
+        return given
+    is_wrapped = any("create" in vars(resource(given)) for resource in _RESOURCES.values())
+    if is_wrapped or not isinstance(client, openai.AsyncOpenAI):
+        raise ModelError(
+            "client= is wrapped and repeats requests by itself, which no limit of a run could count",
+            hint="make it with openai.AsyncOpenAI(max_retries=0) before it is wrapped",
+        )
+    return given.with_options(max_retries=0)
+
+
+def _made(address: Address) -> openai.AsyncOpenAI:
+    """Client for an address, with the proxy and the certificates of the environment."""
+    found = tuple(int(part) for part in re.findall(r"\d+", openai.VERSION)[:2])
+    if found < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise ModelError(
+            f"the package openai is version {openai.VERSION}, and {wanted} or newer is needed",
+            hint=f"pip install -U 'openai>={wanted}'",
+        )
+    given = {name.lower() for name in address.headers}
+    version = dict(address.query).get("api-version")
+    if urlsplit(address.url).hostname == urlsplit(OFFICIAL).hostname and not address.is_authorized:
+        # not an error before something is sent: a replay needs no key
+        raise AuthenticationError(f"{address.shown} needs an API key, and none is set", hint=NAME_A_KEY)
+    if address.has_deployments and version is None:
+        hint = "add ?api-version=2024-10-21 to base_url, or set OPENAI_API_VERSION"
+        raise ModelError(f"{address.shown} is an address of Azure without a version", hint=hint)
+    trusted, proxy = trusted_certificates(address.url), EnvironmentProxy.of(address.url)
+
+    async def adjusted(request: httpx2.Request) -> None:
+        """Takes the key, and the user's own headers, from a request that was redirected to another host."""
+        leaves = request.url.host != urlsplit(address.url).hostname
+        dropped = [*AUTHORIZING, *given] if leaves else []
+        if "api-key" in given and "authorization" not in given:
+            dropped.append("authorization")
+        if not address.is_official:  # they describe this machine
+            dropped += [name for name in request.headers if name.startswith("x-stainless-")]
+        for name in dropped:
+            request.headers.pop(name, None)
+
+    http = httpx2.AsyncClient(
+        verify=trusted,
+        proxy=proxy.settings(trusted) if proxy else None,
+        trust_env=False,
+        follow_redirects=True,
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=_MAX_KEPT),
+        event_hooks={"request": [adjusted]},
+    )
+    if version is not None and address.has_deployments and not given & AUTHORIZING:
+        is_token = address.key.startswith("eyJ")
+        return openai.AsyncAzureOpenAI(
+            base_url=address.url,
+            api_version=version,
+            api_key=None if is_token else address.key,
+            azure_ad_token=address.key if is_token else None,
+            default_headers=address.headers,
+            http_client=http,
+            max_retries=0,
+        )
+    return openai.AsyncOpenAI(
+        base_url=address.url, api_key=address.key, default_headers=address.headers, http_client=http, max_retries=0
+    )
+
+
+@contextmanager
+def _translated(timeout: float) -> Iterator[None]:
+    """Exceptions of the package as ErrorResponse and NoResponse."""
+    try:
+        yield
+    except openai.APIStatusError as error:
+        path = error.request.url.path
+        raise ErrorResponse(error.status_code, error.response.headers, error.body, path) from None
+    except openai.APIConnectionError as error:
+        raise NoResponse(_problem(error), timeout) from None
+    except openai.OpenAIError as error:
+        raise ModelError(f"the package openai cannot send the request: {error}") from None
+
+
+def _problem(error: openai.APIConnectionError) -> Problem:
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+
+    def has(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    if has(ssl.SSLCertVerificationError):
+        return "certificate"
+    if has(ssl.SSLError):
+        return "tls"
+    if has(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
+        return "unreachable"
+    if isinstance(error, openai.APITimeoutError):
+        return "silent"
+    return "reset"
+
+
+def _timeout(seconds: float) -> httpx2.Timeout:
+    return httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT), pool=None)
