@@ -44,8 +44,8 @@ OPTIONAL = {
     "torch", "transformers", "huggingface_hub", "redis", "ray", "pyarrow", "openai", "pydantic", "llguidance",
     "pygls", "lsprotocol", "PIL", "llama_cpp", "lm_eval", "opentelemetry",
 }
+# imported by their hosts, with their extra, or with the first request
 HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.", "lmql_lite.models.openai.sdk")
-"""Imported by their hosts, with their extra, or with the first request."""
 """
     + ABSENT
     + """

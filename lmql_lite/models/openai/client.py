@@ -24,7 +24,7 @@ from lmql_lite.models.openai.refusals import ErrorResponse, NoResponse, in_band,
 if TYPE_CHECKING:
     import openai
 
-    from lmql_lite.models.openai.sdk import Answer, Client
+    from lmql_lite.models.openai.sdk import AnswerStream, Client
 
 Done = TypeVar("Done")
 
@@ -122,7 +122,7 @@ class Connection:
         pool = await self._pool()
         requests = 0
 
-        async def send() -> Answer:
+        async def send() -> AnswerStream:
             BEFORE_REQUEST.get()()
             self.requests += 1
             return await pool.client.post(url, body, self._headers, self.timeout)
@@ -239,7 +239,7 @@ async def to_the_end(
     return found[0]
 
 
-async def _close(answer: Answer) -> None:
+async def _close(answer: AnswerStream) -> None:
     await answer.close()
 
 

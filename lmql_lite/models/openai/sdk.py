@@ -82,7 +82,7 @@ class Client:
         with _translated(timeout):
             return await self._sent(send)
 
-    async def post(self, url: str, body: Mapping[str, object], headers: dict[str, str], timeout: float) -> Answer:
+    async def post(self, url: str, body: Mapping[str, object], headers: dict[str, str], timeout: float) -> AnswerStream:
         """Answer to a request, its events unread. Raises ErrorResponse and NoResponse."""
         create = _RESOURCES[url](self._client).create if self._is_lent and url in _RESOURCES else None
 
@@ -104,7 +104,7 @@ class Client:
             )
 
         with _translated(timeout):
-            return Answer(await self._sent(send), self._address, timeout)
+            return AnswerStream(await self._sent(send), self._address, timeout)
 
     async def _sent(self, send: Callable[[], Awaitable[Sent]]) -> Sent:
         """Result of `send`. A user's client may keep connections of an event loop that has ended; each fails once."""
@@ -117,7 +117,7 @@ class Client:
         raise NoResponse("reset", 0.0)
 
 
-class Answer:
+class AnswerStream:
     """An answer as it arrives."""
 
     def __init__(self, stream: Any, address: Address, timeout: float) -> None:
