@@ -80,7 +80,7 @@ class Scheduler:
         speculate: bool = False,
         replay: bool = False,
     ) -> None:
-        """`epsilon` is that of a `NoisyScorer`, `marks` are those of a `MediaScorer`."""
+        """`epsilon` and `marks` are those of the scorer."""
         self.scorer = scorer
         self.tree = tree
         self.prompts = SpelledPrompts()

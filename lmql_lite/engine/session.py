@@ -36,7 +36,7 @@ from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.settings import Settings, header
 from lmql_lite.errors import BudgetError, CacheError, InputError, ModelError
-from lmql_lite.models.base import Capabilities, Completer, Model, ReusesBlocks, Scorer
+from lmql_lite.models.base import Capabilities, Completer, Model, Scorer, as_model
 from lmql_lite.models.registry import load
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Program
@@ -122,13 +122,10 @@ class Session:
         return tuple(path for path, _, _, reads_only in self._files if not reads_only)
 
     def model(self, model: str | Model | None) -> Model:
-        """A model by its id, loaded once; a model object is returned unchanged. Raises ModelError."""
+        """A model by its id, loaded once; a model object is returned as a Scorer or Completer. Raises ModelError."""
         wanted = (self.default or os.environ.get("LQ_MODEL") or DEMO) if model is None else model
         if not isinstance(wanted, str):
-            if isinstance(wanted, type) or not (hasattr(wanted, "fingerprint") or isinstance(wanted, Completer)):
-                hint = 'give its name, such as model="demo", or a model object such as lq.model("demo")'
-                raise ModelError(f"{wanted!r} is not a model", hint=hint)
-            return wanted
+            return as_model(wanted)
         if wanted not in self._models:
             self._models[wanted] = load(wanted)
         return self._models[wanted]
@@ -249,11 +246,6 @@ class Session:
         """The model with block reuse by this policy. Raises ModelError if it does not support that."""
         known = self._reused.setdefault(model, {})
         if policy not in known:
-            if not isinstance(model, ReusesBlocks):
-                raise ModelError(
-                    f"{model.name} does not support blocks={policy}: it cannot move blocks of a prompt",
-                    hint="leave blocks= out, or use a model in this process, such as local:NAME",
-                )
             known[policy] = model.with_blocks(policy)
         return known[policy]
 
@@ -272,7 +264,7 @@ class Session:
             environment = environment_of(nested.program, nested.inputs)
             await header(nested.program, environment)
             model = await evaluate(named.value, environment)
-        if model is None or self.model(model) is here:
+        if model is None or self.model(model) == here:
             return None
         settings = settings.changed({"n": None, "decoder": "argmax" if settings.has_beams else settings.decoder})
         stream = self.stream(nested.program, nested.inputs, settings, model, calls, account, before)

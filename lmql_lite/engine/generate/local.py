@@ -23,8 +23,8 @@ from lmql_lite.engine.scheduler import Scheduler
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, Step, data_of, steps_since
 from lmql_lite.errors import InputError, LmqlLiteError, ModelError, Span
-from lmql_lite.media import Media, article
-from lmql_lite.models.base import BlockScorer, KVScope, MediaScorer, NoisyScorer, Scorer
+from lmql_lite.media import Media
+from lmql_lite.models.base import KVScope, Scorer
 from lmql_lite.models.chat import chat_of
 from lmql_lite.options import Sampling
 from lmql_lite.program.conditions import All
@@ -43,16 +43,13 @@ class LocalModel:
         self.fingerprint = scorer.fingerprint
         self.vocabulary_size = len(scorer.tokenizer.vocabulary)
         self.scorer = scorer
-        self.blocks = scorer if isinstance(scorer, BlockScorer) else None
-        """The scorer if it reuses blocks, else None. It is kept because the check of a protocol is slower than a token
-        from the tree."""
-        self._epsilon = scorer.epsilon if isinstance(scorer, NoisyScorer) else None
-        self._marks = scorer.marks if isinstance(scorer, MediaScorer) else frozenset[int]()
+        self.blocks = scorer if scorer.reuses_blocks else None
+        """The scorer if it reuses blocks, else None."""
         self.chat = chat_of(scorer.tokenizer)
         self.engine = Engine(Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos))
 
     def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> Scheduler:
-        noise, marks = self._epsilon, self._marks
+        noise, marks = self.scorer.epsilon, self.scorer.marks
         return Scheduler(self.scorer, tree, epsilon=noise, marks=marks, speculate=speculate, replay=replay)
 
     def generator(self, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling) -> LocalGenerator:
@@ -111,14 +108,7 @@ class LocalGenerator:
             raise ModelError(error.message, span=span, hint=error.hint) from error
 
     def show(self, state: State, item: Media) -> State:
-        scorer = self.scheduler.scorer
-        if not isinstance(scorer, MediaScorer):
-            raise ModelError(
-                f"{self.model} only reads text, so it cannot be shown {article(item.modality)}",
-                span=item.span,
-                hint="use a vision-language or audio model, such as local:Qwen/Qwen2-VL-2B-Instruct",
-            )
-        return self.path.show(state, item, scorer.show(item))
+        return self.path.show(state, item, self.scheduler.scorer.show(item))
 
     def fill(
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
