@@ -26,6 +26,7 @@ from lmql_lite.errors import BudgetError, InputError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import STEP, EndTry, Hole, Jump, JumpIf, Let, Op, Program, PromptText, Return, Try, Turn
+from lmql_lite.tokens import Token
 
 
 class Run:
@@ -166,14 +167,16 @@ class Run:
         except GeneratorExit:
             pass
 
-    def result(self, branch: Branch) -> Result:
+    def result(self, branch: Branch, pruned: tuple[Token, ...] = ()) -> Result:
+        """The result of a branch; `pruned` are tokens of branches that were given up."""
         state, frame = branch.state, branch.frames[0]
+        record = state.tokens() + pruned
         return Result(
             prompt=state.text,
             variables=dict(frame.variables),
             value=branch.value,
-            tokens=state.tokens(),
-            usage=branch.ledger.usage(),
+            tokens=record,
+            usage=branch.ledger.usage(record),
             endings=dict(frame.endings),
             seed=self.seed,
             model=self.generator.model,

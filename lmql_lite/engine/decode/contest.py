@@ -217,11 +217,10 @@ class Contest(Decoding):
         seen: set[int] = set()
         for beam in self.best_beams:
             list(_steps(beam.branch.state.history, seen))
-        lost, results = [step for history in self._pruned for step in _steps(history, seen)], []
+        lost = (step.token for history in self._pruned for step in _steps(history, seen))
+        pruned, results = tuple(replace(token, fate="pruned") for token in lost if token.hole is not None), []
         for beam in self.best_beams:
-            pruned = tuple(beam.branch.ledger.prune(lost))
-            found = self.run.result(beam.branch)
-            results.append(replace(found, tokens=found.tokens + pruned, score=beam.score))
+            results.append(replace(self.run.result(beam.branch, pruned), score=beam.score))
         return events.Finished(results[0], tuple(results) if self.width > 1 else ())
 
     async def close(self, error: BaseException | None) -> None:

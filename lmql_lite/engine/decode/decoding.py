@@ -15,6 +15,7 @@ from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.local_fill import Way
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings
+from lmql_lite.tokens import Token
 
 
 class Stepping(Protocol):
@@ -44,8 +45,8 @@ class Stepping(Protocol):
         """Ends an unfinished branch."""
         ...
 
-    def result(self, branch: Branch) -> Result:
-        """The result of a branch at its end."""
+    def result(self, branch: Branch, pruned: tuple[Token, ...] = ()) -> Result:
+        """The result of a branch at its end; `pruned` are tokens of branches that were given up."""
         ...
 
 
