@@ -13,8 +13,8 @@ from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, OpenHole
-from lmql_lite.engine.decode.distribution import Choosing
 from lmql_lite.engine.decorated import decoration_of
+from lmql_lite.engine.distribution import Choosing
 from lmql_lite.engine.environment import evaluate
 from lmql_lite.engine.frame import Caller, answered, unmet
 from lmql_lite.engine.generate.generator import Generator, Lookahead, lookahead_at, matcher_of

@@ -21,7 +21,7 @@ from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Account, Budget
 from lmql_lite.engine.calls import Calls
-from lmql_lite.engine.decode.decoding import Decoding, decoding
+from lmql_lite.engine.decode.decoder import Decoder, decoding
 from lmql_lite.engine.decode.sample import SeveralRuns
 from lmql_lite.engine.environment import environment_of, evaluate
 from lmql_lite.engine.frame import NestedCall
@@ -219,7 +219,7 @@ class Session:
         if trees is not None and settings.cache_mode == "refresh":  # a fresh tree has no entries
             fresh = TokenTree(trees.max_bytes)
             fresh.record()
-        runs = list[Decoding]()
+        runs, ledgers = list[Decoder](), list[Ledger]()
         elsewhere = partial(self._elsewhere, found, calls, account)
         first, count = settings.sampling(), 1 if settings.has_beams else settings.results
         for seed in (first.seed,) if count == 1 else seeds(first.seed, count):
@@ -231,16 +231,17 @@ class Session:
             generator = self._generator(entry, settings, trees, fresh, ledger, sampling)
             run = Run(program, environment, settings, sampling, generator, elsewhere, before)
             runs.append(decoding(settings.decoder_name)(run))
+            ledgers.append(ledger)
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
         reads_only = trees is None or settings.cache_mode in ("ro", "replay")
         sources = list[Sequence[str]]()
         if isinstance(entry, RemoteModel):
-            sources += [each.run.generator.ledger.notices for each in runs]
+            sources += [each.notices for each in ledgers]
         else:
             reads_only = reads_only or not (fresh is not None or (trees is not None and trees.has_file))
             sources += [] if entry.blocks is None else [entry.blocks.notices]
         sources += [trees.notices] if trees is not None and trees.has_file else []
-        return Opened(runs, together, settings, entry, trees, fresh, reads_only, sources, self._capabilities)
+        return Opened(together, settings, entry, trees, fresh, reads_only, sources, self._capabilities)
 
     def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
         """The model with block reuse by this policy. Raises ModelError if it does not support that."""
