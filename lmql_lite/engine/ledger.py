@@ -117,11 +117,9 @@ class Ledger:
             self.events += self.drafted.events
             self.drafted.events = []
 
-    def add_prompt(self, steps: Sequence[Step], moves: list[events.TokenMoved]) -> None:
-        """Records tokens of the program's own text. `moves` are the events of the first ones; the others are appended
-        to it."""
-        moves += [events.TokenMoved(step.token, step.node, step.parent) for step in steps[len(moves) :]]
-        self.events += moves
+    def add_prompt(self, steps: Sequence[Step]) -> None:
+        """Records tokens of the program's own text."""
+        self.events += [events.TokenMoved(step.token, step.node, step.parent) for step in steps]
         if self.drafted.missed:
             self.drafted.missed.difference_update(step.node for step in steps)
 

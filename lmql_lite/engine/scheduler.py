@@ -21,11 +21,11 @@ from lmql_lite.cache.top_k import MISS, Miss, TopK, question
 from lmql_lite.engine.calls import recorded_scores
 from lmql_lite.engine.events import Guessed
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.spelled_prompts import SpelledPrompts
+from lmql_lite.engine.state import Choice
 from lmql_lite.errors import CacheError, InputError, ModelError
 from lmql_lite.models.base import KVScope, Scorer, ScoreRequest
 from lmql_lite.options import Sampling
-from lmql_lite.tokens import Source, Token
+from lmql_lite.tokens import Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,6 @@ class DraftPlace(NamedTuple):
 
     key: Hashable
     fitting: Callable[[tuple[int, ...]], int]
-
-
-class TokenChoice(NamedTuple):
-    """A token, its raw log-probability, and its source. `is_close` is True if the model's noise might have changed the
-    choice; None if no scores were read, or the model states no noise."""
-
-    token: int
-    logprob: float
-    source: Source
-    is_close: bool | None = None
 
 
 class Scheduler:
@@ -83,7 +73,6 @@ class Scheduler:
         """`epsilon` and `marks` are those of the scorer."""
         self.scorer = scorer
         self.tree = tree
-        self.prompts = SpelledPrompts()
         self.speculates = speculate and not replay
         self._replay = replay
         self._epsilon = epsilon
@@ -104,7 +93,7 @@ class Scheduler:
         ledger: Ledger,
         penalties: Penalties = NO_PENALTIES,
         place: DraftPlace | None = None,
-    ) -> TokenChoice | None:
+    ) -> Choice | None:
         """The token after `node` that `sampling` picks among the allowed ones; None if the mask allows none.
 
         `penalties` are those of the earlier tokens. `draft` are tokens likely to come next; their scores come from the
@@ -116,7 +105,7 @@ class Scheduler:
             return known
         answer = self._recall(node, mask, sampling, penalties)
         if answer is not None:
-            return TokenChoice(answer.token, answer.logprob, ledger.source(node, answer.run))
+            return Choice(answer.token, self._data(answer.token), answer.logprob, ledger.source(node, answer.run))
         if self._replay:
             raise self._unknown(node)
         if node not in self._asked:
@@ -131,7 +120,7 @@ class Scheduler:
 
     def known(
         self, node: Node, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
-    ) -> TokenChoice | Miss | None:
+    ) -> Choice | Miss | None:
         """The choice if the scores of the node contain it, else a Miss."""
         fact = self.tree.scores(node)
         return MISS if fact is None else self._choice(node, fact, mask, sampling, ledger, penalties)
@@ -167,11 +156,16 @@ class Scheduler:
             way.append(self.tree.extend(way[-1], token))
         return way
 
+    def _data(self, token: int) -> bytes:
+        """The bytes of a token; b"" at the end of the text."""
+        tokenizer = self.scorer.tokenizer
+        return b"" if token in tokenizer.eos else tokenizer.vocabulary[token] or b""
+
     # Answers from the tree ----------------------------------------------------------------------------------------
 
     def _choice(
         self, node: Node, entry: ScoreEntry, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
-    ) -> TokenChoice | Miss | None:
+    ) -> Choice | Miss | None:
         """The choice from known scores; where their top k alone misses it, it is stored as an answer."""
         top_k = entry.scores.top_k() if isinstance(entry.scores, Scores) else entry.scores
         token = self._pick(node, top_k, mask, sampling, penalties)
@@ -189,7 +183,7 @@ class Scheduler:
         if self._epsilon is not None:
             path = self.tree.path_hash(node)
             is_close = self._epsilon > 0 and entry.scores.is_close(self._epsilon, mask, sampling, path, penalties)
-        return TokenChoice(token, logprob, ledger.source(node, entry.run), is_close)
+        return Choice(token, self._data(token), logprob, ledger.source(node, entry.run), is_close)
 
     def _pick(
         self, node: Node, scores: Scores | TopK, mask: Mask, sampling: Sampling, penalties: Penalties

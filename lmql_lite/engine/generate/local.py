@@ -16,12 +16,13 @@ from lmql_lite.constraints.terms import Constant, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.generate.generator import Lookahead, matcher_of, quoted
 from lmql_lite.engine.generate.local_fill import LocalFill
-from lmql_lite.engine.generate.path import TokenPath
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.path import Path
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.scheduler import Scheduler
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import State, Step, data_of, steps_since
+from lmql_lite.engine.state import Choice, State, Step, data_of, steps_since
+from lmql_lite.engine.turns import TemplatePath
 from lmql_lite.errors import InputError, LmqlLiteError, ModelError, Span
 from lmql_lite.media import Media
 from lmql_lite.models.base import KVScope, Scorer
@@ -84,7 +85,9 @@ class LocalGenerator:
         self.tree = scheduler.tree
         mark = model.blocks.mark if model.blocks is not None else None
         vocabulary, tokenizer = model.engine.vocabulary, model.scorer.tokenizer
-        self.path = TokenPath(scheduler.tree, tokenizer, vocabulary, ledger, scheduler.prompts, model.chat, mark)
+        self.path: Path = Path(scheduler.tree, tokenizer, vocabulary, ledger, mark)
+        if model.chat is not None:
+            self.path = TemplatePath(model.chat, scheduler.tree, tokenizer, vocabulary, ledger, mark)
         self._sampling = sampling
         self._isolated = isolated
         self._uses_caches = uses_caches
@@ -96,14 +99,14 @@ class LocalGenerator:
         return fork
 
     def turn(self, state: State, role: Role, span: Span) -> State:
-        if self.path.chat is None:
+        if not isinstance(self.path, TemplatePath):
             raise ModelError(
                 f"{self.model} has no turns, so {{:{role}}} has no meaning for it",
                 span=span,
                 hint="leave the role tags out, or use a model with a chat template",
             )
         try:
-            return self.path.begin(state, role, self.path.chat)
+            return self.path.begin(state, role)
         except ModelError as error:
             raise ModelError(error.message, span=span, hint=error.hint) from error
 
@@ -159,11 +162,12 @@ class LocalGenerator:
 
     def insert(self, state: State, hole: str, text: str, answer: tuple[Answer, ...]) -> State:
         for each in answer:
-            if len(self.engine.vocabulary.tokens[each.token] or b"") <= len(data_of(state.held)):
+            data = self.engine.vocabulary.tokens[each.token] or b""
+            if len(data) <= len(data_of(state.held)):
                 state = self.path.take(state, each.token)
             else:
-                source = self.ledger.source(state.node, each.run)
-                state = self.path.choose(state, each.token, hole, source, each.logprob, state.matcher)
+                choice = Choice(each.token, data, each.logprob, self.ledger.source(state.node, each.run))
+                state = self.path.choose(state, choice, hole, state.matcher)
         return state
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:

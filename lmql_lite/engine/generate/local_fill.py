@@ -18,10 +18,10 @@ from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.generate.generator import HoleFill, fail_unfilled, matcher_of
-from lmql_lite.engine.generate.path import TokenPath
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.scheduler import DraftPlace, Scheduler, TokenChoice
-from lmql_lite.engine.state import Piece, State, data_of, read, without
+from lmql_lite.engine.path import Path
+from lmql_lite.engine.scheduler import DraftPlace, Scheduler
+from lmql_lite.engine.state import Choice, Piece, State, data_of, read, without
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
@@ -37,7 +37,7 @@ UNLIMITED = 2**31
 class Holder(Protocol):
     """The generator of a branch."""
 
-    path: TokenPath
+    path: Path
     ledger: Ledger
     scheduler: Scheduler
     engine: Engine
@@ -67,22 +67,22 @@ class Way(NamedTuple):
     """A possible next token of a branch; `choice` is None if the hole ends at its token limit."""
 
     candidates: Candidates
-    choice: TokenChoice | None
+    choice: Choice | None
 
     @property
     def score(self) -> float:
         """The part that it adds to the score of the branch."""
-        return self.choice.logprob if self.choice else 0.0
+        return (self.choice.logprob or 0.0) if self.choice else 0.0
 
 
-class LocalFill(HoleFill[Candidates, TokenChoice]):
+class LocalFill(HoleFill[Candidates, Choice]):
     """The filling of one hole.
 
     If Python rejects a value, argmax takes the best choice not yet tried, and sample draws again with the next index
     (S21). Ops that were executed are never undone.
     """
 
-    path: TokenPath
+    path: Path
 
     def __init__(self, op: Hole, term: Term, generator: Holder, sampling: Sampling, limit: int) -> None:
         super().__init__(op, generator.path, generator.ledger, sampling, limit)
@@ -92,7 +92,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         self._may_reject = op.may_reject
         self._tried: list[Candidates] = []
         """Places of all attempts, or of the current draw if values are drawn."""
-        self._next: dict[int, TokenChoice | None] = {}
+        self._next: dict[int, Choice | None] = {}
         """The best untried choice of each place in `_tried`, as far as it is known."""
         self._left: dict[Place, Mask] = {}
         """Tokens that may still lead to another value, at each place of the rejected draws."""
@@ -151,7 +151,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
             return Candidates(state, matcher, held, NOTHING, NO_PENALTIES)
         raise self._dead_end(state, matcher, held, room)
 
-    def choose(self, candidates: Candidates) -> Coroutine[Any, Any, TokenChoice | None]:
+    def choose(self, candidates: Candidates) -> Coroutine[Any, Any, Choice | None]:
         if candidates.untried is NOTHING:
             return _nothing()
         node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
@@ -178,7 +178,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
                 return at
         return len(draft)
 
-    def commit(self, candidates: Candidates, choice: TokenChoice | None) -> State:
+    def commit(self, candidates: Candidates, choice: Choice | None) -> State:
         state = candidates.state
         if choice is None:
             if candidates.untried is NOTHING:
@@ -244,15 +244,15 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         held = without(held, size)
         return bool(self._mask(matcher, held, left).any()) if left > 0 else matcher.may_end and not held
 
-    def _take(self, candidates: Candidates, choice: TokenChoice) -> State:
+    def _take(self, candidates: Candidates, choice: Choice) -> State:
         state, matcher, token = candidates.state, candidates.matcher, choice.token
         if choice.is_close is not None:
             self.path.count_close_call(choice.is_close)
         if self._may_reject:
             self._cross_out(candidates.untried, token)
-        if token in self._scheduler.scorer.tokenizer.eos:
-            return state._replace(matcher=matcher.end("end-of-text"), score=state.score + choice.logprob)
-        data = self._engine.vocabulary.tokens[token] or b""
+        data = choice.data
+        if not data:
+            return state._replace(matcher=matcher.end("end-of-text"), score=state.score + (choice.logprob or 0.0))
         if len(data) <= len(candidates.held):
             return self.path.take(state, token, choice.logprob)
         # a token that begins with held text and goes beyond it belongs to this hole (S15)
@@ -263,7 +263,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         choosable = Choosable(
             scheduler.tree, node, self._engine, self.op, matcher, candidates.held, untried, self._term
         )
-        return self.path.choose(state, token, self.op.name, choice.source, choice.logprob, after, choosable)
+        return self.path.choose(state, choice, self.op.name, after, choosable)
 
     def _cross_out(self, mask: Mask, token: int) -> None:
         """Removes a token from the mask; all end-of-text tokens count as one."""
@@ -301,7 +301,7 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
             raise self._dead_end(state, candidates.matcher, candidates.held, room)
         return ways
 
-    async def _chosen(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> TokenChoice | None:
+    async def _chosen(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> Choice | None:
         node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
         try:
             place = self._draft_place(candidates)
@@ -318,14 +318,14 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
                 return None
             self.sampling = replace(self.sampling, index=self.sampling.index + 1)
             return self.opened
-        best: tuple[float, int, TokenChoice] | None = None
+        best: tuple[float, int, Choice] | None = None
         for at, candidates in enumerate(self._tried):
             if at not in self._next:
                 without_draft = candidates._replace(draft=())
                 self._next[at] = await self._chosen(without_draft, candidates.untried, self.sampling)
             choice = self._next[at]
             if choice is not None:
-                score = candidates.state.score + choice.logprob
+                score = candidates.state.score + (choice.logprob or 0.0)
                 if best is None or score > best[0]:
                     best = (score, at, choice)
         if best is None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from lmql_lite.cache.byte_tree import VOCABULARY, KnownToken
+from lmql_lite.cache.byte_tree import VOCABULARY
 from lmql_lite.cache.entry import Answer
 from lmql_lite.cache.sampling import is_greedy
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.terms import Term, identity
-from lmql_lite.engine.generate.byte_path import UNNUMBERED, BytePath
+from lmql_lite.engine.generate.byte_path import BytePath
 from lmql_lite.engine.generate.generator import Lookahead
 from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, PushDown, requested, text_engine
 from lmql_lite.engine.generate.remote_fill import RemoteFill
@@ -24,7 +24,7 @@ from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import State, Step, data_of
+from lmql_lite.engine.state import NO_ID, Choice, State, Step, data_of
 from lmql_lite.errors import Span
 from lmql_lite.media import Media
 from lmql_lite.models.base import Capabilities, Completer
@@ -69,7 +69,7 @@ class RemoteGenerator:
         self.ledger = ledger
         self.scheduler = scheduler
         self.tree = scheduler.byte_tree.tree
-        self.path = BytePath(scheduler.byte_tree, ledger, chat=scheduler.capabilities.chat_only)
+        self.path = BytePath(scheduler.byte_tree, self.engine.vocabulary, ledger, chat=scheduler.capabilities.chat_only)
         self.reader = Reader(ledger)
         ledger.by_server = True
         self._pushing = model.pushing
@@ -94,7 +94,7 @@ class RemoteGenerator:
 
     def show(self, state: State, item: Media) -> State:
         self.scheduler.media[item.digest] = item
-        return self.path.show(state, item)
+        return self.path.show_item(state, item)
 
     def fill(
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
@@ -126,7 +126,7 @@ class RemoteGenerator:
         lookahead = requested(lookahead, speculates=self._settings.speculate)
         known = [part if isinstance(part, bytes) else identity(part) for part in lookahead.parts]
         parts = (state.text.encode(), repr((known, lookahead.schema)).encode())
-        begin = state.depth + len(data_of(state.pending))
+        begin = len(self.scheduler.text_to(state.node)) + len(data_of(state.pending))
         question = replace(
             self._pushing.question(op, lookahead, tells=self._settings.tells), key=_digest(*parts), begin=begin
         )
@@ -172,16 +172,17 @@ class RemoteGenerator:
         return answers, tuple(answer.logprob for answer in answers)
 
     def insert(self, state: State, hole: str, text: str, answer: Answer) -> State:
-        return self.path.choose(state, KnownToken(text.encode(), answer.logprob, answer.run), hole)
+        source = self.ledger.source(state.node, answer.run)
+        return self.path.choose(state, Choice(NO_ID, text.encode(), answer.logprob, source), hole)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
         """The scores of options as the next text. Their tokens are not known, so each option counts as one piece."""
         self.reader.leave()
         before = self.ledger.requests
-        aside = BytePath(self.scheduler.byte_tree, Ledger(self.ledger.run), chat=self.scheduler.capabilities.chat_only)
+        aside = self.path.fork(Ledger(self.ledger.run))
         _, logprobs = await self.weigh(aside.settle(aside.answer(state)), options, ())
         pieces = tuple(
-            (Token(UNNUMBERED, option.encode(), None, "model", "kept", logprob),)
+            (Token(NO_ID, option.encode(), None, "model", "kept", logprob),)
             for option, logprob in zip(options, logprobs, strict=True)
         )
         usage = Usage(requests=self.ledger.requests - before, forward_passes=None)

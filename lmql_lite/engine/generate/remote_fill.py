@@ -17,7 +17,7 @@ from lmql_lite.engine.generate.generator import HoleFill, matcher_of, shown
 from lmql_lite.engine.generate.healing import incomplete
 from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, Rejected
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
-from lmql_lite.engine.state import State, data_of
+from lmql_lite.engine.state import NO_ID, Choice, State, data_of
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
 
@@ -167,7 +167,10 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             return state._replace(matcher=self._reached)
         self._insists = False
         self._reached = matcher.advance(choice.data, tokens=0)
-        after = self._counted(self.path.choose(state, choice, self.op.name, self._reached))
+        said = Choice(
+            NO_ID, choice.data, choice.logprob, self.ledger.source(state.node, choice.run), node=choice.behind
+        )
+        after = self._counted(self.path.choose(state, said, self.op.name, self._reached))
         return self.note(state, after) if self.op.may_reject else after
 
     def _counted(self, state: State) -> State:
