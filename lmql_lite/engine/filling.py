@@ -17,8 +17,10 @@ from lmql_lite.engine.decorated import decoration_of
 from lmql_lite.engine.distribution import Choosing
 from lmql_lite.engine.environment import evaluate
 from lmql_lite.engine.frame import Caller, answered, unmet
-from lmql_lite.engine.generate.generator import Generator, Lookahead, lookahead_at, matcher_of
+from lmql_lite.engine.generate.fill import Fill, matcher_of
+from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.predicates import Judge, Objection
+from lmql_lite.engine.segment import Lookahead, lookahead_at
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State
 from lmql_lite.engine.tools.fill import ToolFill
@@ -49,11 +51,12 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
         sampling, toolbox = await own_decoder(op, frame.settings, sampling, branch.python)
+    fill: Fill
     if toolbox is None:
         fill = generator.fill(op, term, branch.state, sampling, limit, partial(_lookahead, branch, op, term))
     else:
         fill = ToolFill(op, term, toolbox, sampling, limit, generator)
-    branch.state = fill.open(generator.begin_call(branch.state) if given else branch.state, matcher)
+    branch.state = fill.open(generator.path.resolve(branch.state) if given else branch.state, matcher)
     branch.hole = OpenHole(op, term, fill, judge)
     if given is not None:
         branch.state = await _prefilled(branch, branch.hole, given)

@@ -9,9 +9,9 @@ from typing import Any
 
 from lmql_lite.constraints.terms import And, Choice, Length, Matches, Or, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine.foreseen import Foreseen, NotForeseen
-from lmql_lite.engine.generate.generator import lookahead_at
 from lmql_lite.engine.generate.question import PushDown, requested, text_engine
 from lmql_lite.engine.plan import Plan, PlannedHole, Way
+from lmql_lite.engine.segment import lookahead_at
 from lmql_lite.engine.session import Session
 from lmql_lite.engine.settings import Settings, checked
 from lmql_lite.errors import ConstraintError, InputError, Span

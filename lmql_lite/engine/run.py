@@ -14,7 +14,8 @@ from lmql_lite.engine.budget import LAST_STEPS, Steps
 from lmql_lite.engine.environment import Environment, called_at, interpolated
 from lmql_lite.engine.filling import decorate, look, open_hole, show
 from lmql_lite.engine.frame import Elsewhere, Frame, answered
-from lmql_lite.engine.generate.generator import Generator, fail_unfilled, matcher_of
+from lmql_lite.engine.generate.fill import matcher_of
+from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings
@@ -22,7 +23,7 @@ from lmql_lite.engine.state import State, noted
 from lmql_lite.engine.subquery import call, called, return_value
 from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tracebacks import from_query, unwrapped
-from lmql_lite.errors import BudgetError, InputError, ModelError
+from lmql_lite.errors import BudgetError, InputError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import STEP, EndTry, Hole, Jump, JumpIf, Let, Op, Program, PromptText, Return, Try, Turn
@@ -91,12 +92,7 @@ class Run:
                 if forced := fill.forced(state):
                     branch.state = fill.force(state, forced)
                 else:
-                    candidates = fill.candidates(fill.settle(state))  # the tokens that the condition allows next
-                    try:
-                        choice = await fill.choose(candidates)  # known, in flight, or asked of the model
-                    except ModelError as error:
-                        fail_unfilled(hole.op, error)
-                    branch.state = fill.commit(candidates, choice)  # the token joins the path, the ledger, the events
+                    branch.state = await fill.next(state)  # a candidate: known, in flight, or asked of the model
                     if fill.thinks:
                         self.steps.left += 1
                         return

@@ -45,7 +45,7 @@ Answer = TypeVar("Answer", covariant=True)
 DEMO = "demo"
 UNNAMED = "no model was named, so this ran on demo, a toy; name one with --model, model= or LQ_MODEL"
 
-Schedulers = dict[tuple[SharedModel[Any], bool, bool], Any]
+Schedulers = dict[tuple[SharedModel, bool, bool], Any]
 """Schedulers of one cache, by model, `replay` and `speculate`."""
 FileOptions = tuple[str, int, bool, bool]
 """The real path of a file, the options of its `TokenCache`, and True if it is only read. Each combination has its own
@@ -304,7 +304,7 @@ class Session:
 
     def _generator(
         self,
-        model: SharedModel[Any],
+        model: SharedModel,
         settings: Settings,
         trees: ModelTrees | None,
         fresh: TokenTree | None,
@@ -313,6 +313,7 @@ class Session:
     ) -> Generator:
         """The generator of one run, with the scheduler that it shares with the other runs of this loop."""
         speculate, replay = settings.speculate, settings.cache_mode == "replay"
+        scheduler: Any
         if trees is None:
             scheduler = model.scheduler(TokenTree(), speculate=False, replay=False)
         elif fresh is not None:

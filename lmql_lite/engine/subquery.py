@@ -83,7 +83,7 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
     seed = mix(branch.frame.sampling.seed, branch.calls)
     branch.calls += 1
     settings = branch.frame.settings.of_query(await header(nested.program, environment), seed)
-    branch.state = branch.generator.begin_call(branch.state)
+    branch.state = branch.generator.path.resolve(branch.state)
     caller = Caller(op, nested, branch.term(op), branch.state)
     if elsewhere is not None:
         other = await elsewhere(nested, settings, branch.state.text)

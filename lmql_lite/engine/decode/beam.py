@@ -22,7 +22,9 @@ from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.decode.decoder import Decoder, numbered
 from lmql_lite.engine.environment import Context
-from lmql_lite.engine.generate.generator import Generator, matcher_of
+from lmql_lite.engine.generate.fill import matcher_of
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.local import LocalGenerator
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.state import Step
@@ -50,6 +52,7 @@ class ForcedScore:
     async def weigh(self, generator: Generator, history: Step | None) -> None:
         """Adds the tokens that joined the path. Their question joins those of the other branches in this round."""
         steps, is_all = _new(history, self._newest)
+        assert isinstance(generator, LocalGenerator), "only a model that scores has several branches"
         runs = list(_runs([step for step in steps if id(step) not in self._known]))
         logprobs = await asyncio.gather(*(generator.logprobs(run) for run in runs))
         for run, answers in zip(runs, logprobs, strict=True):

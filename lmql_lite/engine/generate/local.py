@@ -14,12 +14,13 @@ from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.terms import Constant, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.engine.generate.generator import Lookahead, matcher_of, quoted
+from lmql_lite.engine.generate.fill import matcher_of, quoted
 from lmql_lite.engine.generate.local_fill import LocalFill
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.scheduler import Scheduler
+from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import Choice, State, Step, data_of, steps_since
 from lmql_lite.engine.turns import TemplatePath
@@ -117,7 +118,7 @@ class LocalGenerator:
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
     ) -> LocalFill:
         self._begin()
-        return LocalFill(op, term, self, sampling, limit)
+        return LocalFill(op, term, self.path, self.ledger, self.scheduler, self.engine, sampling, limit)
 
     def _begin(self) -> None:
         """Forgets what is known before a hole or a score (S7)."""
@@ -125,9 +126,6 @@ class LocalGenerator:
             self.tree.drop_scores()
         if not self._uses_caches:
             self.ledger.scope = KVScope()
-
-    def begin_call(self, state: State) -> State:
-        return self.path.resolve(state)
 
     def begin_options(self, state: State) -> State:
         self._begin()
@@ -172,7 +170,7 @@ class LocalGenerator:
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
         self._begin()
-        before, state = self.ledger.meter.forward_passes, self._aside().path.settle(state)
+        before, state = self.ledger.meter.forward_passes, self._aside().settle(state)
         weighed, logprobs = await self.weigh(state, options, [self.spell(state, each)[0] for each in options])
         tokens = []
         for answers in weighed:
@@ -199,11 +197,9 @@ class LocalGenerator:
     async def finish(self, state: State) -> State:
         return self.path.settle(state, last=True)
 
-    def _aside(self) -> LocalGenerator:
+    def _aside(self) -> Path:
         """A copy with a path of its own, whose tokens do not count for the run."""
-        aside = copy(self)
-        aside.path = self.path.fork(Ledger(self.ledger.run))
-        return aside
+        return self.path.fork(Ledger(self.ledger.run))
 
     # While Python is awaited ----------------------------------------------------------------------------------------
 
@@ -221,8 +217,8 @@ class LocalGenerator:
                 await writing
 
     async def _write(self, state: State, span: Span) -> None:
-        aside = self._aside()
-        fill = LocalFill(Hole(span, "ahead", All(span, ())), Constant(True), aside, self._sampling, MOST_AHEAD)
+        op, term, aside = Hole(span, "ahead", All(span, ())), Constant(True), self._aside()
+        fill = LocalFill(op, term, aside, self.ledger, self.scheduler, self.engine, self._sampling, MOST_AHEAD)
         matcher = self.engine.matcher(Constant(True), b"", MOST_AHEAD, "ahead", span)
         state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
         while matcher_of(state).ending is None:
@@ -230,7 +226,6 @@ class LocalGenerator:
             if forced := fill.forced(state):
                 state = fill.force(state, forced)
             else:
-                candidates = fill.candidates(fill.settle(state))
-                state = fill.commit(candidates, await fill.choose(candidates))
+                state = await fill.next(state)
             asked = (step.parent for step in steps_since(before, state) if step.token.logprob is not None)
             self.ledger.drafted.add(tuple(asked))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.events import Choosable
-from lmql_lite.engine.generate.generator import HoleFill, fail_unfilled, matcher_of
+from lmql_lite.engine.generate.fill import Fill, fail_unfilled, matcher_of
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
 from lmql_lite.engine.scheduler import DraftPlace, Scheduler
@@ -32,15 +31,6 @@ NOTHING: Mask = np.zeros(0, np.bool_)
 """The mask of a hole at its token limit."""
 UNLIMITED = 2**31
 """More tokens than any value has."""
-
-
-class Holder(Protocol):
-    """The generator of a branch."""
-
-    path: Path
-    ledger: Ledger
-    scheduler: Scheduler
-    engine: Engine
 
 
 class Candidates(NamedTuple):
@@ -75,20 +65,28 @@ class Way(NamedTuple):
         return (self.choice.logprob or 0.0) if self.choice else 0.0
 
 
-class LocalFill(HoleFill[Candidates, Choice]):
+class LocalFill(Fill):
     """The filling of one hole.
 
     If Python rejects a value, argmax takes the best choice not yet tried, and sample draws again with the next index
     (S21). Ops that were executed are never undone.
     """
 
-    path: Path
-
-    def __init__(self, op: Hole, term: Term, generator: Holder, sampling: Sampling, limit: int) -> None:
-        super().__init__(op, generator.path, generator.ledger, sampling, limit)
+    def __init__(
+        self,
+        op: Hole,
+        term: Term,
+        path: Path,
+        ledger: Ledger,
+        scheduler: Scheduler,
+        engine: Engine,
+        sampling: Sampling,
+        limit: int,
+    ) -> None:
+        super().__init__(op, path, ledger, sampling, limit)
         self._term = term
-        self._scheduler = generator.scheduler
-        self._engine = generator.engine
+        self._scheduler = scheduler
+        self._engine = engine
         self._may_reject = op.may_reject
         self._tried: list[Candidates] = []
         """Places of all attempts, or of the current draw if values are drawn."""
@@ -102,9 +100,9 @@ class LocalFill(HoleFill[Candidates, Choice]):
         self._single: Place | None = None
         """The place of the current draw where only one token was left."""
 
-    def fork(self, generator: Holder) -> LocalFill:
+    def fork(self, path: Path, ledger: Ledger) -> LocalFill:
         fork = copy(self)
-        fork.path, fork.ledger = generator.path, generator.ledger
+        fork.path, fork.ledger = path, ledger
         fork._tried, fork._next, fork.made = list(self._tried), dict(self._next), list(self.made)
         fork._left = {place: left.copy() for place, left in self._left.items()}
         fork._exact = set(self._exact)
@@ -151,12 +149,9 @@ class LocalFill(HoleFill[Candidates, Choice]):
             return Candidates(state, matcher, held, NOTHING, NO_PENALTIES)
         raise self._dead_end(state, matcher, held, room)
 
-    def choose(self, candidates: Candidates) -> Coroutine[Any, Any, Choice | None]:
-        if candidates.untried is NOTHING:
-            return _nothing()
-        node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
-        place = self._draft_place(candidates)
-        return self._scheduler.choose(node, draft, candidates.untried, self.sampling, self.ledger, penalties, place)
+    async def next(self, state: State) -> State:
+        candidates = self.candidates(self.settle(state))
+        return self.commit(candidates, await self._chosen(candidates, candidates.untried, self.sampling))
 
     def _draft_place(self, candidates: Candidates) -> DraftPlace:
         return DraftPlace((self.op.name, self.op.span), partial(self._fitting, candidates))
@@ -302,6 +297,9 @@ class LocalFill(HoleFill[Candidates, Choice]):
         return ways
 
     async def _chosen(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> Choice | None:
+        """The token that the model chooses under a mask; None if the mask allows none."""
+        if mask is NOTHING:
+            return None
         node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
         try:
             place = self._draft_place(candidates)
@@ -389,7 +387,3 @@ class LocalFill(HoleFill[Candidates, Choice]):
 def _ends_at_once(after: Matcher, before: Matcher) -> bool:
     """True if the value ended before the added bytes."""
     return after.ending is not None and len(after.value) == len(before.text)
-
-
-async def _nothing() -> None:
-    """The choice of a hole at its token limit: none."""

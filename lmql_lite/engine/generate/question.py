@@ -15,8 +15,8 @@ from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.constraints.server_grammar import pushed
 from lmql_lite.constraints.terms import And, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.engine.generate.generator import Lookahead
 from lmql_lite.engine.plan import Way
+from lmql_lite.engine.segment import Lookahead
 from lmql_lite.models.answer_form import ROOM, AnswerForm
 from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema
 from lmql_lite.options import Sampling

@@ -17,14 +17,14 @@ from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.terms import Term, identity
 from lmql_lite.engine.generate.byte_path import BytePath
-from lmql_lite.engine.generate.generator import Lookahead
 from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, PushDown, requested, text_engine
 from lmql_lite.engine.generate.remote_fill import RemoteFill
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
+from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import NO_ID, Choice, State, Step, data_of
+from lmql_lite.engine.state import NO_ID, Choice, State, data_of
 from lmql_lite.errors import Span
 from lmql_lite.media import Media
 from lmql_lite.models.base import Capabilities, Completer
@@ -83,12 +83,6 @@ class RemoteGenerator:
         """Key of the answers to a hole, or to holes drawn together, that is asked alone."""
         self._fill: RemoteFill | None = None
 
-    def fork(self) -> RemoteGenerator:
-        raise AssertionError("runs with a server have one branch")
-
-    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
-        raise AssertionError("a server is not asked about tokens that it did not choose")
-
     def turn(self, state: State, role: Role, span: Span) -> State:
         return self.path.begin(state, role)
 
@@ -138,9 +132,6 @@ class RemoteGenerator:
         own = b"%d" % secrets.randbits(64) if self._isolated else b""
         return _digest(question.key, state.text.encode(), own)
 
-    def begin_call(self, state: State) -> State:
-        return state
-
     # Options that are scored ----------------------------------------------------------------------------------------
 
     def begin_options(self, state: State) -> State:
@@ -155,7 +146,7 @@ class RemoteGenerator:
 
     async def weigh(
         self, state: State, texts: Sequence[str], ids: Sequence[tuple[int, ...]]
-    ) -> tuple[list[Answer], tuple[float, ...]]:
+    ) -> tuple[list[tuple[Answer, ...]], tuple[float, ...]]:
         """The answer for each option, and its log-probability. One request asks for all unknown options; each score is
         stored as the answer to its own question."""
         known: dict[str, Answer] = {}
@@ -168,10 +159,10 @@ class RemoteGenerator:
         for text, logprob in zip(unknown, logprobs, strict=True):
             answer = Answer(SCORED, float(np.float32(logprob)), self.ledger.run)  # float32, as in a file
             known[text] = answer if self._isolated else self.tree.add_greedy_answer(state.node, _question(text), answer)
-        answers = [known[text] for text in texts]
-        return answers, tuple(answer.logprob for answer in answers)
+        return [(known[text],) for text in texts], tuple(known[text].logprob for text in texts)
 
-    def insert(self, state: State, hole: str, text: str, answer: Answer) -> State:
+    def insert(self, state: State, hole: str, text: str, answers: tuple[Answer, ...]) -> State:
+        (answer,) = answers
         source = self.ledger.source(state.node, answer.run)
         return self.path.choose(state, Choice(NO_ID, text.encode(), answer.logprob, source), hole)
 

@@ -7,13 +7,12 @@ that condition (S1, S22).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from lmql_lite.cache.byte_tree import TURNS, Alternatives, KnownToken
 from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.generate.byte_path import BytePath
-from lmql_lite.engine.generate.generator import HoleFill, matcher_of, shown
+from lmql_lite.engine.generate.fill import Fill, fail_unfilled, matcher_of, shown
 from lmql_lite.engine.generate.healing import incomplete
 from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, Rejected
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
@@ -37,18 +36,8 @@ class OpenAlternatives:
     left: int
 
 
-class Ask(NamedTuple):
-    """A place where the server is asked for a token of a hole, with at most `left` more bytes."""
-
-    state: State
-    matcher: Matcher
-    left: int
-
-
-class RemoteFill(HoleFill[Ask, KnownToken]):
+class RemoteFill(Fill):
     """The filling of one hole."""
-
-    path: BytePath
 
     def __init__(
         self,
@@ -80,9 +69,6 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         self._insists = False
         """True if required text is inserted because the server did not write it."""
 
-    def fork(self, generator: object) -> RemoteFill:
-        raise AssertionError("runs with a server have one branch")
-
     def open(self, state: State, matcher: Matcher) -> State:
         self.opened = self.path.answer(state)._replace(hole=self.op.name, matcher=matcher)
         return self.opened
@@ -106,22 +92,22 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
                 return forced
         return forced.rstrip(b" ")
 
-    def settle(self, state: State) -> State:
-        return self._counted(self.note(state, self.path.settle(state)))
-
-    def candidates(self, state: State) -> Ask:
+    async def next(self, state: State) -> State:
+        state = self._counted(self.note(state, self.path.settle(state)))
         matcher = matcher_of(state)
         left = max(self.limit * TOKEN_BYTES - len(matcher.text), incomplete(matcher.text))
         if not left and not matcher.may_end:
             raise self.incomplete(matcher, "raise max_tokens, or limit the length in the condition")
-        return Ask(state, matcher, left)
-
-    async def choose(self, candidates: Ask) -> KnownToken | None:
-        """The next token, checked. None if no token is taken: the hole ends, or the server is asked again."""
-        state, matcher, left = candidates
         self._ends_here = not left
-        if self._ends_here:
-            return None
+        try:
+            said = await self._choose(state, matcher, left) if left else None
+        except ModelError as error:
+            fail_unfilled(self.op, error)
+        return self._commit(state, matcher, said)
+
+    async def _choose(self, state: State, matcher: Matcher, left: int) -> KnownToken | None:
+        """The next token, checked, with at most `left` bytes. None if no token is taken: the hole ends, or the server
+        is asked again."""
         question = self._question
         first = await self._frontier.read(state.node, question, left, self._reader, state.history)
         self.thinks = first is None
@@ -157,8 +143,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             return None
         return await self._instead(state, matcher, said, left)
 
-    def commit(self, candidates: Ask, choice: KnownToken | None) -> State:
-        state, matcher, _ = candidates
+    def _commit(self, state: State, matcher: Matcher, choice: KnownToken | None) -> State:
         if choice is None and not self._ends_here:
             return state
         if choice is None or choice.ends:
@@ -199,7 +184,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             (data, logprob), *untried = place.untried
             self._reader.depart(self._question)
             self._alternatives[at] = replace(place, untried=tuple(untried))
-            return self.commit(Ask(place.state, place.matcher, 0), KnownToken(data, logprob, self.ledger.run))
+            return self._commit(place.state, place.matcher, KnownToken(data, logprob, self.ledger.run))
         other = self._first.without(self._text_to(self.opened) + data_of(self.opened.pending), self._rejected)
         if other is None:
             return None
