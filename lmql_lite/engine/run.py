@@ -9,19 +9,17 @@ from functools import partial
 from lmql_lite.cache.kv.block_policy import CBlock
 from lmql_lite.engine import events
 from lmql_lite.engine.blocks import LeavingReturn
-from lmql_lite.engine.branch import Branch, OpenHole
+from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.budget import LAST_STEPS, Steps
 from lmql_lite.engine.environment import Environment, called_at, interpolated
-from lmql_lite.engine.filling import decorate, look, open_hole, show
 from lmql_lite.engine.frame import Elsewhere, Frame, answered
-from lmql_lite.engine.generate.fill import matcher_of
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
+from lmql_lite.engine.hole import decorate, go_on, look, open_hole
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, noted
 from lmql_lite.engine.subquery import call, called, return_value
-from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tracebacks import from_query, unwrapped
 from lmql_lite.errors import BudgetError, InputError
 from lmql_lite.media import Media
@@ -84,23 +82,10 @@ class Run:
         raised = None
         try:
             self.steps.take()
-            hole = branch.hole
-            if hole is None:
+            if branch.hole is None:
                 await self._execute(branch, branch.op)
             else:
-                fill, state = hole.fill, branch.state
-                if forced := fill.forced(state):
-                    branch.state = fill.force(state, forced)
-                else:
-                    branch.state = await fill.next(state)  # a candidate: known, in flight, or asked of the model
-                    if fill.thinks:
-                        self.steps.left += 1
-                        return
-                if isinstance(fill, ToolFill):
-                    branch.state = await fill.call_tools(branch.state)
-                await look(branch, hole)  # emits the text, lets Python judge it, and closes a hole at its end
-                if ahead and branch.hole is hole:
-                    await self._run_ahead(branch, hole, min(ahead, self.steps.left))
+                self.steps.left -= await go_on(branch, branch.hole, min(ahead, self.steps.left))
         except BaseException as error:
             raised = error
         if raised is not None:  # outside the handler above, so that the query's exceptions get no false context
@@ -109,23 +94,6 @@ class Run:
             finally:
                 raised = None  # breaks the reference cycle of exception, traceback and frame
         branch.keep()
-
-    async def _run_ahead(self, branch: Branch, hole: OpenHole, most: int) -> None:
-        """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them."""
-        fill, done = hole.fill, 0
-        if hole.op.may_reject or branch.frame.decoration is not None:
-            return
-        is_guarded = branch.is_guarded
-        while done < most and (state := fill.known(branch.state)) is not None:
-            done += 1
-            branch.state = state
-            matcher = matcher_of(branch.state)
-            if matcher.ending is not None:
-                await look(branch, hole)
-                break
-            if not is_guarded:
-                show(branch, hole, matcher)
-        self.steps.left -= done
 
     async def ways(self, branch: Branch, most: int) -> list[Way]:
         """The next tokens of a branch that `may_part`; none after an exception that the query handles."""

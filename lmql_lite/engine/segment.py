@@ -13,13 +13,12 @@ from lmql_lite.program.ops import Hole, Jump, Next, Op, PromptText
 class Lookahead:
     """Terms of the holes of a segment, and the texts between and after them, as far as they are known (S16).
 
-    `goes_on`: another hole may follow. `is_whole`: the parts are the whole segment. `schema` is the JSON Schema of its
-    only hole; the hole's term then does not constrain its text.
+    `goes_on`: another hole may follow. `schema` is the JSON Schema of its only hole; the hole's term then does not
+    constrain its text.
     """
 
     parts: tuple[Term | bytes, ...]
     goes_on: bool
-    is_whole: bool
     schema: str | None = None
 
     @property
@@ -32,7 +31,7 @@ class Lookahead:
         ends = [at for at, part in enumerate(self.parts, start=1) if not isinstance(part, bytes)]
         for end in reversed(ends):
             if end < len(self.parts):
-                yield Lookahead(self.parts[:end], goes_on=True, is_whole=False)
+                yield Lookahead(self.parts[:end], goes_on=True)
 
 
 def lookahead_at(ops: Sequence[Op], at: int, term: Callable[[int], Term], schema: str | None = None) -> Lookahead:
@@ -41,13 +40,12 @@ def lookahead_at(ops: Sequence[Op], at: int, term: Callable[[int], Term], schema
     `term` returns the condition on the text of the hole at a place; `schema` is that of the first hole.
     """
     parts: list[Term | bytes] = [term(at)]
-    end, is_whole = at + 1, True
+    end = at + 1
     while isinstance(ops[end], PromptText | Hole):
         op = ops[end]
         if isinstance(op, PromptText):
             literal = [part for part in op.parts if isinstance(part, str)]
-            is_whole = len(literal) == len(op.parts)
-            if not is_whole:
+            if len(literal) < len(op.parts):
                 break
             parts.append("".join(literal).encode())
         elif isinstance(op, Hole):
@@ -56,4 +54,4 @@ def lookahead_at(ops: Sequence[Op], at: int, term: Callable[[int], Term], schema
             parts.append(term(end))
         end += 1
     goes_on = any(isinstance(op, Hole | Jump | Next) for op in ops[end:])
-    return Lookahead(tuple(parts), goes_on=goes_on, is_whole=is_whole, schema=schema)
+    return Lookahead(tuple(parts), goes_on=goes_on, schema=schema)

@@ -13,8 +13,8 @@ from typing import Any
 from lmql_lite.cache.sampling import mix
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.environment import environment_of, sayable
-from lmql_lite.engine.filling import bind, check
 from lmql_lite.engine.frame import MOST_DEEP, Callable, Caller, Elsewhere, Frame, NestedCall, answered
+from lmql_lite.engine.hole import bind, check
 from lmql_lite.engine.settings import header
 from lmql_lite.errors import QueryError
 from lmql_lite.program.clauses import asked

@@ -16,8 +16,8 @@ from lmql_lite.cache.sampling import is_greedy
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.terms import Term, identity
+from lmql_lite.engine.forms import TOKEN_BYTES, Form, Forms, requested, text_engine
 from lmql_lite.engine.generate.byte_path import BytePath
-from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, PushDown, requested, text_engine
 from lmql_lite.engine.generate.remote_fill import RemoteFill
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.ledger import Ledger
@@ -47,7 +47,7 @@ class RemoteModel:
         self.completer = completer
         self.capabilities = capabilities
         self.engine = text_engine(by_server=True)
-        self.pushing = PushDown(self.engine, capabilities)
+        self.forms = Forms(self.engine, capabilities)
 
     def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> RemoteScheduler:
         return RemoteScheduler(self.completer, self.capabilities, tree, replay=replay)
@@ -72,11 +72,11 @@ class RemoteGenerator:
         self.path = BytePath(scheduler.byte_tree, self.engine.vocabulary, ledger, chat=scheduler.capabilities.chat_only)
         self.reader = Reader(ledger)
         ledger.by_server = True
-        self._pushing = model.pushing
+        self._forms = model.forms
         self._settings = settings
         self._isolated = settings.is_isolated
         """True if each hole is a separate request, which ends with the hole (S7)."""
-        self._segment: HoleQuestion | None = None
+        self._segment: Form | None = None
         self._left = 0
         """Number of holes of the segment that are not open yet."""
         self._own: bytes | None = None
@@ -108,26 +108,26 @@ class RemoteGenerator:
             if self._own is None or not (goes_on and is_drawn):
                 self.reader.leave()
                 self._own = self._own_key(question, state)
-            question = replace(self._pushing.alone(question, op, term), key=self._own)
+            question = replace(self._forms.alone(question, op, term), key=self._own)
         question = replace(question, sampling=sampling)
         self._fill = RemoteFill(
             op, self.path, self.reader, self.scheduler, question, limit, self._settings.hole_requests
         )
         return self._fill
 
-    def _begun(self, op: Hole, state: State, lookahead: Lookahead) -> HoleQuestion:
+    def _begun(self, op: Hole, state: State, lookahead: Lookahead) -> Form:
         """The question for the rest of the segment."""
         lookahead = requested(lookahead, speculates=self._settings.speculate)
         known = [part if isinstance(part, bytes) else identity(part) for part in lookahead.parts]
         parts = (state.text.encode(), repr((known, lookahead.schema)).encode())
         begin = len(self.scheduler.text_to(state.node)) + len(data_of(state.pending))
         question = replace(
-            self._pushing.question(op, lookahead, tells=self._settings.tells), key=_digest(*parts), begin=begin
+            self._forms.form(op, lookahead, tells=self._settings.tells), key=_digest(*parts), begin=begin
         )
         self._left = question.lookahead.holes
         return question
 
-    def _own_key(self, question: HoleQuestion, state: State) -> bytes:
+    def _own_key(self, question: Form, state: State) -> bytes:
         """Key of the answers to one hole; if it is isolated, only this run's."""
         own = b"%d" % secrets.randbits(64) if self._isolated else b""
         return _digest(question.key, state.text.encode(), own)

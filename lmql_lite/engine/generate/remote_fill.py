@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from lmql_lite.cache.byte_tree import TURNS, Alternatives, KnownToken
 from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.engine.forms import TOKEN_BYTES, Form, Rejected
 from lmql_lite.engine.generate.byte_path import BytePath
 from lmql_lite.engine.generate.fill import Fill, fail_unfilled, matcher_of, shown
 from lmql_lite.engine.generate.healing import incomplete
-from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, Rejected
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.state import NO_ID, Choice, State, data_of
 from lmql_lite.errors import ConstraintError, ModelError
@@ -45,7 +45,7 @@ class RemoteFill(Fill):
         path: BytePath,
         reader: Reader,
         scheduler: RemoteScheduler,
-        question: HoleQuestion,
+        question: Form,
         limit: int,
         most_requests: int,
     ) -> None:
@@ -268,7 +268,7 @@ class RemoteFill(Fill):
         if self._question.language is not None and self._question.pushed is None:
             self._question, self.is_held = self._question.under_condition(), True
 
-    async def _read(self, state: State, question: HoleQuestion, left: int) -> KnownToken:
+    async def _read(self, state: State, question: Form, left: int) -> KnownToken:
         said = None
         while said is None:
             said = await self._frontier.read(state.node, question, left, self._reader, state.history)

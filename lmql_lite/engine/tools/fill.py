@@ -41,7 +41,7 @@ class ToolFill(Fill):
         parts = term.terms if isinstance(term, And) else (term,)
         ends = [part for part in parts if isinstance(part, Stop | StopPattern)]
         result = Stop(MARK.strip().encode(), inclusive=True)
-        self._lookahead = Lookahead((conjunction((*ends, result)),), goes_on=True, is_whole=False)
+        self._lookahead = Lookahead((conjunction((*ends, result)),), goes_on=True)
         """The lookahead for a server in free text, which ends where a result is inserted."""
         self._piece: Fill
         """The filling of the current piece."""

@@ -144,6 +144,33 @@ async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
     return state
 
 
+async def go_on(branch: Branch, hole: OpenHole, ahead: int) -> int:
+    """Adds the next token of a hole, or a stretch of forced text, and then at most `ahead` known tokens. Returns the
+    number of further steps that this took, -1 if the model is still reasoning."""
+    fill, state = hole.fill, branch.state
+    if forced := fill.forced(state):
+        branch.state = fill.force(state, forced)  # the condition leaves one text, so no model is asked
+    else:
+        branch.state = await fill.next(state)  # the best candidate: known in the tree, on its way, or asked for
+        if fill.thinks:
+            return -1
+    if isinstance(fill, ToolFill):
+        branch.state = await fill.call_tools(branch.state)
+    await look(branch, hole)
+    if hole.op.may_reject or branch.frame.decoration is not None:  # Python sees each token
+        return 0
+    is_guarded, done = branch.is_guarded, 0
+    while done < ahead and branch.hole is hole and (known := fill.known(branch.state)) is not None:
+        done += 1
+        branch.state = known
+        matcher = matcher_of(known)
+        if matcher.ending is not None:
+            await look(branch, hole)
+        elif not is_guarded:
+            show(branch, hole, matcher)
+    return done
+
+
 async def look(branch: Branch, hole: OpenHole) -> None:
     """Emits and judges the text of the hole. Closes the hole at its end, or goes back for another value."""
     frame, may_reject = branch.frame, hole.op.may_reject
