@@ -144,29 +144,19 @@ async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
     return state
 
 
-async def go_on(branch: Branch, hole: OpenHole, ahead: int) -> int:
-    """Adds the next token of a hole, or a stretch of forced text, and then at most `ahead` known tokens. Returns the
-    number of further steps that this took, -1 if the model is still reasoning."""
-    fill, state = hole.fill, branch.state
-    if forced := fill.forced(state):
-        branch.state = fill.force(state, forced)  # the condition leaves one text, so no model is asked
-    else:
-        branch.state = await fill.next(state)  # the best candidate: known in the tree, on its way, or asked for
-        if fill.thinks:
-            return -1
-    if isinstance(fill, ToolFill):
-        branch.state = await fill.call_tools(branch.state)
-    await look(branch, hole)
-    if hole.op.may_reject or branch.frame.decoration is not None:  # Python sees each token
+async def run_ahead(branch: Branch, hole: OpenHole, most: int) -> int:
+    """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them. Returns their number."""
+    if hole.op.may_reject or branch.frame.decoration is not None:
         return 0
     is_guarded, done = branch.is_guarded, 0
-    while done < ahead and branch.hole is hole and (known := fill.known(branch.state)) is not None:
+    while done < most and (state := hole.fill.known(branch.state)) is not None:
         done += 1
-        branch.state = known
-        matcher = matcher_of(known)
+        branch.state = state
+        matcher = matcher_of(state)
         if matcher.ending is not None:
             await look(branch, hole)
-        elif not is_guarded:
+            break
+        if not is_guarded:
             show(branch, hole, matcher)
     return done
 

@@ -201,13 +201,11 @@ class Path:
     ) -> State:
         """The state after a token chosen for a hole; it covers `held` and goes beyond. `matcher` is the hole's after
         it, and `choosable` the alternatives."""
+        node = self._tree.extend(state.node, choice.token) if choice.node is None else choice.node
         record = Token(choice.token, choice.data, hole, choice.source, "kept", choice.logprob)
-        step = Step(record, state.node, self._after(state.node, choice), state.history)
+        step = Step(record, state.node, node, state.history)
         self._ledger.add(step, choosable)
         return state.chosen(step, choice.logprob or 0.0, matcher)
-
-    def _after(self, node: Node, choice: Choice) -> Node:
-        return self._tree.extend(node, choice.token)
 
     def count_close_call(self, is_close: bool) -> None:
         """Counts a choice that the noise of the model's scores might have changed."""

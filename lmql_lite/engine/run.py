@@ -13,15 +13,17 @@ from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.budget import LAST_STEPS, Steps
 from lmql_lite.engine.environment import Environment, called_at, interpolated
 from lmql_lite.engine.frame import Elsewhere, Frame, answered
+from lmql_lite.engine.generate.fill import fail_unfilled
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
-from lmql_lite.engine.hole import decorate, go_on, look, open_hole
+from lmql_lite.engine.hole import decorate, look, open_hole, run_ahead
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, noted
 from lmql_lite.engine.subquery import call, called, return_value
+from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tracebacks import from_query, unwrapped
-from lmql_lite.errors import BudgetError, InputError
+from lmql_lite.errors import BudgetError, InputError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import STEP, EndTry, Hole, Jump, JumpIf, Let, Op, Program, PromptText, Return, Try, Turn
@@ -82,10 +84,28 @@ class Run:
         raised = None
         try:
             self.steps.take()
-            if branch.hole is None:
+            hole = branch.hole
+            if hole is None:
                 await self._execute(branch, branch.op)
             else:
-                self.steps.left -= await go_on(branch, branch.hole, min(ahead, self.steps.left))
+                fill, state = hole.fill, branch.state
+                if forced := fill.forced(state):
+                    branch.state = fill.force(state, forced)
+                else:
+                    pick = fill.pick(state)  # all text is on the path, and the condition allows some tokens next
+                    try:
+                        choice = await fill.choose(pick)  # known in the tree, in flight, or asked of the model
+                    except ModelError as error:
+                        fail_unfilled(hole.op, error)
+                    branch.state = fill.take(pick, choice)  # the token joins the path, its record and the events
+                    if fill.thinks:
+                        self.steps.left += 1
+                        return
+                if isinstance(fill, ToolFill):
+                    branch.state = await fill.call_tools(branch.state)
+                await look(branch, hole)  # emits the text, lets Python judge it, and closes a hole at its end
+                if ahead and branch.hole is hole:
+                    self.steps.left -= await run_ahead(branch, hole, min(ahead, self.steps.left))
         except BaseException as error:
             raised = error
         if raised is not None:  # outside the handler above, so that the query's exceptions get no false context
@@ -113,7 +133,7 @@ class Run:
 
         async def go() -> None:
             assert branch.hole is not None, "a hole is open"
-            branch.state = _parting(branch).commit(way.candidates, way.choice)
+            branch.state = _parting(branch).take(way.pick, way.choice)
             await look(branch, branch.hole)
 
         await self._guarded(branch, go())

@@ -7,11 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lmql_lite.cache.byte_tree import END, TURNS, ByteTree, media_tokens
-from lmql_lite.cache.entry import Node
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
-from lmql_lite.engine.state import NO_ID, Choice, State, Step, data_of, ended, steps_since, until
+from lmql_lite.engine.state import NO_ID, State, Step, data_of, ended, steps_since, until
 from lmql_lite.errors import ModelError
 from lmql_lite.media import Media, article
 from lmql_lite.tokens import Role
@@ -71,9 +70,6 @@ class BytePath(Path):
             node = self._tree.extend_path(state.node, piece.data)
             state = self._add(state, NO_ID, (piece,), node, state.depth + len(piece.data))
         return state._replace(pending=())
-
-    def _after(self, node: Node, choice: Choice) -> Node:
-        return self._tree.extend_path(node, choice.data) if choice.node is None else choice.node
 
     def close(self, opened: State, state: State) -> State:
         """The state after a hole that began in `opened`. Text generated beyond its value leaves the path (S14).

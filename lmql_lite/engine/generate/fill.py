@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from operator import is_
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
+import numpy as np
+
+from lmql_lite.cache.sampling import NO_PENALTIES, Penalties
+from lmql_lite.cache.scores import Mask
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
-from lmql_lite.engine.state import State, Step, noted, steps_since
+from lmql_lite.engine.state import Choice, State, Step, noted, steps_since
 from lmql_lite.errors import AuthenticationError, BrokenOff, ConstraintError, ModelError, RateLimitError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
 
+NOTHING: Mask = np.zeros(0, np.bool_)
+"""The mask of a hole at its token limit."""
 SHOWN = 60
 """Characters of a text that an error quotes."""
+
+
+class Pick(NamedTuple):
+    """A place where a token is chosen, with `left` more tokens, or bytes of a server.
+
+    For a model in this process, `untried` are the allowed tokens that were not taken yet, and `draft` are the tokens of
+    the text that is `held` back there.
+    """
+
+    state: State
+    matcher: Matcher
+    left: int
+    held: bytes = b""
+    untried: Mask = NOTHING
+    penalties: Penalties = NO_PENALTIES
+    draft: tuple[int, ...] = ()
 
 
 class Fill(ABC):
     """The filling of one hole. `state.matcher` is the position in the condition; the hole is full when that has an
     ending.
 
-    The run calls `next` for each token, or `force` if the condition leaves no choice. After Python rejects a value,
-    `go_back` starts another attempt.
+    For each token the run calls `pick`, `choose` and `take`, or `force` if the condition leaves no choice. After Python
+    rejects a value, `go_back` starts another attempt.
     """
 
     thinks: bool = False
@@ -54,9 +77,18 @@ class Fill(ABC):
         return self.path.force(state, data, self.op.name)._replace(matcher=matcher)
 
     @abstractmethod
-    async def next(self, state: State) -> State:
-        """The state after the next token: one of the candidates that the condition allows, which is known in the tree,
-        in flight for another run, or asked of the model. Raises ConstraintError or ModelError if there is none."""
+    def pick(self, state: State) -> Pick:
+        """The place after all text that is not on the path yet, with the candidates that the condition allows there.
+        Raises ConstraintError or ModelError if there are none."""
+
+    @abstractmethod
+    def choose(self, pick: Pick) -> Awaitable[Choice | None]:
+        """One of the candidates: known in the tree, in flight for another run, or asked of the model. None if nothing
+        is generated here."""
+
+    @abstractmethod
+    def take(self, pick: Pick, choice: Choice | None) -> State:
+        """The state after the choice."""
 
     @abstractmethod
     async def go_back(self) -> State | None:

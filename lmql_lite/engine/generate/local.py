@@ -226,6 +226,7 @@ class LocalGenerator:
             if forced := fill.forced(state):
                 state = fill.force(state, forced)
             else:
-                state = await fill.next(state)
+                pick = fill.pick(state)
+                state = fill.take(pick, await fill.choose(pick))
             asked = (step.parent for step in steps_since(before, state) if step.token.logprob is not None)
             self.ledger.drafted.add(tuple(asked))

@@ -164,7 +164,8 @@ class RemoteGenerator:
     def insert(self, state: State, hole: str, text: str, answers: tuple[Answer, ...]) -> State:
         (answer,) = answers
         source = self.ledger.source(state.node, answer.run)
-        return self.path.choose(state, Choice(NO_ID, text.encode(), answer.logprob, source), hole)
+        node = self.tree.extend_path(state.node, text.encode())
+        return self.path.choose(state, Choice(NO_ID, text.encode(), answer.logprob, source, node=node), hole)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
         """The scores of options as the next text. Their tokens are not known, so each option counts as one piece."""

@@ -13,7 +13,7 @@ from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.forms import TOKEN_BYTES, Form, Rejected
 from lmql_lite.engine.generate.byte_path import BytePath
-from lmql_lite.engine.generate.fill import Fill, fail_unfilled, matcher_of, shown
+from lmql_lite.engine.generate.fill import Fill, Pick, matcher_of, shown
 from lmql_lite.engine.generate.healing import incomplete
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.state import NO_ID, Choice, State, data_of
@@ -92,20 +92,24 @@ class RemoteFill(Fill):
                 return forced
         return forced.rstrip(b" ")
 
-    async def next(self, state: State) -> State:
+    def pick(self, state: State) -> Pick:
         state = self._counted(self.note(state, self.path.settle(state)))
         matcher = matcher_of(state)
         left = max(self.limit * TOKEN_BYTES - len(matcher.text), incomplete(matcher.text))
         if not left and not matcher.may_end:
             raise self.incomplete(matcher, "raise max_tokens, or limit the length in the condition")
-        self._ends_here = not left
-        try:
-            said = await self._choose(state, matcher, left) if left else None
-        except ModelError as error:
-            fail_unfilled(self.op, error)
-        return self._commit(state, matcher, said)
+        return Pick(state, matcher, left)
 
-    async def _choose(self, state: State, matcher: Matcher, left: int) -> KnownToken | None:
+    async def choose(self, pick: Pick) -> Choice | None:
+        self._ends_here = not pick.left
+        said = None if self._ends_here else await self._said(pick.state, pick.matcher, pick.left)
+        return None if said is None else self._choice(pick.state, said)
+
+    def _choice(self, state: State, said: KnownToken) -> Choice:
+        node = self._frontier.byte_tree.walk(state.node, said.data) if said.behind is None else said.behind
+        return Choice(NO_ID, said.data, said.logprob, self.ledger.source(state.node, said.run), node=node)
+
+    async def _said(self, state: State, matcher: Matcher, left: int) -> KnownToken | None:
         """The next token, checked, with at most `left` bytes. None if no token is taken: the hole ends, or the server
         is asked again."""
         question = self._question
@@ -143,19 +147,17 @@ class RemoteFill(Fill):
             return None
         return await self._instead(state, matcher, said, left)
 
-    def _commit(self, state: State, matcher: Matcher, choice: KnownToken | None) -> State:
+    def take(self, pick: Pick, choice: Choice | None) -> State:
+        state, matcher = pick.state, pick.matcher
         if choice is None and not self._ends_here:
             return state
-        if choice is None or choice.ends:
+        if choice is None or not choice.data:
             self.fell_short = True
             self._reached = matcher.end("bound" if choice is None else "end-of-text")
             return state._replace(matcher=self._reached)
         self._insists = False
         self._reached = matcher.advance(choice.data, tokens=0)
-        said = Choice(
-            NO_ID, choice.data, choice.logprob, self.ledger.source(state.node, choice.run), node=choice.behind
-        )
-        after = self._counted(self.path.choose(state, said, self.op.name, self._reached))
+        after = self._counted(self.path.choose(state, choice, self.op.name, self._reached))
         return self.note(state, after) if self.op.may_reject else after
 
     def _counted(self, state: State) -> State:
@@ -184,7 +186,8 @@ class RemoteFill(Fill):
             (data, logprob), *untried = place.untried
             self._reader.depart(self._question)
             self._alternatives[at] = replace(place, untried=tuple(untried))
-            return self._commit(place.state, place.matcher, KnownToken(data, logprob, self.ledger.run))
+            said = self._choice(place.state, KnownToken(data, logprob, self.ledger.run))
+            return self.take(Pick(place.state, place.matcher, 0), said)
         other = self._first.without(self._text_to(self.opened) + data_of(self.opened.pending), self._rejected)
         if other is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +13,10 @@ from lmql_lite.constraints.hole_matcher import HoleMatcher
 from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import And, Length, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine import events
-from lmql_lite.engine.generate.fill import Fill, matcher_of
+from lmql_lite.engine.generate.fill import Fill, Pick, matcher_of
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.segment import Lookahead
-from lmql_lite.engine.state import State, Step, ended
+from lmql_lite.engine.state import Choice, State, Step, ended
 from lmql_lite.engine.tools.call_text import MARK, CallText
 from lmql_lite.engine.tools.toolbox import CLOSING, Toolbox
 from lmql_lite.errors import ConstraintError
@@ -47,6 +48,8 @@ class ToolFill(Fill):
         """The filling of the current piece."""
         self._began: ToolText
         """The text at the beginning of the current piece."""
+        self._text: ToolText
+        """The text before the next token."""
 
     def open(self, state: State, matcher: Matcher) -> State:
         """The state at the beginning of the hole. Raises ConstraintError if its value is not plain text."""
@@ -65,11 +68,16 @@ class ToolFill(Fill):
     def force(self, state: State, data: bytes) -> State:
         return _outside(self._piece.force(_inside(state), data), _text_of(state))
 
-    async def next(self, state: State) -> State:
-        text = _text_of(state)
-        state = await self._piece.next(_inside(state))
+    def pick(self, state: State) -> Pick:
+        self._text = _text_of(state)
+        return self._piece.pick(_inside(state))
+
+    def choose(self, pick: Pick) -> Awaitable[Choice | None]:
+        return self._piece.choose(pick)
+
+    def take(self, pick: Pick, choice: Choice | None) -> State:
         self.thinks = self._piece.thinks
-        return _outside(state, text)
+        return _outside(self._piece.take(pick, choice), self._text)
 
     async def go_back(self) -> State | None:
         """A state from which the current piece gets another text. Tool calls are not undone."""
