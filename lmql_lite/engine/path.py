@@ -73,7 +73,7 @@ class Path:
     def start(self) -> State:
         """The state of an empty text. The model's bos is on the path but not part of the text."""
         bos = self._tokenizer.bos
-        return State(pc=0, node=self._extend(self._tree.root, bos), depth=len(bos))
+        return State(pc=0, node=self._tree.extend_path(self._tree.root, bos), depth=len(bos))
 
     def answer(self, state: State) -> State:
         """The state at the beginning of a hole."""
@@ -84,7 +84,7 @@ class Path:
 
         The `last` call, which no token follows, holds nothing back.
         """
-        state = self._in_turn(self.resolve(state), is_asked=not last)
+        state = self._in_turn(state if state.overhang is None else self.resolve(state), is_asked=not last)
         if not state.pending and not last:
             return state
         # text left held by a hole that ended before its first token is ordinary text
@@ -97,7 +97,7 @@ class Path:
         state = self._showing(state._replace(pending=joined(state.held, state.pending), held=()))
         state = self._spell(state, last=True)
         token = Token(NO_ID, str(item).encode(), None, "prompt", "kept", None)
-        step = Step(token, state.node, self._extend(state.node, tokens), state.history)
+        step = Step(token, state.node, self._tree.extend_path(state.node, tokens), state.history)
         self._ledger.add(step)
         return state.shown(item, step, len(tokens))
 
@@ -108,11 +108,6 @@ class Path:
     def _showing(self, state: State) -> State:
         """The state in a turn that may show an item."""
         return state
-
-    def _extend(self, node: Node, tokens: tuple[int, ...]) -> Node:
-        for token in tokens:
-            node = self._tree.extend(node, token)
-        return node
 
     def _spell(self, state: State, *, last: bool) -> State:
         ids = self._tokenizer.encode(read(state.pending))
