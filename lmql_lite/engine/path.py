@@ -111,8 +111,7 @@ class Path:
 
     def _spell(self, state: State, *, last: bool) -> State:
         ids = self._tokenizer.encode(read(state.pending))
-        tail = 0 if last else self._ambiguous(ids, first=state.depth == 0)
-        taken = ids[: len(ids) - self._own(ids[len(ids) - tail :], state.pending)]
+        taken = ids if last else ids[: len(ids) - self._ambiguous(ids, state)]
         marks = block_marks(self._vocabulary.lengths[list(taken)].tolist(), state.pending) if self._mark else {}
         state, many = self._take_text(state, taken) if self._mark is None else (state, 0)
         for at, token in enumerate(taken[many:]):
@@ -125,7 +124,7 @@ class Path:
             state = self._add(state._replace(pending=left), before[0], white, state.node, state.depth)
         return state._replace(held=state.pending, pending=())
 
-    def _ambiguous(self, ids: tuple[int, ...], *, first: bool) -> int:
+    def _ambiguous(self, ids: tuple[int, ...], state: State) -> int:
         """Number of tokens at the end that may be part of a longer token, which the model must be free to choose."""
         back, tail = 0, b""
         for count, token in enumerate(reversed(ids), start=1):
@@ -135,11 +134,7 @@ class Path:
             if self._vocabulary.extends(tail):
                 back = count
         # the first question needs at least one token before it
-        return min(back, len(ids) - 1) if first else back
-
-    def _own(self, ids: tuple[int, ...], pieces: tuple[Piece, ...]) -> int:
-        """Number of tokens at the end that contain no text of a template."""
-        return len(ids)
+        return back if state.depth else min(back, len(ids) - 1)
 
     def _take_text(self, state: State, ids: tuple[int, ...]) -> tuple[State, int]:
         """The state after the tokens that hold only the program's own text, added all at once, and their number."""
@@ -173,16 +168,8 @@ class Path:
         return self._put(state, token, spelled, logprob)
 
     def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
-        """The state after a token. It is recorded if any of its text is in the prompt."""
-        node = self._tree.extend(state.node, token)
-        told = self._told(spelled)
-        if told:
-            return self._add(state, token, told, node, state.depth + 1, logprob)
-        return state._replace(node=node, depth=state.depth + 1)
-
-    def _told(self, spelled: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        """The pieces of a token that are in the prompt."""
-        return spelled
+        """The state after a token that spells these pieces."""
+        return self._add(state, token, spelled, self._tree.extend(state.node, token), state.depth + 1, logprob)
 
     # Holes -------------------------------------------------------------------------------------------------------
 

@@ -55,13 +55,17 @@ class TemplatePath(Path):
         is_new = state.turn is not None and self._is_new(state)
         return self._begun(state, is_asked=False) if is_new else state
 
-    def _told(self, spelled: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        return shown(spelled)
+    def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
+        """The state after a token. It is recorded if any of its text is in the prompt."""
+        told = shown(spelled)
+        if told:
+            return super()._put(state, token, told, logprob)
+        return state._replace(node=self._tree.extend(state.node, token), depth=state.depth + 1)
 
-    def _own(self, ids: tuple[int, ...], pieces: tuple[Piece, ...]) -> int:
-        """Number of tokens at the end that contain no text of a template."""
-        room, count = len(read(pieces[behind_template(pieces) :])), 0
-        for token in reversed(ids):
+    def _ambiguous(self, ids: tuple[int, ...], state: State) -> int:
+        """Text of the template is not ambiguous."""
+        room, count = len(read(state.pending[behind_template(state.pending) :])), 0
+        for token in ids[len(ids) - super()._ambiguous(ids, state) :][::-1]:
             room -= int(self._vocabulary.lengths[token])
             if room < 0:
                 break
