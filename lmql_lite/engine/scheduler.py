@@ -73,6 +73,7 @@ class Scheduler:
         """`epsilon` and `marks` are those of the scorer."""
         self.scorer = scorer
         self.tree = tree
+        self._spelled, self._eos = scorer.tokenizer.vocabulary, scorer.tokenizer.eos
         self.speculates = speculate and not replay
         self._replay = replay
         self._epsilon = epsilon
@@ -105,7 +106,8 @@ class Scheduler:
             return known
         answer = self._recall(node, mask, sampling, penalties)
         if answer is not None:
-            return Choice(answer.token, self._data(answer.token), answer.logprob, ledger.source(node, answer.run))
+            data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
+            return Choice(answer.token, data, answer.logprob, ledger.source(node, answer.run))
         if self._replay:
             raise self._unknown(node)
         if node not in self._asked:
@@ -156,11 +158,6 @@ class Scheduler:
             way.append(self.tree.extend(way[-1], token))
         return way
 
-    def _data(self, token: int) -> bytes:
-        """The bytes of a token; b"" at the end of the text."""
-        tokenizer = self.scorer.tokenizer
-        return b"" if token in tokenizer.eos else tokenizer.vocabulary[token] or b""
-
     # Answers from the tree ----------------------------------------------------------------------------------------
 
     def _choice(
@@ -183,7 +180,8 @@ class Scheduler:
         if self._epsilon is not None:
             path = self.tree.path_hash(node)
             is_close = self._epsilon > 0 and entry.scores.is_close(self._epsilon, mask, sampling, path, penalties)
-        return Choice(token, self._data(token), logprob, ledger.source(node, entry.run), is_close)
+        data = b"" if token in self._eos else self._spelled[token] or b""
+        return Choice(token, data, logprob, ledger.source(node, entry.run), is_close)
 
     def _pick(
         self, node: Node, scores: Scores | TopK, mask: Mask, sampling: Sampling, penalties: Penalties
