@@ -14,8 +14,8 @@ from lmql_lite.engine.copying import only_reads
 from lmql_lite.engine.environment import Context, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
 from lmql_lite.engine.frame import Frame, own
-from lmql_lite.engine.generate.fill import Fill
 from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import Fill
 from lmql_lite.engine.generate.local import LocalGenerator
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.predicates import Judge, Objection

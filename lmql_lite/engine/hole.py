@@ -17,8 +17,8 @@ from lmql_lite.engine.decorated import decoration_of
 from lmql_lite.engine.distribution import Choosing
 from lmql_lite.engine.environment import evaluate
 from lmql_lite.engine.frame import Caller, answered, unmet
-from lmql_lite.engine.generate.fill import Fill, matcher_of
 from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import Fill, matcher_of
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.segment import Lookahead, lookahead_at
 from lmql_lite.engine.settings import Settings

@@ -21,12 +21,12 @@ from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.state import (
     NO_ID,
     UNREAD,
-    Choice,
     Overhang,
     PathCounts,
     Piece,
     State,
     Step,
+    TokenChoice,
     begun,
     block_marks,
     data_of,
@@ -176,7 +176,7 @@ class Path:
     def choose(
         self,
         state: State,
-        choice: Choice,
+        choice: TokenChoice,
         hole: str,
         matcher: Matcher | None = None,
         choosable: Choosable | None = None,

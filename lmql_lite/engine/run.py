@@ -13,8 +13,8 @@ from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.budget import LAST_STEPS, Steps
 from lmql_lite.engine.environment import Environment, called_at, interpolated
 from lmql_lite.engine.frame import Elsewhere, Frame, answered
-from lmql_lite.engine.generate.fill import fail_unfilled
 from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import fail_unfilled
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.hole import decorate, look, open_hole, run_ahead
 from lmql_lite.engine.result import Result

@@ -21,7 +21,7 @@ from lmql_lite.cache.top_k import MISS, Miss, TopK, question
 from lmql_lite.engine.calls import recorded_scores
 from lmql_lite.engine.events import Guessed
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.state import Choice
+from lmql_lite.engine.state import TokenChoice
 from lmql_lite.errors import CacheError, InputError, ModelError
 from lmql_lite.models.base import KVScope, Scorer, ScoreRequest
 from lmql_lite.options import Sampling
@@ -94,7 +94,7 @@ class Scheduler:
         ledger: Ledger,
         penalties: Penalties = NO_PENALTIES,
         place: DraftPlace | None = None,
-    ) -> Choice | None:
+    ) -> TokenChoice | None:
         """The token after `node` that `sampling` picks among the allowed ones; None if the mask allows none.
 
         `penalties` are those of the earlier tokens. `draft` are tokens likely to come next; their scores come from the
@@ -107,7 +107,7 @@ class Scheduler:
         answer = self._recall(node, mask, sampling, penalties)
         if answer is not None:
             data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
-            return Choice(answer.token, data, answer.logprob, ledger.source(node, answer.run))
+            return TokenChoice(answer.token, data, answer.logprob, ledger.source(node, answer.run))
         if self._replay:
             raise self._unknown(node)
         if node not in self._asked:
@@ -122,7 +122,7 @@ class Scheduler:
 
     def known(
         self, node: Node, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
-    ) -> Choice | Miss | None:
+    ) -> TokenChoice | Miss | None:
         """The choice if the scores of the node contain it, else a Miss."""
         fact = self.tree.scores(node)
         return MISS if fact is None else self._choice(node, fact, mask, sampling, ledger, penalties)
@@ -162,7 +162,7 @@ class Scheduler:
 
     def _choice(
         self, node: Node, entry: ScoreEntry, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
-    ) -> Choice | Miss | None:
+    ) -> TokenChoice | Miss | None:
         """The choice from known scores; where their top k alone misses it, it is stored as an answer."""
         top_k = entry.scores.top_k() if isinstance(entry.scores, Scores) else entry.scores
         token = self._pick(node, top_k, mask, sampling, penalties)
@@ -181,7 +181,7 @@ class Scheduler:
             path = self.tree.path_hash(node)
             is_close = self._epsilon > 0 and entry.scores.is_close(self._epsilon, mask, sampling, path, penalties)
         data = b"" if token in self._eos else self._spelled[token] or b""
-        return Choice(token, data, logprob, ledger.source(node, entry.run), is_close)
+        return TokenChoice(token, data, logprob, ledger.source(node, entry.run), is_close)
 
     def _pick(
         self, node: Node, scores: Scores | TopK, mask: Mask, sampling: Sampling, penalties: Penalties

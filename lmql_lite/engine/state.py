@@ -56,7 +56,7 @@ class Piece:
         return hole is not None and self.hole == hole and not self.is_ended
 
 
-class Choice(NamedTuple):
+class TokenChoice(NamedTuple):
     """A token that may come next: its id, its bytes (b"" at the end of the text), its raw log-probability if that is
     known, and its source.
 

@@ -22,8 +22,8 @@ from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.decode.decoder import Decoder, numbered
 from lmql_lite.engine.environment import Context
-from lmql_lite.engine.generate.fill import matcher_of
 from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import matcher_of
 from lmql_lite.engine.generate.local import LocalGenerator
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.run import Run

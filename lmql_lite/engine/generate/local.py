@@ -14,7 +14,7 @@ from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.terms import Constant, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.engine.generate.fill import matcher_of, quoted
+from lmql_lite.engine.generate.hole_fill import matcher_of, quoted
 from lmql_lite.engine.generate.local_fill import LocalFill
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
@@ -22,7 +22,7 @@ from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.scheduler import Scheduler
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import Choice, State, Step, data_of, steps_since
+from lmql_lite.engine.state import State, Step, TokenChoice, data_of, steps_since
 from lmql_lite.engine.turns import TemplatePath
 from lmql_lite.errors import InputError, LmqlLiteError, ModelError, Span
 from lmql_lite.media import Media
@@ -164,7 +164,7 @@ class LocalGenerator:
             if len(data) <= len(data_of(state.held)):
                 state = self.path.take(state, each.token)
             else:
-                choice = Choice(each.token, data, each.logprob, self.ledger.source(state.node, each.run))
+                choice = TokenChoice(each.token, data, each.logprob, self.ledger.source(state.node, each.run))
                 state = self.path.choose(state, choice, hole, state.matcher)
         return state
 

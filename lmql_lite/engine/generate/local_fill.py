@@ -17,11 +17,11 @@ from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.events import Choosable
-from lmql_lite.engine.generate.fill import NOTHING, Fill, Pick, fail_unfilled, matcher_of
+from lmql_lite.engine.generate.hole_fill import NOTHING, Fill, Pick, fail_unfilled, matcher_of
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
 from lmql_lite.engine.scheduler import DraftPlace, Scheduler
-from lmql_lite.engine.state import Choice, Piece, State, data_of, read, without
+from lmql_lite.engine.state import Piece, State, TokenChoice, data_of, read, without
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
@@ -44,7 +44,7 @@ class Way(NamedTuple):
     """A possible next token of a branch; `choice` is None if the hole ends at its token limit."""
 
     pick: Pick
-    choice: Choice | None
+    choice: TokenChoice | None
 
     @property
     def score(self) -> float:
@@ -77,7 +77,7 @@ class LocalFill(Fill):
         self._may_reject = op.may_reject
         self._tried: list[Pick] = []
         """Places of all attempts, or of the current draw if values are drawn."""
-        self._next: dict[int, Choice | None] = {}
+        self._next: dict[int, TokenChoice | None] = {}
         """The best untried choice of each place in `_tried`, as far as it is known."""
         self._left: dict[Place, Mask] = {}
         """Tokens that may still lead to another value, at each place of the rejected draws."""
@@ -137,10 +137,10 @@ class LocalFill(Fill):
             return Pick(state, matcher, left, held)
         raise self._dead_end(state, matcher, held, room)
 
-    def choose(self, pick: Pick) -> Awaitable[Choice | None]:
+    def choose(self, pick: Pick) -> Awaitable[TokenChoice | None]:
         return self._ask(pick, pick.untried, self.sampling)
 
-    def _ask(self, pick: Pick, mask: Mask, sampling: Sampling) -> Awaitable[Choice | None]:
+    def _ask(self, pick: Pick, mask: Mask, sampling: Sampling) -> Awaitable[TokenChoice | None]:
         if mask is NOTHING:
             return _nothing()
         place = DraftPlace((self.op.name, self.op.span), partial(self._fitting, pick))
@@ -163,7 +163,7 @@ class LocalFill(Fill):
                 return at
         return len(draft)
 
-    def take(self, pick: Pick, choice: Choice | None) -> State:
+    def take(self, pick: Pick, choice: TokenChoice | None) -> State:
         state = pick.state
         if choice is None:
             if pick.untried is NOTHING:
@@ -227,7 +227,7 @@ class LocalFill(Fill):
         held = without(held, size)
         return bool(self._mask(matcher, held, left).any()) if left > 0 else matcher.may_end and not held
 
-    def _take(self, pick: Pick, choice: Choice) -> State:
+    def _take(self, pick: Pick, choice: TokenChoice) -> State:
         state, matcher, token = pick.state, pick.matcher, choice.token
         if choice.is_close is not None:
             self.path.count_close_call(choice.is_close)
@@ -282,7 +282,7 @@ class LocalFill(Fill):
             raise self._dead_end(state, pick.matcher, pick.held, room)
         return ways
 
-    async def _chosen(self, pick: Pick, mask: Mask, sampling: Sampling) -> Choice | None:
+    async def _chosen(self, pick: Pick, mask: Mask, sampling: Sampling) -> TokenChoice | None:
         try:
             return await self._ask(pick, mask, sampling)
         except ModelError as error:
@@ -297,7 +297,7 @@ class LocalFill(Fill):
                 return None
             self.sampling = replace(self.sampling, index=self.sampling.index + 1)
             return self.opened
-        best: tuple[float, int, Choice] | None = None
+        best: tuple[float, int, TokenChoice] | None = None
         for at, pick in enumerate(self._tried):
             if at not in self._next:
                 without_draft = pick._replace(draft=())

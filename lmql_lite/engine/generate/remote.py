@@ -24,7 +24,7 @@ from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import NO_ID, Choice, State, data_of
+from lmql_lite.engine.state import NO_ID, State, TokenChoice, data_of
 from lmql_lite.errors import Span
 from lmql_lite.media import Media
 from lmql_lite.models.base import Capabilities, Completer
@@ -165,7 +165,7 @@ class RemoteGenerator:
         (answer,) = answers
         source = self.ledger.source(state.node, answer.run)
         node = self.tree.extend_path(state.node, text.encode())
-        return self.path.choose(state, Choice(NO_ID, text.encode(), answer.logprob, source, node=node), hole)
+        return self.path.choose(state, TokenChoice(NO_ID, text.encode(), answer.logprob, source, node=node), hole)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
         """The scores of options as the next text. Their tokens are not known, so each option counts as one piece."""

@@ -13,10 +13,10 @@ from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.forms import TOKEN_BYTES, Form, Rejected
 from lmql_lite.engine.generate.byte_path import BytePath
-from lmql_lite.engine.generate.fill import Fill, Pick, matcher_of, shown
 from lmql_lite.engine.generate.healing import incomplete
+from lmql_lite.engine.generate.hole_fill import Fill, Pick, matcher_of, shown
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
-from lmql_lite.engine.state import NO_ID, Choice, State, data_of
+from lmql_lite.engine.state import NO_ID, State, TokenChoice, data_of
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
 
@@ -100,14 +100,14 @@ class RemoteFill(Fill):
             raise self.incomplete(matcher, "raise max_tokens, or limit the length in the condition")
         return Pick(state, matcher, left)
 
-    async def choose(self, pick: Pick) -> Choice | None:
+    async def choose(self, pick: Pick) -> TokenChoice | None:
         self._ends_here = not pick.left
         said = None if self._ends_here else await self._said(pick.state, pick.matcher, pick.left)
         return None if said is None else self._choice(pick.state, said)
 
-    def _choice(self, state: State, said: KnownToken) -> Choice:
+    def _choice(self, state: State, said: KnownToken) -> TokenChoice:
         node = self._frontier.byte_tree.walk(state.node, said.data) if said.behind is None else said.behind
-        return Choice(NO_ID, said.data, said.logprob, self.ledger.source(state.node, said.run), node=node)
+        return TokenChoice(NO_ID, said.data, said.logprob, self.ledger.source(state.node, said.run), node=node)
 
     async def _said(self, state: State, matcher: Matcher, left: int) -> KnownToken | None:
         """The next token, checked, with at most `left` bytes. None if no token is taken: the hole ends, or the server
@@ -147,7 +147,7 @@ class RemoteFill(Fill):
             return None
         return await self._instead(state, matcher, said, left)
 
-    def take(self, pick: Pick, choice: Choice | None) -> State:
+    def take(self, pick: Pick, choice: TokenChoice | None) -> State:
         state, matcher = pick.state, pick.matcher
         if choice is None and not self._ends_here:
             return state

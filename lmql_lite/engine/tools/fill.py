@@ -13,10 +13,10 @@ from lmql_lite.constraints.hole_matcher import HoleMatcher
 from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import And, Length, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine import events
-from lmql_lite.engine.generate.fill import Fill, Pick, matcher_of
 from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import Fill, Pick, matcher_of
 from lmql_lite.engine.segment import Lookahead
-from lmql_lite.engine.state import Choice, State, Step, ended
+from lmql_lite.engine.state import State, Step, TokenChoice, ended
 from lmql_lite.engine.tools.call_text import MARK, CallText
 from lmql_lite.engine.tools.toolbox import CLOSING, Toolbox
 from lmql_lite.errors import ConstraintError
@@ -72,10 +72,10 @@ class ToolFill(Fill):
         self._text = _text_of(state)
         return self._piece.pick(_inside(state))
 
-    def choose(self, pick: Pick) -> Awaitable[Choice | None]:
+    def choose(self, pick: Pick) -> Awaitable[TokenChoice | None]:
         return self._piece.choose(pick)
 
-    def take(self, pick: Pick, choice: Choice | None) -> State:
+    def take(self, pick: Pick, choice: TokenChoice | None) -> State:
         self.thinks = self._piece.thinks
         return _outside(self._piece.take(pick, choice), self._text)
 

@@ -14,7 +14,7 @@ from lmql_lite.cache.scores import Mask
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
-from lmql_lite.engine.state import Choice, State, Step, noted, steps_since
+from lmql_lite.engine.state import State, Step, TokenChoice, noted, steps_since
 from lmql_lite.errors import AuthenticationError, BrokenOff, ConstraintError, ModelError, RateLimitError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
@@ -82,12 +82,12 @@ class Fill(ABC):
         Raises ConstraintError or ModelError if there are none."""
 
     @abstractmethod
-    def choose(self, pick: Pick) -> Awaitable[Choice | None]:
+    def choose(self, pick: Pick) -> Awaitable[TokenChoice | None]:
         """One of the candidates: known in the tree, in flight for another run, or asked of the model. None if nothing
         is generated here."""
 
     @abstractmethod
-    def take(self, pick: Pick, choice: Choice | None) -> State:
+    def take(self, pick: Pick, choice: TokenChoice | None) -> State:
         """The state after the choice."""
 
     @abstractmethod
