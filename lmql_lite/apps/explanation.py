@@ -32,7 +32,6 @@ from lmql_lite.models.base import (
     Scorer,
     ScoreRequest,
     StreamPiece,
-    as_model,
 )
 from lmql_lite.tokens import Source
 
@@ -122,7 +121,7 @@ class UnaskedSession(Session):
         if self.unasked is None:
             found = super().model(model)
             self.unasked = UnaskedServer(found) if isinstance(found, Completer) else UnaskedScorer(found)
-        return as_model(self.unasked)
+        return self.unasked
 
 
 @dataclass(slots=True)

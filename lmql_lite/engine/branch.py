@@ -14,9 +14,7 @@ from lmql_lite.engine.copying import only_reads
 from lmql_lite.engine.environment import Context, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
 from lmql_lite.engine.frame import Frame, own
-from lmql_lite.engine.generate.generator import Generator
-from lmql_lite.engine.generate.hole_fill import Fill
-from lmql_lite.engine.generate.local import LocalGenerator
+from lmql_lite.engine.generate.generator import Generator, HoleFill
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.result import OptionScores
@@ -32,7 +30,7 @@ class OpenHole:
 
     op: Hole
     term: Term
-    fill: Fill
+    fill: HoleFill[Any, Any]
     judge: Judge | None
     """None if the hole accepts every text as its value."""
     shown: int = 0
@@ -40,8 +38,7 @@ class OpenHole:
     rejections: int = 0
 
     def fork(self, generator: Generator) -> OpenHole:
-        fill = self.fill.fork(generator.path, generator.ledger)
-        return replace(self, fill=fill, judge=self.judge and self.judge.fork())
+        return replace(self, fill=self.fill.fork(generator), judge=self.judge and self.judge.fork())
 
     def rejected(self, broken: Objection, matcher: Matcher) -> ConstraintError:
         value = matcher.value.decode("utf-8", "replace")
@@ -49,7 +46,7 @@ class OpenHole:
             sentence = f"[{self.op.name}] is not a value of its type: {value!r} ({broken.reason})"
             hint = "bound the numbers in it, such as Annotated[float, Field(ge=0, le=100)]"
             return ConstraintError(sentence, span=broken.span, hint=hint)
-        remedies = [predicate.remedy for predicate in self.op.predicates if predicate.span == broken.span]
+        remedies = [condition.remedy for condition in self.op.judges if condition.span == broken.span]
         tries = self.rejections + 1
         times = "the only possible value" if tries == 1 else f"the last of {tries} values"
         return ConstraintError(
@@ -105,7 +102,6 @@ class Branch:
         fork = object.__new__(Branch)
         fork.state, fork.value, fork.is_over = self.state, self.value, self.is_over
         fork.frames = [frame.fork() for frame in self.frames]
-        assert isinstance(self.generator, LocalGenerator), "only a model that scores has several branches"
         fork.generator = self.generator.fork()
         fork.ledger = fork.generator.ledger
         fork.hole = self.hole and self.hole.fork(fork.generator)
@@ -181,7 +177,7 @@ class Branch:
         """The condition of a hole, evaluated now. A hole that its query returns unchanged must also meet the condition
         on the query's value (S26)."""
         frame, at = self.frame, self.state.pc
-        term = frame.bound.pop(at, None) or op.term or op.condition.bind(self.now)
+        term = frame.bound.pop(at, None) or op.bind(self.now)
         if frame.caller is not None and frame.returns(op, at):
             return conjunction((term, frame.caller.term))
         return term

@@ -108,7 +108,7 @@ def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger
         elif step.token.fate == "kept":
             text_stays = waiting >= len(step.token.data)
             waiting -= len(step.token.data)
-            ledger.drop(step, "removed")
+            ledger.remove(step, text_stays=text_stays)
             if text_stays:
                 continue
             step = replace(step, token=replace(step.token, fate="removed"))
@@ -192,7 +192,7 @@ class Frame:
         """The condition of a later hole of the segment, evaluated now."""
         op = self.program.ops[at]
         assert isinstance(op, Hole), "only holes have conditions"
-        self.bound[at] = op.condition.bind(now)
+        self.bound[at] = op.bind(now)
         return self.bound[at]
 
     def returns(self, op: Hole, at: int) -> bool:

@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from lmql_lite.constraints.terms import And, Choice, Length, Matches, Or, Stop, StopPattern, Term, conjunction
+from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Or, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine.foreseen import Foreseen, NotForeseen
-from lmql_lite.engine.forms import Forms, requested, text_engine
+from lmql_lite.engine.generate.generator import lookahead_at
+from lmql_lite.engine.generate.question import PushDown, requested, text_engine
 from lmql_lite.engine.plan import Plan, PlannedHole, Way
-from lmql_lite.engine.segment import lookahead_at
 from lmql_lite.engine.session import Session
 from lmql_lite.engine.settings import Settings, checked
 from lmql_lite.errors import ConstraintError, InputError, Span
 from lmql_lite.lang.nodes import Expression
 from lmql_lite.models.base import Capabilities, Completer, Model
 from lmql_lite.models.chat import chat_of
-from lmql_lite.program.conditions import All, Condition
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.ops import Hole, Program, Turn
 from lmql_lite.program.types import TextType
+from lmql_lite.program.where import Condition
 
 ENDLESS = 2**31
 """Number of tokens that no hole reaches."""
@@ -97,7 +97,7 @@ class _Holes:
         self._foreseen = foreseen
         self._server = server
         self._engine = text_engine(by_server=server is not None)
-        self._forms = Forms(self._engine, server or Capabilities(""))
+        self._pushing = PushDown(self._engine, server or Capabilities(""))
         self._terms = {at: self._condition(op) for at, op in enumerate(self._ops) if isinstance(op, Hole)}
 
     def planned(self, *, isolated: bool, speculates: bool) -> Iterator[PlannedHole]:
@@ -111,23 +111,25 @@ class _Holes:
             if left == 0:
                 segment, left = self._way(op, at, isolated=isolated, speculates=speculates)
             left -= 1
-            clauses = [part.span.source for part in (*_conditions(op), *_unread(op))]
+            clauses = [
+                each.source for each in (*(part.span for part in _guiding(op)), *(part.span for part in _unread(op)))
+            ]
             yield PlannedHole(
                 name=op.name,
                 span=op.span,
                 conditions=tuple(dict.fromkeys(clauses)),
-                judged=tuple(predicate.span.source for predicate in op.predicates),
+                judged=tuple(condition.span.source for condition in op.judges),
                 later=later,
                 ends=tuple(_ends(op, term, later)),
                 segment=number,
-                way="stops" if isolated and segment == "freely" and self._forms.stops(op, term) else segment,
+                way="stops" if isolated and segment == "freely" and self._pushing.stops(op, term) else segment,
             )
 
     def _condition(self, op: Hole) -> tuple[Term, tuple[str, ...]]:
         """The known part of a hole's condition, and the clauses that depend on the run."""
         terms: list[Term] = []
         later = []
-        for part in _conditions(op):
+        for part in _guiding(op):
             try:
                 terms.append(part.bind(self._foreseen.value))
             except (NotForeseen, re.error, TypeError, ValueError):
@@ -145,7 +147,10 @@ class _Holes:
                 later.append(op.distribution.span.source)
         term = conjunction(tuple(terms))
         try:
-            self._engine.matcher(term, op.following, ENDLESS, op.name, op.span)
+            if op.type is not None and isinstance(op.type.spec, JsonType):
+                op.type.spec.bounded(term, op.name, op.span)
+            else:
+                self._engine.matcher(term, op.following, ENDLESS, op.name, op.span)
         except ConstraintError as error:
             self._problems.append(str(error))
         return term, tuple(later)
@@ -166,7 +171,7 @@ class _Holes:
         if any(unknown) and lookahead.schema is None:
             stops = self._server.stops and not op.may_reject and (isolated or not lookahead.goes_on)
             return ("later" if self._server.takes_languages or stops else "freely"), many
-        asked = self._forms.form(op, lookahead, tells=self._tells)
+        asked = self._pushing.question(op, lookahead, tells=self._tells)
         return asked.way, asked.lookahead.holes
 
 
@@ -204,8 +209,9 @@ def _parts(term: Term) -> Iterator[Term]:
         yield term
 
 
-def _conditions(op: Hole) -> tuple[Condition, ...]:
-    return op.condition.conditions if isinstance(op.condition, All) else (op.condition,)
+def _guiding(op: Hole) -> tuple[Condition, ...]:
+    """The conditions that guide, in part or altogether."""
+    return tuple(each for each in op.conditions if not (each.is_known and each.term == Constant(True)))
 
 
 def _unread(op: Hole) -> tuple[Expression, ...]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints.matcher import Matcher
-from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.engine.environment import Environment, evaluate, value_of
 from lmql_lite.errors import Span
-from lmql_lite.program.number_terms import MADE
-from lmql_lite.program.ops import FINAL, GUIDED, TEXT, VALUE, Hole, Predicate
+from lmql_lite.program.ops import Hole
+from lmql_lite.program.symbols import MADE
+from lmql_lite.program.where import FINAL, IN_PYTHON, TEXT, Condition, Numeral
 
 
 class Objection(NamedTuple):
@@ -25,8 +25,8 @@ class Objection(NamedTuple):
 
 
 class Judge:
-    """The type and the predicates of one hole. Predicates read the value under the hole's name. If `INT(X)` makes the
-    hole a number, they read its text.
+    """The type of one hole, and the conditions that Python judges. These read the value under the hole's name. If
+    `INT(X)` makes the hole a number, they read its text, which compares with numbers as one.
 
     A function with a parameter `final` also judges incomplete text: False means that no continuation can be valid, None
     that it cannot tell yet. Other functions judge only the complete value. So do all functions if the value is not
@@ -44,7 +44,7 @@ class Judge:
         self._typed = typed
         self._type = op.type.spec if op.type else None
         self._is_text = self._type is None or self._type.convert is str
-        self._take_final: dict[Predicate, bool] = {}
+        self._take_final: dict[Condition, bool] = {}
         self._heard = ""
 
     def fork(self) -> Judge:
@@ -56,7 +56,7 @@ class Judge:
         """The first condition that the value breaks, or that its certain part can no longer meet. `outer` are the
         variables of the queries that wait for this one, innermost first."""
         final = matcher.ending is not None
-        told = [predicate for predicate in self.op.predicates if self._judges_unfinished(predicate, environment)]
+        told = [each for each in self.op.judges if self._judges_unfinished(each, environment)]
         text = matcher.value[: matcher.certain].decode("utf-8", "strict" if final else "ignore")
         if not final and (not told or not self._is_text or text in ("", self._heard)):
             return None
@@ -85,40 +85,36 @@ class Judge:
         return MADE[self.op.number](text) if self.op.number else text
 
     async def judged(
-        self, value: Any, text: str, environment: Environment, told: Sequence[Predicate] | None = None
+        self, value: Any, text: str, environment: Environment, told: Sequence[Condition] | None = None
     ) -> Objection | None:
-        """The first predicate that rejects a complete value, or with `told`, the first of those that rejects unfinished
+        """The first condition that rejects a complete value, or with `told`, the first of those that rejects unfinished
         text."""
-        if not self.op.predicates:
+        if not self.op.judges:
             return None
         evaluate_now = partial(value_of, environment=environment)
-        named = text if self.op.number else value
-        with assigned(environment, {self.op.name: named, VALUE: value, TEXT: text, FINAL: told is None, GUIDED: []}):
-            for predicate in self.op.predicates if told is None else told:
-                if predicate.others and not predicate.others.have_values(evaluate_now, predicate.span):
+        named = Numeral.of(text, MADE[self.op.number](text)) if self.op.number and told is None else value
+        with assigned(environment, {self.op.name: named, TEXT: text, FINAL: told is None, **IN_PYTHON}):
+            for condition in self.op.judges if told is None else told:
+                if condition.judgement is None or not condition.clause.has_values(evaluate_now):
                     continue
-                terms = [part.bind(evaluate_now) for part in predicate.guided]
-                environment[GUIDED] = [satisfies(term, text.encode()) for term in terms]
-                code = (
-                    predicate.call.code
-                    if predicate.call and self._judges_unfinished(predicate, environment)
-                    else predicate.code
-                )
-                others = predicate.others
-                with others.read_as_values(evaluate_now, predicate.span) if others else nullcontext():
+                code, call = condition.judgement
+                if call and self._judges_unfinished(condition, environment):
+                    code = call.code
+                with condition.clause.reading_values(evaluate_now):
                     verdict = await evaluate(code, environment)
                 if not verdict and (told is None or verdict is not None):
-                    return Objection(predicate.span)
+                    return Objection(condition.span)
         return None
 
-    def _judges_unfinished(self, predicate: Predicate, environment: Environment) -> bool:
+    def _judges_unfinished(self, condition: Condition, environment: Environment) -> bool:
         """True if the function takes `final`, and so judges unfinished text."""
-        if predicate.call is None:
+        if condition.judgement is None or condition.judgement.call is None:
             return False
-        if predicate not in self._take_final:
-            function = value_of(predicate.call.function, environment)
-            self._take_final[predicate] = _takes_final(function, predicate.call.by_place)
-        return self._take_final[predicate]
+        if condition not in self._take_final:
+            call = condition.judgement.call
+            function = value_of(call.function, environment)
+            self._take_final[condition] = _takes_final(function, call.by_place)
+        return self._take_final[condition]
 
 
 @contextmanager

@@ -15,13 +15,11 @@ from lmql_lite.lang.names import every_node
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.options import clash, decoder_named, option_problem, value_problem
 from lmql_lite.program.bytecode import code_of, code_of_call, compiled, constant
-from lmql_lite.program.conditions import All
 from lmql_lite.program.control_flow import ControlFlow
 from lmql_lite.program.holes import Holes, clauses_of_query, clauses_of_string
 from lmql_lite.program.ops import (
     CALL,
     STEP,
-    Clause,
     Distribution,
     Hole,
     Input,
@@ -35,6 +33,7 @@ from lmql_lite.program.ops import (
 )
 from lmql_lite.program.segments import segmented
 from lmql_lite.program.values import texts_of
+from lmql_lite.program.where import Clause
 
 
 def compile(tree: nodes.QueryNode, scope: Scope | None = None) -> Program:
@@ -149,7 +148,7 @@ class Compiler(ControlFlow):
                     options = [each for each in (prompt.distribution, self._tree.distribution) if each]
                     distribution = self._distribution(name, options) if options else None
                     self._open.append((len(self.ops), part, clauses[place], distribution))
-                    self.ops.append(Hole(span, name, All(span, ())))
+                    self.ops.append(Hole(span, name))
                     place += 1
         self._flush(prompt.span, text)
 

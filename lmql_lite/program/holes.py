@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from lmql_lite.constraints.simplify import conflict, simplify
+from lmql_lite.constraints.terms import And, Choice, Constant
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, STOPS
-from lmql_lite.lang.names import is_named, reads
+from lmql_lite.lang.names import every_node, is_named, reads
 from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clash, option_problem, value_problem
 from lmql_lite.program.bytecode import NotWritten, code_of, code_of_call, compiled, constant, span_of
-from lmql_lite.program.clauses import asked, conjuncts
-from lmql_lite.program.conditions import All, OtherHoles
+from lmql_lite.program.json_types import JsonType
+from lmql_lite.program.mistakes import refuse_mistakes
 from lmql_lite.program.ops import (
     CALL,
     Callee,
-    Clause,
     Distribution,
     Hole,
     HoleDecoder,
@@ -35,8 +37,9 @@ from lmql_lite.program.ops import (
     OptionCode,
 )
 from lmql_lite.program.segments import Ways, ways
+from lmql_lite.program.symbols import PLAIN, SHAPE, WAYS, Kind, PlaceSymbol, TextSymbol
 from lmql_lite.program.types import NAMES, typed, written_type
-from lmql_lite.program.where import WAYS, mentioned
+from lmql_lite.program.where import Clause, Condition, conjuncts, mentioned, read
 
 OF_TOOLS = ("tools", "max_calls")
 """Options of a hole about the functions that the model may call."""
@@ -57,7 +60,6 @@ class Holes:
         op = Hole(
             hole.span,
             hole.name,
-            All(hole.span, ()),
             distribution=distribution,
             decoder=self._decoder(hole.name, call) if call and not _is_action(hole, call) else None,
             decorators=tuple(
@@ -165,6 +167,105 @@ def _refuse(problem: Problem | None, span: Span) -> None:
         raise QueryError(problem.sentence, span=span, hint=problem.hint)
 
 
+# Conditions ---------------------------------------------------------------------------------------------------------
+
+
+def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
+    """The hole with its clauses, read according to its type. Raises QueryError for a clause that cannot be honoured,
+    and ConstraintError for clauses that contradict each other."""
+    spec = hole.type.spec if hole.type else None
+    if isinstance(spec, JsonType):
+        for clause in clauses:
+            _refuse_json(clause.expression, hole.name, spec)
+        conditions = tuple([read(clause, hole.name, PlaceSymbol()) for clause in clauses])
+        terms = [each.term for each in conditions if not each.clause.others]
+        parts = [part for term in terms for part in (term.terms if isinstance(term, And) else (term,))]
+        spec.refuse_contradiction(parts, hole.name, hole.span)
+        return replace(hole, conditions=conditions)
+    number = None if spec else _number(hole.name, clauses)
+    # the value of a query or a decorator need not be text
+    if not number and not (spec and spec.bare != PLAIN) and not hole.callees and not hole.decorators:
+        for clause in clauses:
+            refuse_mistakes(clause.expression, hole.name)
+    root = spec.bare if spec else TextSymbol(kind=number)
+    conditions = tuple([read(clause, hole.name, root) for clause in clauses])
+    _refuse_contradiction(hole.name, [each for each in conditions if not each.clause.others])
+    return replace(hole, conditions=conditions, number=number)
+
+
+def settled(hole: Hole, annotation: Any) -> Hole:
+    """A hole whose type was computed at run time; `annotation` is the value of its annotation."""
+    assert hole.type is not None, "only the type of a typed hole is found out"
+    spec = typed(annotation, hole.name, hole.type.span)
+    return asked(replace(hole, type=replace(hole.type, spec=spec)), hole.type.clauses)
+
+
+def _number(hole: str, clauses: Sequence[Clause]) -> Kind | None:
+    """Kind of number that the hole becomes by `INT(X)` or `FLOAT(X)`, if that is a clause of its own."""
+    for kind, name in SHAPE.items():
+        for clause in clauses:
+            match clause.expression.tree.body:
+                case ast.Call(ast.Name(function), [ast.Name(first)], []) if (function, first) == (name, hole):
+                    return kind
+    return None
+
+
+def _refuse_json(clause: nodes.Expression, hole: str, spec: JsonType) -> None:
+    """Raises QueryError for a condition on text: no automaton follows the text of JSON and its grammar at once."""
+    for node in every_node(clause.tree):
+        match node:
+            case ast.Call(ast.Name(name)) if name in CONSTRAINTS:
+                raise QueryError(
+                    f"{name} cannot be honoured: it guides text, and [{hole}] is JSON, guided by its type",
+                    span=clause.span,
+                    hint="bound its tokens by max_tokens, and its parts by the type (max_length)"
+                    if name == "TOKENS"
+                    else f'ask in Python, as in {hole}.age > 17 or re.fullmatch(r"[a-z]+", {hole}.name)',
+                )
+            case ast.Call(ast.Name("len"), [ast.Name(name)]) if name == hole and not spec.has_length:
+                raise QueryError(
+                    f"a length of [{hole}] cannot be honoured: values of its type have none, and JSON cannot be cut",
+                    span=span_of(node, clause.span),
+                    hint=f"bound a part of it, such as len({hole}.name), or the type (max_length)",
+                )
+
+
+def _refuse_contradiction(hole: str, conditions: Sequence[Condition]) -> None:
+    """Raises ConstraintError with a minimal set of clauses that contradict each other, where that is visible without
+    an automaton. Other contradictions are found when the hole opens."""
+    guilty = _conflict(conditions)
+    if not guilty:
+        return
+    *others, last = (f"`{each.span.source}`" for each in guilty)
+    reason = f"{', '.join(others)} and {last} cannot hold together" if others else f"no text satisfies {last}"
+    hint = "remove one of them, or combine them with `or`" if others else "look at its bounds, its spaces and its case"
+    if not others and not mentioned(guilty[-1].clause.expression, [hole]):
+        reason, hint = f"{last} is false", f"write a condition on {hole}"
+    if guilty[-1].term == Choice(()):
+        hint = "the list of options is empty"
+    raise ConstraintError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].span, hint=hint)
+
+
+def _conflict(conditions: Sequence[Condition]) -> list[Condition]:
+    """A minimal set of conditions that cannot hold together; empty if all may hold."""
+    lowest, highest = -math.inf, math.inf
+    for at, after in enumerate(conditions):
+        lowest, highest = max(lowest, after.reach[0]), min(highest, after.reach[1])
+        if lowest > highest:
+            apart = (each for each in conditions[:at] if not _meet(each, after))
+            return [*((next(apart, after),) if _meet(after, after) else ()), after]
+    return conflict(conditions, _are_impossible) if _are_impossible(conditions) else []
+
+
+def _meet(one: Condition, other: Condition) -> bool:
+    """True if a number may meet both."""
+    return max(one.reach[0], other.reach[0]) <= min(one.reach[1], other.reach[1])
+
+
+def _are_impossible(conditions: Iterable[Condition]) -> bool:
+    return simplify(And(tuple(each.term for each in conditions))) == Constant(False)
+
+
 # Placement of clauses -----------------------------------------------------------------------------------------------
 
 
@@ -228,9 +329,8 @@ class _Read(NamedTuple):
 
     def clause(self, others: frozenset[str], *, waits: bool) -> Clause:
         span = self.expression.span
-        names = tuple(sorted(others))
-        codes = tuple(compiled(ast.Name(name, ast.Load()), span) for name in names)
-        return Clause(self.expression, OtherHoles(names, codes, waits) if names else None)
+        codes = tuple((name, compiled(ast.Name(name, ast.Load()), span)) for name in sorted(others))
+        return Clause(self.expression, codes, waits)
 
 
 def _read(where: nodes.Expression, in_query: Iterable[str]) -> list[_Read]:

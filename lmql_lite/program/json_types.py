@@ -214,7 +214,7 @@ def _no_type(annotation: object, name: str, span: Span, error: Exception | None 
         hint = str(error).partition("\n")[0]
     else:
         hint = TYPES
-    return wrong(span, f"the type of [{name}] cannot be spelled as text", annotation, hint)
+    return wrong(f"the type of [{name}] cannot be spelled as text", annotation, hint, span)
 
 
 def _has_length(annotation: object) -> bool:

@@ -11,7 +11,8 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
 from lmql_lite.lang.names import reads
 from lmql_lite.program.bytecode import span_of
-from lmql_lite.program.where import EXAMPLES, SYMBOLS, UNITS
+from lmql_lite.program.symbols import PARTS
+from lmql_lite.program.where import EXAMPLES, SYMBOLS
 
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 METHODS = frozenset(dir(str))
@@ -21,19 +22,14 @@ NUMBERS = frozenset({"len", "int", "float", "abs", "round"})
 SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """Nodes of Python inside which a name may mean something else."""
 INSTEAD = {
-    **dict.fromkeys(("contains", "includes", "has", "include", "contain"), '".." in {}'),
+    **dict.fromkeys(("contains", "includes", "has"), '".." in {}'),
     **dict.fromkeys(("len", "length", "size"), "len({}) < 80"),
-    **dict.fromkeys(("matches", "match", "fullmatch", "search", "test", "regex"), 'REGEX({}, r"..")'),
-    **dict.fromkeys(("equals", "equal", "eq"), '{} == ".."'),
-    **dict.fromkeys(("trim", "chomp"), "{}.strip()"),
-    **dict.fromkeys(("isnumber", "isint", "is_digit", "is_number"), "INT({})"),
-    "isfloat": "FLOAT({})",
-    **dict.fromkeys(("tolowercase", "tolower", "to_lower"), "{}.lower()"),
-    **dict.fromkeys(("touppercase", "toupper", "to_upper"), "{}.upper()"),
-    **dict.fromkeys(("words", "wordcount"), "len(WORDS({})) < 20"),
-    "tokens": "len(TOKENS({})) < 20",
-    "sentences": "len(SENTENCES({})) < 3",
-    **dict.fromkeys(("stops_at", "stop_at", "stop"), 'STOPS_AT({}, "..")'),
+    **dict.fromkeys(("matches", "match", "test"), 'REGEX({}, r"..")'),
+    "equals": '{} == ".."',
+    "trim": "{}.strip()",
+    "tolowercase": "{}.lower()",
+    "touppercase": "{}.upper()",
+    "words": "len(WORDS({})) < 20",
 }
 """Methods of other languages, and the condition of this language for each."""
 ASKED = {
@@ -74,7 +70,7 @@ def _mistake(node: ast.expr, hole: str) -> tuple[str, str] | None:
             return "this len(...) closes after the comparison instead of before it", hint
         case ast.Call(ast.Name("len"), given, []) if len(given) != 1 and reads(node, hole):
             return f"len takes one value, and this call has {len(given)}", f"write len({hole})"
-        case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in NUMBERS or name in UNITS:
+        case ast.Subscript(ast.Name(name)) if name in EXAMPLES or name in NUMBERS or name in PARTS:
             return f"{name} is a function and takes parentheses", f"write {name}({hole})"
         case ast.Call(ast.Name(name)) if name == hole and name not in EXAMPLES:
             return f"[{hole}] is text and cannot be called", f"write {hole} alone, or put an operator between the two"

@@ -23,6 +23,7 @@ from lmql_lite.constraints.formats import CLOCK_PARTS, DATE_PARTS, runs_of
 from lmql_lite.constraints.schema_pattern import Way, schema_pattern
 from lmql_lite.constraints.terms import And, Constant, Inside, Length, Matches, Or, PlaceStep, PlaceTest, Term
 from lmql_lite.errors import Span
+from lmql_lite.program.where import MAX_POSITIONS
 
 Schema = dict[str, Any]
 Path = tuple[PlaceStep, ...]
@@ -31,8 +32,6 @@ MARK = "x-core"
 """Key of a schema under which the numbers of its core schemas are listed, innermost first."""
 MAX_SCHEMA = 100_000
 """Most characters of a narrowed schema. A condition that would make it longer narrows nothing."""
-MAX_POSITIONS = 16
-"""Most items of a list in each of which an item is looked for, or before one that a condition is about."""
 MAX_RUNS = 100
 """Most intervals into which a condition cuts the numbers of a place."""
 RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {

@@ -11,13 +11,12 @@ from functools import cached_property
 from types import CodeType
 from typing import Any, Literal
 
-from lmql_lite.constraints.terms import Term
+from lmql_lite.constraints.terms import Constant, Term, conjunction
 from lmql_lite.errors import Span
-from lmql_lite.lang import nodes
 from lmql_lite.lang.names import Form
-from lmql_lite.program.conditions import All, Atom, Condition, Joint, OtherHoles
-from lmql_lite.program.number_terms import Kind
+from lmql_lite.program.symbols import Kind
 from lmql_lite.program.types import TextType, TypeSpec
+from lmql_lite.program.where import Clause, Condition, Evaluate
 from lmql_lite.tokens import Role
 
 
@@ -51,44 +50,6 @@ class Turn(Placed):
     """Begins a turn of a chat: the following text belongs to `role`."""
 
     role: Role
-
-
-@dataclass(frozen=True, slots=True)
-class FinalCall:
-    """Call of a predicate for functions that judge incomplete text: `function` with `by_place` positional arguments,
-    its own keywords, and `final=FINAL`."""
-
-    code: CodeType
-    function: CodeType
-    by_place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Predicate(Placed):
-    """A condition that only Python can judge (S21).
-
-    `call` is set if it is a call of a name. `guided` are parts that are not Python; GUIDED holds their truth. `len(X)`
-    reads the text of a typed hole, `str(X)` the number of `INT` or `FLOAT`: so the condition holds for the final value.
-    `remedy` is the hint of the error if no value meets it.
-    """
-
-    code: CodeType
-    call: FinalCall | None = None
-    guided: tuple[Condition, ...] = ()
-    others: OtherHoles | None = None
-    remedy: str = "raise max_backtracks, or write the condition without Python, so that it guides the model"
-
-
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """A clause of a `where` at one hole."""
-
-    expression: nodes.Expression
-    others: OtherHoles | None = None
-
-    def bearing(self, condition: Condition) -> Condition:
-        """The condition of the clause, which waits for other holes if the clause reads them."""
-        return Joint(self.expression.span, self.others, condition) if self.others else condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +104,9 @@ class Callee(Placed):
 
 @dataclass(frozen=True)
 class Hole(Placed):
-    """Asks the model for the value of `name`: `condition` guides it, `predicates` may reject its text.
+    """Asks the model for the value of `name`: the `conditions` guide it, or judge its value.
 
-    With a `distribution` its value is one of those options that condition and predicates allow. `callees` are the
+    With a `distribution` its value is one of those options that the conditions allow. `callees` are the
     nested queries that may fill it instead. `decoder` is its own, None for the query's. `number` is the kind of number
     that its text becomes once it has met all conditions. `following` is the text that always comes after the hole, b""
     if that is unknown (S18). `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
@@ -153,8 +114,7 @@ class Hole(Placed):
     """
 
     name: str
-    condition: Condition
-    predicates: tuple[Predicate, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     following: bytes = b""
     continues_segment: bool = False
     type: HoleType | None = None
@@ -165,15 +125,24 @@ class Hole(Placed):
     callees: tuple[Callee, ...] = ()
     is_judged: bool = False
 
+    def bind(self, evaluate: Evaluate) -> Term:
+        """The term of all conditions in a run. As in Python, those after a false one are not evaluated."""
+        terms: list[Term] = []
+        for condition in self.conditions:
+            terms.append(condition.bind(evaluate))
+            if terms[-1] == Constant(False):
+                break
+        return conjunction(tuple(terms))
+
     @cached_property
-    def term(self) -> Term | None:
-        """The condition, where it is the same in every run."""
-        return self.condition.known if isinstance(self.condition, Atom | All) else None
+    def judges(self) -> tuple[Condition, ...]:
+        """The conditions that Python judges."""
+        return tuple(condition for condition in self.conditions if condition.judgement)
 
     @cached_property
     def may_reject(self) -> bool:
         """True if Python, or the type, may refuse a value that the mask allowed."""
-        return self.is_judged or bool(self.predicates) or bool(self.type and self.type.spec and self.type.spec.judges)
+        return self.is_judged or bool(self.judges) or bool(self.type and self.type.spec and self.type.spec.judges)
 
     @property
     def stands_alone(self) -> bool:
@@ -334,14 +303,6 @@ STEP = "#step"
 """Name of the function that a `while` in plain Python calls in each turn."""
 QUERIES = "#queries"
 """Name of the programs of functions in a query that are queries, by the line of their first decorator."""
-GUIDED = "#guided"
-"""Name of a list in predicates: the truth of their parts that are not Python."""
-FINAL = "#final"
-"""Name of the flag that is true when the text of a predicate is complete."""
-TEXT = "#text"
-"""Name of the text of a hole in a predicate, where the hole's own name stands for its value."""
-VALUE = "#value"
-"""Name of the value of a hole in a predicate, where the hole's own name stands for its text."""
 
 
 def is_slot(name: str) -> bool:

@@ -32,10 +32,8 @@ from lmql_lite.program.json_types import (
     schema_of,
     validating,
 )
-from lmql_lite.program.number_terms import Comparison
-from lmql_lite.program.text_terms import MEANINGFUL
+from lmql_lite.program.symbols import MEANINGFUL, PLAIN, ListedSymbol, MomentSymbol, NumberSymbol, TextSymbol
 from lmql_lite.program.values import encode, finite
-from lmql_lite.program.where import PLAIN, ParsedNumber, Subject, TypedValue
 
 NAMES: Mapping[str, object] = {
     "Literal": typing.Literal,
@@ -60,7 +58,7 @@ class TextType:
 
     term: Term
     convert: Convert = str
-    bare: Subject = PLAIN
+    bare: TextSymbol = PLAIN
     judges: bool = False
     """True if `convert` may refuse a text that the term allows."""
 
@@ -89,17 +87,19 @@ def typed(annotation: Any, name: str, span: Span) -> TypeSpec:
     if annotation is str:
         return TextType(ANYTHING)
     if annotation is int:
-        return TextType(formats.shape("INT", span), int, ParsedNumber("int"))
+        return TextType(formats.shape("INT", span), int, TextSymbol(NumberSymbol("int")))
     if annotation is float:
-        return TextType(formats.shape("FLOAT", span), finite, ParsedNumber("float"))
+        return TextType(formats.shape("FLOAT", span), finite, TextSymbol(NumberSymbol("float")))
     if annotation is bool:
         return _listed((False, True), name, span)
     if annotation is datetime.date:
-        return TextType(formats.shape("DATE", span), datetime.date.fromisoformat, TypedValue("date"))
+        return TextType(formats.shape("DATE", span), datetime.date.fromisoformat, TextSymbol(MomentSymbol("date")))
     if annotation in (datetime.datetime, datetime):  # the name stands for the module: datetime.date is one of it
-        return TextType(Matches(DATETIME, span=span), datetime.datetime.fromisoformat, TypedValue("datetime"))
+        return TextType(
+            Matches(DATETIME, span=span), datetime.datetime.fromisoformat, TextSymbol(MomentSymbol("datetime"))
+        )
     if annotation is datetime.time:
-        return TextType(Matches(TIME, span=span), datetime.time.fromisoformat, TypedValue("time"))
+        return TextType(Matches(TIME, span=span), datetime.time.fromisoformat, TextSymbol(MomentSymbol("time")))
     if isinstance(annotation, str):
         return _pattern(annotation, 0, span)
     if isinstance(annotation, re.Pattern) and isinstance(annotation.pattern, str):
@@ -145,8 +145,10 @@ def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
         texts[text] = value
     if not texts:
         raise ConstraintError(f"nothing can fill [{name}]: its type lists no value", span=span)
-    listed = tuple((encode(span, text), value) for text, value in texts.items())
-    return TextType(Choice(tuple(text for text, _ in listed), span), texts.__getitem__, TypedValue(listed))
+    listed = tuple((encode(text, span), value) for text, value in texts.items())
+    return TextType(
+        Choice(tuple(text for text, _ in listed), span), texts.__getitem__, TextSymbol(ListedSymbol(listed))
+    )
 
 
 # Annotated -----------------------------------------------------------------------------------------------------------
@@ -158,7 +160,9 @@ LAST_DOLLAR = re.compile(r"(?<!\\)((?:\\\\)*)\$$")
 MULTILINE = re.compile(r"\(\?[a-zA-Z]*m")
 ANOTHER_CLASS = re.compile(r"\[.*(?:\[|&&|--|~~)")
 """Classes that pydantic reads as several."""
-BOUNDS: Mapping[str, Comparison] = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+BOUNDS: Mapping[str, str] = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextType:
@@ -166,15 +170,15 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
     adapter = adapted(annotation, name, span)
     schema = {key: value for key, value in schema_of(adapter, annotation, name, span).items() if key not in WORDLESS}
     terms = [plain.term]
-    if plain.bare == ParsedNumber("int"):
+    if plain.bare == TextSymbol(NumberSymbol("int")):
         least = [schema.pop("minimum", None), _next(schema.pop("exclusiveMinimum", None), 1)]
         most = [schema.pop("maximum", None), _next(schema.pop("exclusiveMaximum", None), -1)]
         low = max((bound for bound in least if bound is not None), default=None)
         high = min((bound for bound in most if bound is not None), default=None)
         terms.append(formats.integers(low, high, span))
-    elif plain.bare == ParsedNumber("float"):
-        bounds = [(comparison, schema.pop(key, None)) for key, comparison in BOUNDS.items()]
-        terms += [formats.compared(comparison, bound, span) for comparison, bound in bounds if bound is not None]
+    elif plain.bare == TextSymbol(NumberSymbol("float")):  # pydantic compares the digits after the point
+        bounds = {relation: schema.get(key) for key, relation in BOUNDS.items()}
+        terms += [NumberSymbol("float").maker(each)(bound) for each, bound in bounds.items() if bound is not None]
     elif plain.bare == PLAIN:
         terms.append(Length(schema.pop("minLength", 0), schema.pop("maxLength", None), span=span))
         if "pattern" in schema:  # pydantic stays the judge: its expressions are nearly those of Python

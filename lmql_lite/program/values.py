@@ -15,10 +15,10 @@ SHOWN = 80
 """Most characters of a value in an error message."""
 
 
-def number(span: Span, sentence: str, value: object) -> float:
+def number(sentence: str, value: object) -> float:
     """A number in a form that compares without rounding: an int or a fraction if it is one, else a float."""
     if not isinstance(value, Real) or value != value:
-        raise wrong(span, sentence, value, "a number has no quotes, and is not nan")
+        raise wrong(sentence, value, "a number has no quotes, and is not nan")
     exact = int(value) if isinstance(value, Integral) else value if isinstance(value, Rational) else float(value)
     return cast(float, exact)
 
@@ -31,16 +31,16 @@ def finite(text: str) -> float:
     return value
 
 
-def encode(span: Span, text: str) -> bytes:
+def encode(text: str, span: Span | None = None) -> bytes:
     """UTF-8 of a text. Raises ConstraintError for half of a surrogate pair."""
     try:
         return text.encode()
     except UnicodeEncodeError:
         hint = "characters beyond \\uffff are written \\U0001f600, or as themselves"
-        raise wrong(span, "half of a surrogate pair is not text that a model could generate", text, hint) from None
+        raise wrong("half of a surrogate pair is not text that a model could generate", text, hint, span) from None
 
 
-def wrong(span: Span, sentence: str, value: object, hint: str | None = None) -> ConstraintError:
+def wrong(sentence: str, value: object, hint: str | None = None, span: Span | None = None) -> ConstraintError:
     return ConstraintError(f"{sentence}; this is {_shown(value)} ({type(value).__name__})", span=span, hint=hint)
 
 

@@ -150,8 +150,13 @@ def test_a_guarded_number_under_or_forbade_what_the_other_part_allows(guarded: s
         assert run(f'"Age: [X]" where {clause}', "Age: none").variables["X"] == "none", clause
 
 
-def test_a_number_that_is_read_unguarded_still_has_to_be_one() -> None:
-    assert run('"Age: [X]" where int(X) < 10 or X == "none"', "Age: none").variables["X"].isdigit()
+@pytest.mark.parametrize(
+    "where", ['int(X) < 10 or X == "none"', 'X == "none" or int(X) < 10', 'float(X) < 1 or X == "none"']
+)
+def test_a_number_that_is_read_before_its_guard_forbids_nothing_else(where: str) -> None:
+    """S20."""
+    assert run(f'"Age: [X]" where {where}', "Age: none").variables["X"] == "none"
+    assert float(run(f'"Age: [X]" where ({where}) and X != "none"', "Age: none").variables["X"]) < 10
 
 
 @pytest.mark.parametrize(

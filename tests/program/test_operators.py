@@ -22,8 +22,7 @@ from lmql_lite.constraints.terms import (
     Term,
     is_closed,
 )
-from lmql_lite.program.where import lower
-from tests.program.test_conditions import clause, term
+from tests.program.test_conditions import condition, term
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ from tests.program.test_conditions import clause, term
         ("2 <= len(SENTENCES(X)) < n", And((Length(2, None, "sentences"), Length(0, 2, "sentences")))),
         ("len(TOKENS(X)) < 20", Length(0, 19, "tokens")),
         ("10 < len(TOKENS(X)) <= 20", And((Length(11, None, "tokens"), Length(0, 20, "tokens")))),
-        ("not len(TOKENS(X)) > 20", Not(Length(21, None, "tokens"))),
+        ("not len(TOKENS(X)) > 20", Length(0, 20, "tokens")),
         ("len(CHARS(X)) < 5", Length(0, 4)),
         ("len(X.split()) < 5", Length(0, 4, "words")),
         ("len(X) in [1, 2, 3]", Length(1, 3)),
@@ -138,31 +137,15 @@ TEXTS = tuple("".join(each) for size in range(5) for each in itertools.product("
         "len(X.split()) == 2",
         "len(X.split()) != 1",
         "n < len(X) in (3, 4)",
-        "float(X) < 11",
-        "float(X) >= 1.5",
-        "not float(X) < 11",
-        "float(X) in [1, 11.0]",
-        "float(X) not in [1, 11]",
-        "float(X) in range(5, 20)",
-        "0.5 < float(X) != 11",
-        "float(X) < 5 or X == 'a'",
-        "X == 'a' or float(X) > 5",
-        "int(X) < 5 or float(X) > 100",
-        "float(X) == 1 or float(X) == 11",
     ],
 )
 def test_a_term_holds_where_python_says_so(text: str) -> None:
-    """Law 3: and where Python raises an error since a text is no number, it does not hold."""
+    """Law 3."""
     values: Mapping[str, object] = {"re": re, "n": 0, "pattern": re.compile("a.1?|B", re.S), "EARLIER": ["a", "aB"]}
     bound = term(text, values)
     held = []
     for value in TEXTS:
-        try:
-            expected = bool(eval(text, {**values, "X": value}))
-        except ValueError:
-            expected = False
-        if ("float(X)" in text or "int(X)" in text) and value != value.strip():
-            expected = expected and value == "a"  # numbers are written without white space around them
+        expected = bool(eval(text, {**values, "X": value}))
         held.append(satisfies(bound, value.encode()))
         assert held[-1] == expected, value
     assert any(held)
@@ -222,13 +205,13 @@ def test_the_middle_of_a_chain_under_not_and_or_is_evaluated_once() -> None:
         return 2
 
     term("not 5 < count() < int(X) or 1 < count() < len(X)", {"count": count})
-    assert len(calls) == 2, "once for each time that it is written"
+    assert len(calls) == 1, "the first part decides"
 
 
 def test_each_run_evaluates_anew() -> None:
-    condition = lower(clause("1 < n() < len(X)"), "X")
+    read = condition("1 < n() < len(X)")
     numbers = iter((2, 3))
-    bound = [condition.bind(lambda code: eval(code, {"n": lambda: next(numbers)})) for _ in range(2)]
+    bound = [read.bind(lambda code: eval(code, {"n": lambda: next(numbers)})) for _ in range(2)]
     assert [each.terms[1] for each in bound if isinstance(each, And)] == [Length(3, None), Length(4, None)]
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.errors import ConstraintError, QueryError
-from lmql_lite.program.where import lower
-from tests.program.test_conditions import clause, term
+from tests.program.test_conditions import condition, term
 
 TEXTS = (
     *("", "0", "7", "-7", "12", "119", "120", "121", "-119", "007", "-0", "1.5", "-0.25", "99999"),
@@ -69,12 +68,9 @@ TEXTS = (
         "0 <= int(X) != 7",
         "not int(X) < 120",
         "not 0 < int(X) < 120",
-        "not (int(X) < 120 and len(X) > 1)",
-        "not (len(X) > 1 and int(X) < 120)",
         "not (int(X) > 120 or X == '7')",
         "not not int(X) > 7",
         "int(X) < 5 or int(X) > 100",
-        "int(X) > 100 or X == 'none'",
         "X == 'none' or int(X) > 100",
         "int(X) in [7, 12, -7, 11.5, 120.0]",
         "int(X) not in [7, 12]",
@@ -149,7 +145,7 @@ def test_an_order_that_python_would_change_does_not_change_a_term() -> None:
 def test_a_pattern_that_is_written_out_is_tried_before_anything_runs(text: str, part: str, sentence: str) -> None:
     """S22."""
     with pytest.raises(QueryError, match=sentence) as caught:
-        lower(clause(text), "X")
+        condition(text)
     assert caught.value.span is not None and caught.value.span.source == part
 
 
@@ -181,11 +177,11 @@ def test_a_value_that_cannot_be_followed_is_refused_with_its_clause(text: str, v
 )
 def test_a_function_that_is_called_wrongly_is_shown_rightly(text: str, hint: str) -> None:
     with pytest.raises(QueryError, match="takes a hole") as caught:
-        lower(clause(f"len(X) < 3 and {text}"), "X")
+        condition(f"len(X) < 3 and {text}")
     assert caught.value.hint == hint
 
 
 def test_the_function_of_another_hole_is_no_part_of_a_condition() -> None:
     with pytest.raises(QueryError, match="guides the hole") as caught:
-        lower(clause("len(X) < 3 or INT(Y)"), "X")
+        condition("len(X) < 3 or INT(Y)")
     assert caught.value.span is not None and caught.value.span.source == "INT(Y)" and caught.value.hint

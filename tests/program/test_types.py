@@ -308,7 +308,7 @@ def hole(source: str) -> Hole:
 
 def test_the_compiler_knows_what_is_written_and_leaves_the_rest_to_the_run() -> None:
     known = hole('"[X: int]" where X < 5 and len(X) == 1')
-    assert known.type is not None and known.type.spec is not None and not known.predicates
+    assert known.type is not None and known.type.spec is not None and not known.judges
     later = hole('"[X: T]" where X < 5')
     assert later.type is not None and later.type.spec is None
     assert lq.compile('"[X: T] [Y: Literal[1, 2]] [Z: date]"').inputs == ("T",)
@@ -317,15 +317,15 @@ def test_the_compiler_knows_what_is_written_and_leaves_the_rest_to_the_run() -> 
 
 
 def test_which_conditions_on_a_typed_hole_guide_and_which_judge() -> None:
-    assert not hole('"[X: int]" where 0 < X < 120 and X != 7 and X in [1, 2, 3] and "1" in X').predicates
-    assert not hole('"[X: float]" where 0.5 < X <= 1').predicates
-    assert not hole('"[X: date]" where X.startswith("2026") and X != day').predicates
-    assert not hole("\"[X: Literal['a', 'b']]\" where X != 'a'").predicates
-    assert not hole('"[X: list[int]]" where 1 < len(X) < 5').predicates
-    assert len(hole('"[X: int]" where X % 2 == 0').predicates) == 1
-    assert len(hole('"[X: list[int]]" where len(X) != 3 and X[0] > 2').predicates) == 2
-    assert len(hole('"[X: dict[str, int]]" where len(X) < 3').predicates) == 1
-    assert not hole('"[X: datetime]" where X < then').predicates
+    assert not hole('"[X: int]" where 0 < X < 120 and X != 7 and X in [1, 2, 3] and "1" in X').judges
+    assert len(hole('"[X: float]" where 0.5 < X <= 1').judges) == 1
+    assert not hole('"[X: date]" where X.startswith("2026") and X != day').judges
+    assert not hole("\"[X: Literal['a', 'b']]\" where X != 'a'").judges
+    assert len(hole('"[X: list[int]]" where 1 < len(X) < 5').judges) == 1
+    assert len(hole('"[X: int]" where X % 2 == 0').judges) == 1
+    assert len(hole('"[X: list[int]]" where len(X) != 3 and X[0] > 2').judges) == 2
+    assert len(hole('"[X: dict[str, int]]" where len(X) < 3').judges) == 1
+    assert len(hole('"[X: datetime]" where X < then').judges) == 1
 
 
 @pytest.mark.parametrize(

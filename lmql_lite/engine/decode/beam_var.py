@@ -6,12 +6,12 @@ ranked by their sums, as with every decoder (S24).
 
 from __future__ import annotations
 
-from lmql_lite.engine.decode.beam import BeamSearch, Continuation
+from lmql_lite.engine.decode.contest import Contest, Continuation
 
 ALPHA = 0.7
 
 
-class BeamOfVariables(BeamSearch):
+class BeamOfVariables(Contest):
     def kept(self, continuations: list[Continuation]) -> list[Continuation]:
         holes: dict[int, list[Continuation]] = {}
         for each in continuations:

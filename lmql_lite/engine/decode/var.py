@@ -5,12 +5,12 @@ A branch that has filled its hole waits for the others, so that whole values are
 
 from __future__ import annotations
 
-from lmql_lite.engine.decode.beam import Beam, BeamSearch, Continuation
+from lmql_lite.engine.decode.contest import Beam, Contest, Continuation
 
 WITHIN = 2
 
 
-class VariableSearch(BeamSearch):
+class VariableSearch(Contest):
     _filled = 0
     """Number of holes that every branch has filled."""
 

@@ -13,14 +13,12 @@ from lmql_lite.cache.sampling import is_greedy, mix
 from lmql_lite.cache.scores import Scores
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.environment import Environment, value_of
-from lmql_lite.engine.generate.generator import Generator
-from lmql_lite.engine.generate.hole_fill import fail_unfilled, quoted
+from lmql_lite.engine.generate.generator import Generator, fail_unfilled, quoted
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.result import probabilities
 from lmql_lite.engine.state import State
 from lmql_lite.errors import ConstraintError, InputError, ModelError, Span
 from lmql_lite.options import Sampling
-from lmql_lite.program.conditions import All
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.ops import Hole
 from lmql_lite.program.values import texts_of
@@ -136,10 +134,9 @@ class Choosing:
     def _broken(self, text: str, tokens: int) -> Span:
         """The first part of type and conditions that an option breaks, given that it breaks some part."""
         op = self._op
-        conditions = op.condition.conditions if isinstance(op.condition, All) else ()
         if op.type and isinstance(op.type.spec, JsonType):  # its conditions are about a value, and part of its grammar
-            return op.span if conditions else op.type.span
-        for condition in conditions:
+            return op.span if op.conditions else op.type.span
+        for condition in op.conditions:
             term = condition.bind(lambda code: value_of(code, self._environment))
             alone = self._generator.engine.matcher(term, b"", self._max_tokens, op.name, op.span)
             if _filled(alone, text.encode(), tokens) is None:

@@ -13,24 +13,22 @@ from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, OpenHole
+from lmql_lite.engine.decode.distribution import Choosing
 from lmql_lite.engine.decorated import decoration_of
-from lmql_lite.engine.distribution import Choosing
 from lmql_lite.engine.environment import evaluate
 from lmql_lite.engine.frame import Caller, answered, unmet
-from lmql_lite.engine.generate.generator import Generator
-from lmql_lite.engine.generate.hole_fill import Fill, matcher_of
+from lmql_lite.engine.generate.generator import Generator, Lookahead, lookahead_at, matcher_of
 from lmql_lite.engine.predicates import Judge, Objection
-from lmql_lite.engine.segment import Lookahead, lookahead_at
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State
 from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tools.toolbox import MAX_CALLS, Toolbox
 from lmql_lite.errors import ConstraintError, InputError, Span
 from lmql_lite.options import Sampling
-from lmql_lite.program.clauses import settled
+from lmql_lite.program.holes import settled
 from lmql_lite.program.json_types import JsonType
-from lmql_lite.program.number_terms import MADE
 from lmql_lite.program.ops import Distribution, Hole
+from lmql_lite.program.symbols import MADE
 from lmql_lite.program.types import NAMES, TextType
 
 
@@ -45,18 +43,17 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     frame, generator = branch.frame, branch.generator
     term, limit = branch.term(op), frame.settings.limit
     matcher, judge = matcher_for(op, term, limit, generator), None
-    if op.predicates or op.type or op.number or len(branch.frames) > 1:
+    if op.judges or op.type or op.number or len(branch.frames) > 1:
         judge = _judge(branch, op)
         op = judge.op
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
         sampling, toolbox = await own_decoder(op, frame.settings, sampling, branch.python)
-    fill: Fill
     if toolbox is None:
         fill = generator.fill(op, term, branch.state, sampling, limit, partial(_lookahead, branch, op, term))
     else:
         fill = ToolFill(op, term, toolbox, sampling, limit, generator)
-    branch.state = fill.open(generator.path.resolve(branch.state) if given else branch.state, matcher)
+    branch.state = fill.open(generator.begin_call(branch.state) if given else branch.state, matcher)
     branch.hole = OpenHole(op, term, fill, judge)
     if given is not None:
         branch.state = await _prefilled(branch, branch.hole, given)
@@ -76,7 +73,7 @@ def _judge(branch: Branch, op: Hole) -> Judge:
         asked, at = caller.op, caller.before.pc
     outer: Judge | None = None
     for caller in reversed(waiting):
-        if outer is not None or caller.op.predicates:
+        if outer is not None or caller.op.judges:
             outer = Judge(caller.op, outer, caller.nested.typed)
     return Judge(op if outer is None else replace(op, is_judged=True), outer)
 
@@ -138,27 +135,10 @@ async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
         verb = "be" if given.is_whole else "begin with"
         raise ConstraintError(
             f"[{hole.op.name}] cannot {verb} {given.text!r}: its conditions forbid it",
-            span=hole.op.condition.span if hole.op.condition else hole.op.span,
+            span=hole.op.span,
             hint="change the text, or the condition",
         )
     return state
-
-
-async def run_ahead(branch: Branch, hole: OpenHole, most: int) -> int:
-    """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them. Returns their number."""
-    if hole.op.may_reject or branch.frame.decoration is not None:
-        return 0
-    is_guarded, done = branch.is_guarded, 0
-    while done < most and (state := hole.fill.known(branch.state)) is not None:
-        done += 1
-        branch.state = state
-        matcher = matcher_of(state)
-        if matcher.ending is not None:
-            await look(branch, hole)
-            break
-        if not is_guarded:
-            show(branch, hole, matcher)
-    return done
 
 
 async def look(branch: Branch, hole: OpenHole) -> None:
@@ -232,7 +212,7 @@ async def bind(branch: Branch, name: str, value: Any, text: str, ending: Ending,
 async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:
     """Raises ConstraintError if a value that the model did not generate breaks a condition. `broken` is the result of
     an earlier check."""
-    if broken is None and op.predicates:
+    if broken is None and op.judges:
         branch.own()
         broken = await Judge(op).judged(value, text, branch.frame.environment)
     if broken is not None:
